@@ -1,0 +1,78 @@
+# Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/dev.txt.
+# Needed beforehand: GNU make and Python 3.11 or later (with its venv module).
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+CODE := engine control pipeline demo $(wildcard bench)
+PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check lint types imports docs bench format lock image clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+venv: $(VENV)/installed ## Build the virtual environment in .venv, if it is not up to date
+
+demo: $(VENV)/installed ## Publish a real access log, SIGKILL the server half-way, and check the result (LOG=path for your own log)
+	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
+
+test: lint types imports ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
+	$(PYTHON) -m pytest $(PYTEST)
+
+check: lint types imports docs ## Run the checks alone: style, types, layers, docs
+
+lint: $(VENV)/installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/installed
+	$(VENV)/bin/mypy $(CODE) tests
+
+imports: $(VENV)/installed
+	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/installed
+	$(PYTHON) -m pytest --quiet tests/docs
+
+bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="--help" for choices)
+	@$(PYTHON) -m bench $(BENCH)
+
+format: $(VENV)/installed ## Format the code and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format .
+
+lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml $(LOCK) --output-file requirements/runtime.txt
+	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra dev --output-file requirements/dev.txt
+LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+
+image: ## Build the container image basalt:dev (needs docker)
+	docker build --file deploy/Dockerfile --tag basalt:dev .
+
+clean: ## Remove the virtual environment, builds and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment holds absolute paths, so one that was moved or copied with the tree is built anew.
+ifneq ($(shell cat $(VENV)/locked 2>/dev/null),$(CURDIR))
+.PHONY: $(VENV)/locked
+endif
+
+$(VENV)/locked: requirements/dev.txt
+	@for candidate in python3.11 python3; do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo 'Basalt needs Python 3.11 or later, and neither python3.11 nor python3 is one; install it and try again.' >&2; exit 1; \
+	elif ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "$$found has no venv module; install it (on Debian and Ubuntu: apt install python3-venv) and try again." >&2; exit 1; \
+	fi; \
+	echo "Setting up $(VENV) with $$("$$found" --version) and the locked versions; this happens once"; \
+	rm -rf $(VENV) && "$$found" -m venv $(VENV)
+	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@printf '%s\n' '$(CURDIR)' > $@
+
+$(VENV)/installed: $(VENV)/locked pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@

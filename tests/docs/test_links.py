@@ -1,0 +1,68 @@
+"""Links between pages lead somewhere, and every page can be reached from README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SOURCE_MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a page's headings get: lower case, spaces as hyphens, other signs dropped."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+def links(page: Path, text: str) -> list[tuple[str, Path, str]]:
+    """(as written, file it leads to, anchor or "") of every link into the tree."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    inside = [target for target in LINK.findall(text) if not re.match(r"[a-z]+:", target)]
+    parts = [(target, *target.partition("#")) for target in inside]
+    return [(target, (page.parent / path).resolve() if path else page, anchor) for target, path, _, anchor in parts]
+
+
+def test_every_link_leads_to_a_file(root: Path, pages: dict[Path, str]):
+    broken = [
+        f"{page.relative_to(root)}: {written}"
+        for page, text in pages.items()
+        for written, target, _ in links(page, text)
+        if not target.exists()
+    ]
+    assert broken == []
+
+
+def test_every_anchor_is_a_heading_of_its_page(root: Path, pages: dict[Path, str]):
+    broken = [
+        f"{page.relative_to(root)}: {written}"
+        for page, text in pages.items()
+        for written, target, anchor in links(page, text)
+        if anchor and target in pages and anchor not in anchors(pages[target])
+    ]
+    assert broken == []
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_readme(root: Path, pages: dict[Path, str]):
+    reached: set[Path] = set()
+    ahead = [root / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached or page not in pages:
+            continue
+        reached.add(page)
+        ahead += [target for _, target, _ in links(page, pages[page])]
+    assert [
+        str(page.relative_to(root)) for page in pages if root / "docs" in page.parents and page not in reached
+    ] == []
+
+
+def test_every_page_that_source_mentions_exists(root: Path, files: list[Path]):
+    missing = {
+        f"{path.relative_to(root)}: {mention}"
+        for path in files
+        if path.suffix in {".py", ".java"}
+        for mention in SOURCE_MENTION.findall(path.read_text())
+        if not (root / mention).exists()
+    }
+    assert sorted(missing) == []

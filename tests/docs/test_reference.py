@@ -1,0 +1,108 @@
+"""What the real objects offer, the pages mention: routes, commands, settings, error codes, metrics, formats."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from prometheus_client.metrics_core import Metric
+
+from basalt.cli.root import root as command_root
+from basalt.errors import BY_CODE
+from basalt.http.app import OPERATIONS
+from basalt.http.metrics import Figures
+from basalt.server import open_services
+from basalt.settings import Settings
+from basalt.settings.keys import keys
+from basalt_engine.stores.memory import MemoryStore
+
+HEX_EXAMPLE = re.compile(r"\b(?:[0-9a-f]{2}[ \n]?){8,}")
+
+
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, under its whole name."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from commands(child, f"{path} {name}")
+
+
+async def metrics_of_a_server() -> list[Metric]:
+    services = await open_services(Settings(), None, store=MemoryStore())
+    try:
+        return list(Figures(services).collect())
+    finally:
+        await services.close()
+
+
+def exposed_name(metric: Metric) -> str:
+    """The name that Prometheus sees: the exposition adds an ending to some types."""
+    ending = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+    return metric.name + ending
+
+
+def test_every_route_is_documented_with_its_method(documentation: str):
+    missing = []
+    for operation in OPERATIONS:
+        path = re.sub(r"\\\{[^}]*\\\}", r"\\{\\w+\\}", re.escape(operation.path))
+        if not re.search(rf"\b{operation.method}\b[^\n]*{path}(?![\w/{{-])", documentation):
+            missing.append(f"{operation.method} {operation.path}")
+    assert missing == []
+
+
+def test_every_query_parameter_is_documented(documentation: str):
+    names = {query.name for operation in OPERATIONS for query in operation.query}
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", documentation)) == []
+
+
+def test_every_command_is_documented(documentation: str):
+    assert [name for name, _ in commands(command_root, "basalt") if name not in documentation] == []
+
+
+def test_every_option_of_a_command_is_documented(documentation: str):
+    options = {
+        f"{name} {option}"
+        for name, command in commands(command_root, "basalt")
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in parameter.opts
+        if option.startswith("--") and not re.search(rf"{option}\b", documentation)
+    }
+    assert sorted(options) == []
+
+
+def test_every_setting_is_documented(documentation: str):
+    assert [name for name in keys() if f"`{name}`" not in documentation] == []
+
+
+def test_every_error_code_is_documented(root: Path):
+    page = (root / "docs/reference/errors.md").read_text()
+    assert [code for code in BY_CODE if f"`{code}`" not in page] == []
+
+
+def test_the_errors_page_has_no_code_that_is_gone(root: Path):
+    page = (root / "docs/reference/errors.md").read_text()
+    assert [code for code in re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE) if code not in BY_CODE] == []
+
+
+def test_every_metric_is_documented(root: Path):
+    page = (root / "docs/reference/metrics.md").read_text()
+    names = [exposed_name(metric) for metric in asyncio.run(metrics_of_a_server())]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_every_format_page_has_an_example_that_is_a_test_vector(root: Path):
+    vectors = "".join(path.read_text() for path in (root / "tests/vectors").rglob("*.tsv"))
+    without = []
+    for page in (root / "docs/formats").glob("*.md"):
+        examples = [re.sub(r"\s", "", found) for found in HEX_EXAMPLE.findall(page.read_text())]
+        if not any(example in vectors for example in examples):
+            without.append(page.name)
+    assert without == []
