@@ -1,0 +1,1 @@
+"""The storage engine of Basalt: keys, record batches, visibility, retention, tables and stores. Usable alone."""

@@ -1,0 +1,80 @@
+"""The payload table: messages stored ahead of their transaction's commit. Rows: docs/formats/message-table.md.
+
+A payload row is reached only through a message row that refers to it. A writer that publishes a reference before it
+ends leaves a *bound row* behind the reference, keyed above all its payload rows, whose column b says up to where its
+payloads are published; so what it stores later belongs to its next reference, after a restart too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import TopicKeys, position_fields
+from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.table import DeleteRange, Put, Table, prefix_stop
+
+BATCH = b"p"
+BOUND = b"b"
+BOUND_POSITION = b"\xff" * POSITION_BYTES
+
+
+class PayloadRow(NamedTuple):
+    """One stored batch. `position` is its write time and the payload sequence of its last message, 10 bytes."""
+
+    position: bytes
+    batch: bytes
+
+
+class PayloadTable:
+    """Reads and encodes payload rows; writing goes through the one group-commit writer."""
+
+    name = "payload"
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @staticmethod
+    def put(keys: TopicKeys, write_pointer: int, row: PayloadRow) -> Put:
+        """The mutation that stores a batch."""
+        return Put(keys.payload_key(write_pointer, *position_fields(row.position)), {BATCH: row.batch})
+
+    @staticmethod
+    def bind(keys: TopicKeys, write_pointer: int, last: bytes) -> Put:
+        """The mutation that notes that the writer's payloads up to `last` are published."""
+        return Put(keys.payload_start(write_pointer) + BOUND_POSITION, {BOUND: last})
+
+    @staticmethod
+    def remove(keys: TopicKeys, write_pointer: int, start: bytes = b"") -> DeleteRange:
+        """Deletes the writer's payload rows from a position on, its bound row among them."""
+        first = keys.payload_start(write_pointer)
+        stop = prefix_stop(first)
+        assert stop is not None  # a salt, a name and a generation are never all 0xff
+        return DeleteRange(first + start, stop)
+
+    @staticmethod
+    def remove_between(keys: TopicKeys, write_pointer: int, first: bytes, last: bytes) -> DeleteRange:
+        """Deletes the writer's rows with first <= position <= last: those of one reference."""
+        start = keys.payload_start(write_pointer)
+        return DeleteRange(start + first, start + last + b"\0")
+
+    def scan(self, keys: TopicKeys, write_pointer: int, first: bytes, last: bytes) -> Iterator[PayloadRow]:
+        """The writer's rows with first <= position <= last, in the order in which they were stored."""
+        start = keys.payload_start(write_pointer)
+        for row in self._table.scan(start + first, start + last + b"\0"):
+            yield _decode(row.key, row.columns.get(BATCH))
+
+    def unbound(self, keys: TopicKeys, write_pointer: int) -> tuple[bytes | None, Iterator[PayloadRow]]:
+        """The position up to which the writer's payloads are published, and the rows after it."""
+        start = keys.payload_start(write_pointer)
+        columns = self._table.get(start + BOUND_POSITION)
+        bound = None if columns is None else columns.get(BOUND)
+        rows = self._table.scan(start if bound is None else start + bound + b"\0", start + BOUND_POSITION)
+        return bound, (_decode(row.key, row.columns.get(BATCH)) for row in rows)
+
+
+def _decode(key: bytes, batch: bytes | None) -> PayloadRow:
+    if batch is None:
+        raise CorruptionError(f"payload row {key.hex()} has no batch")
+    return PayloadRow(key[-POSITION_BYTES:], batch)

@@ -1,0 +1,279 @@
+"""Record batches: the messages of one publish to one topic, as one value. Format: docs/formats/record-batch.md.
+
+    batch := version(1) kind(1) flags(1) compression(1) count(4) body crc32c(4)
+    body  := payload lengths (4 each) [event times (8 each)] [TTLs (8 each)] [key lengths (4 each)]
+             [header lengths (4 each)] payloads [keys] [headers]
+    With compression, body is its uncompressed length (4), then the compressed bytes.
+
+A batch of plain payloads pays nothing for the optional sections. Decoding slices: no object per message until asked.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import zstandard
+from crc32c import crc32c
+
+from basalt_engine.errors import CorruptionError
+
+VERSION = 1
+BATCH_MESSAGES_MAX = 65_536  # a batch lies within one millisecond, whose sequences are 16 bits
+BATCH_BYTES_MAX = 64 << 20  # no stored batch comes near; a corrupt length must not make us allocate more
+ZSTD_LEVEL = 1  # the fastest: the writer runs on the path of every publish
+
+Buffer = bytes | bytearray | memoryview
+Headers = tuple[tuple[str, bytes], ...]
+
+_HEADER = struct.Struct(">BBBBI")
+_CRC_BYTES = 4
+_NO_KEY = 0xFFFFFFFF
+_NO_EVENT_TIME = -(1 << 63)
+
+
+class Kind(enum.IntEnum):
+    """What the messages of a batch are."""
+
+    USER = 0
+    WATERMARK = 1
+    END_OF_STREAM = 2
+
+
+class Compression(enum.IntEnum):
+    """How a batch's body is compressed."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class Flag(enum.IntFlag):
+    """Which optional sections a batch has."""
+
+    EVENT_TIMES = 1
+    TTLS = 2
+    KEYS = 4
+    HEADERS = 8
+
+
+class Extras(NamedTuple):
+    """What one message may carry beside its payload. Times in milliseconds; `ttl_ms` counts from publishing."""
+
+    key: bytes | None = None
+    headers: Headers = ()
+    event_time_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+NO_EXTRAS = Extras()
+
+
+def encode(
+    payloads: Sequence[Buffer],
+    extras: Sequence[Extras] | None = None,
+    *,
+    kind: Kind = Kind.USER,
+    compression: Compression = Compression.NONE,
+) -> bytes:
+    """The batch of these messages; `extras`, where given, has one entry per payload."""
+    count = len(payloads)
+    assert 0 < count <= BATCH_MESSAGES_MAX, count
+    lengths = struct.pack(f">{count}I", *map(len, payloads))
+    flags, fixed, blobs = (0, [], []) if extras is None else _encode_extras(extras)
+    body: list[Buffer] = [lengths, *fixed, *payloads, *blobs]
+    if compression is Compression.ZSTD:
+        body, compression = _compressed(b"".join(body))
+    data = b"".join([_HEADER.pack(VERSION, kind, flags, compression, count), *body])
+    return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
+
+
+def _compressed(body: bytes) -> tuple[list[Buffer], Compression]:
+    if len(body) > BATCH_BYTES_MAX:  # one very large message: what reads it would refuse to decompress as much
+        return [body], Compression.NONE
+    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
+    return [len(body).to_bytes(4, "big"), packed], Compression.ZSTD
+
+
+def _encode_extras(extras: Sequence[Extras]) -> tuple[int, list[bytes], list[bytes]]:
+    flags, fixed, blobs, count = Flag(0), list[bytes](), list[bytes](), len(extras)
+    if any(extra.event_time_ms is not None for extra in extras):
+        flags |= Flag.EVENT_TIMES
+        times = (_NO_EVENT_TIME if extra.event_time_ms is None else extra.event_time_ms for extra in extras)
+        fixed.append(struct.pack(f">{count}q", *times))
+    if any(extra.ttl_ms is not None for extra in extras):
+        flags |= Flag.TTLS
+        fixed.append(struct.pack(f">{count}Q", *(extra.ttl_ms or 0 for extra in extras)))
+    if any(extra.key is not None for extra in extras):
+        flags |= Flag.KEYS
+        fixed.append(struct.pack(f">{count}I", *(_NO_KEY if e.key is None else len(e.key) for e in extras)))
+        blobs.extend(extra.key for extra in extras if extra.key is not None)
+    if any(extra.headers for extra in extras):
+        flags |= Flag.HEADERS
+        encoded = [encode_headers(extra.headers) for extra in extras]
+        fixed.append(struct.pack(f">{count}I", *map(len, encoded)))
+        blobs.extend(encoded)
+    return int(flags), fixed, blobs
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Each header as name length (2), name in UTF-8, value length (4), value; no headers are no bytes."""
+    parts = []
+    for name, value in headers:
+        encoded = name.encode()
+        parts += [len(encoded).to_bytes(2, "big"), encoded, len(value).to_bytes(4, "big"), value]
+    return b"".join(parts)
+
+
+def decode_headers(data: Buffer) -> Headers:
+    """What `encode_headers` wrote; `CorruptionError` when it is cut."""
+    headers, at = [], 0
+    view = memoryview(data)
+    try:
+        while at < len(view):
+            (name_bytes,) = struct.unpack_from(">H", view, at)
+            name = str(view[at + 2 : at + 2 + name_bytes], "utf-8")
+            at += 2 + name_bytes
+            (value_bytes,) = struct.unpack_from(">I", view, at)
+            headers.append((name, bytes(view[at + 4 : at + 4 + value_bytes])))
+            at += 4 + value_bytes
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptionError(f"message headers do not decode at byte {at}: {error}") from None
+    if at != len(view):
+        raise CorruptionError(f"message headers end at byte {len(view)}, expected {at}")
+    return tuple(headers)
+
+
+class RecordBatch:
+    """A decoded batch: offsets into bytes that it does not copy."""
+
+    __slots__ = ("_data", "_ends", "_extras_at", "_payloads_at", "count", "flags", "kind")
+
+    def __init__(self, kind: Kind, flags: Flag, count: int, body: memoryview) -> None:
+        lengths: tuple[int, ...] = struct.unpack_from(f">{count}I", body)
+        self.kind = kind
+        self.flags = flags
+        self.count = count
+        self._data = body
+        self._extras_at = 4 * count
+        self._payloads_at = 4 * count + _fixed_bytes(flags) * count
+        self._ends: list[int] = list(accumulate(lengths, initial=self._payloads_at))
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of all payloads together."""
+        return self._ends[-1] - self._payloads_at
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """The bytes of the payloads in start <= index < stop."""
+        return self._ends[stop] - self._ends[start]
+
+    def stop_within(self, start: int, bytes_max: int) -> int:
+        """The largest stop for which the payloads in start <= index < stop are at most `bytes_max` bytes."""
+        return bisect_right(self._ends, self._ends[start] + bytes_max, start) - 1
+
+    def payloads(self, start: int = 0, stop: int | None = None) -> list[memoryview]:
+        """The payloads in start <= index < stop, as slices."""
+        stop = self.count if stop is None else stop
+        data, ends = self._data, self._ends
+        return [data[first:last] for first, last in zip(ends[start:stop], ends[start + 1 : stop + 1], strict=True)]
+
+    def ttls_ms(self) -> tuple[int, ...] | None:
+        """The TTL of each message, 0 where it has none; None when no message of the batch has one."""
+        if not self.flags & Flag.TTLS:
+            return None
+        at = self._extras_at + (8 * self.count if self.flags & Flag.EVENT_TIMES else 0)
+        ttls: tuple[int, ...] = struct.unpack_from(f">{self.count}Q", self._data, at)
+        return ttls
+
+    def extras(self) -> list[Extras]:
+        """What each message carries beside its payload."""
+        count, at = self.count, self._extras_at
+        if not self.flags:
+            return [NO_EXTRAS] * count
+        times: Sequence[int] = [_NO_EVENT_TIME] * count
+        ttls: Sequence[int] = [0] * count
+        key_lengths: Sequence[int] = [_NO_KEY] * count
+        header_lengths: Sequence[int] = [0] * count
+        if self.flags & Flag.EVENT_TIMES:
+            times, at = struct.unpack_from(f">{count}q", self._data, at), at + 8 * count
+        if self.flags & Flag.TTLS:
+            ttls, at = struct.unpack_from(f">{count}Q", self._data, at), at + 8 * count
+        if self.flags & Flag.KEYS:
+            key_lengths, at = struct.unpack_from(f">{count}I", self._data, at), at + 4 * count
+        if self.flags & Flag.HEADERS:
+            header_lengths = struct.unpack_from(f">{count}I", self._data, at)
+        at, keys = self._ends[-1], list[bytes | None]()
+        for length in key_lengths:
+            keys.append(None if length == _NO_KEY else bytes(self._data[at : at + length]))
+            at += 0 if length == _NO_KEY else length
+        headers = list[Headers]()
+        for length in header_lengths:
+            headers.append(decode_headers(self._data[at : at + length]))
+            at += length
+        if at != len(self._data):
+            raise CorruptionError(f"a record batch's keys and headers end at byte {at} of {len(self._data)}")
+        return [
+            Extras(key, header, None if time == _NO_EVENT_TIME else time, ttl or None)
+            for key, header, time, ttl in zip(keys, headers, times, ttls, strict=True)
+        ]
+
+
+def _fixed_bytes(flags: Flag) -> int:
+    return (
+        (8 if flags & Flag.EVENT_TIMES else 0)
+        + (8 if flags & Flag.TTLS else 0)
+        + (4 if flags & Flag.KEYS else 0)
+        + (4 if flags & Flag.HEADERS else 0)
+    )
+
+
+def count_messages(data: Buffer) -> int:
+    """How many messages an encoded batch holds, from its header alone."""
+    return int.from_bytes(data[4:8], "big")
+
+
+def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
+    """The batch in these bytes; `CorruptionError` when they are not what `encode` wrote.
+
+    `verify=False` skips the checksum, for bytes that this process encoded itself and only kept in memory.
+    """
+    view = memoryview(data)
+    if len(view) < _HEADER.size + _CRC_BYTES:
+        raise CorruptionError(f"a record batch is at least {_HEADER.size + _CRC_BYTES} bytes, this is {len(view)}")
+    version, kind, flags, compression, count = _HEADER.unpack_from(view)
+    end = len(view) - _CRC_BYTES
+    if verify and crc32c(view[:end]) != int.from_bytes(view[end:], "big"):
+        raise CorruptionError(f"the checksum of a record batch of {len(view)} bytes does not match")
+    if version != VERSION:
+        raise CorruptionError(f"a record batch has version {version}; this Basalt reads version {VERSION}")
+    if kind > Kind.END_OF_STREAM or flags > 15 or compression > Compression.ZSTD or not 0 < count <= BATCH_MESSAGES_MAX:
+        raise CorruptionError(
+            f"a record batch has kind {kind}, flags {flags}, compression {compression}, {count} messages"
+        )
+    body = view[_HEADER.size : end]
+    if compression == Compression.ZSTD:
+        body = _decompress(body)
+    try:
+        batch = RecordBatch(Kind(kind), Flag(flags), count, body)
+    except struct.error:
+        raise CorruptionError(f"a record batch of {count} messages has only {len(body)} bytes") from None
+    if batch._ends[-1] > len(body) or (not flags and batch._ends[-1] != len(body)):
+        raise CorruptionError(f"a record batch's lengths reach byte {batch._ends[-1]} of {len(body)}")
+    return batch
+
+
+def _decompress(body: memoryview) -> memoryview:
+    size = int.from_bytes(body[:4], "big")
+    if not 0 < size <= BATCH_BYTES_MAX:
+        raise CorruptionError(f"a record batch claims {size} bytes uncompressed, expected 1 to {BATCH_BYTES_MAX}")
+    try:
+        # Checked first, for the library allocates what the frame claims, whatever limit it is given.
+        if zstandard.frame_content_size(body[4:]) != size:
+            raise CorruptionError(f"a record batch's compressed frame does not hold the {size} bytes that it should")
+        return memoryview(zstandard.ZstdDecompressor().decompress(body[4:], allow_extra_data=False))
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"a record batch does not decompress: {error}") from None

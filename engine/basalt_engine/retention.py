@@ -1,0 +1,112 @@
+"""The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice.
+
+The Java class `Retention` applies the same rule inside HBase's flush and compaction; the embedded retention job applies
+this one. Only positive knowledge drops: whatever is unknown is kept. The rule as a table: docs/formats/retention.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from basalt_engine.keys import MessageKey, PayloadKey
+from basalt_engine.snapshot import TransactionSnapshot
+
+ALL_ONES_MS = (1 << 64) - 1  # the write time in the key of a writer's bound row (see basalt_engine.payloads)
+POINTERS_PER_MS = 1_000_000  # write pointers are milliseconds times this, plus a counter
+
+
+class Fate(enum.Enum):
+    """What compaction does with a row."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    ROLL_BACK = "roll back"  # keep the row, with its column t negated
+
+
+class OnInvalid(enum.Enum):
+    """Topic property `onInvalid`: what becomes of rows whose writer failed."""
+
+    DROP = "drop"
+    RETAIN = "retain"
+
+
+class Verdict(NamedTuple):
+    """A fate, and the reason by which it is counted."""
+
+    fate: Fate
+    reason: str
+
+
+class TopicRule(NamedTuple):
+    """What the metadata table says of a topic. `generation` is negative once the topic is deleted."""
+
+    generation: int
+    ttl_ms: int
+    on_invalid: OnInvalid = OnInvalid.DROP
+
+
+UNKNOWN_TOPIC = Verdict(Fate.KEEP, "unknown topic")
+OLD_GENERATION = Verdict(Fate.DROP, "old generation")
+EXPIRED = Verdict(Fate.DROP, "expired")
+NO_SNAPSHOT = Verdict(Fate.KEEP, "no snapshot")
+NO_TRANSACTION = Verdict(Fate.KEEP, "no transaction")
+ROLLED_BACK = Verdict(Fate.DROP, "rolled back")
+ROLLED_BACK_RETAINED = Verdict(Fate.KEEP, "rolled back, retained")
+INVALID = Verdict(Fate.DROP, "invalid")
+INVALID_RETAINED = Verdict(Fate.ROLL_BACK, "invalid, retained")
+INVALID_PAYLOAD_RETAINED = Verdict(Fate.KEEP, "invalid payload, retained")
+LIVE = Verdict(Fate.KEEP, "live")
+
+
+def is_old_generation(generation: int, current: int) -> bool:
+    """Whether rows of `generation` belong to a past incarnation; `current` is negative once the topic is deleted."""
+    return generation < abs(current) or (current < 0 and generation == -current)
+
+
+def judge_message(
+    key: MessageKey,
+    written_by: int | None,
+    expire_ms: int | None,
+    topic: TopicRule | None,
+    snapshot: TransactionSnapshot | None,
+    now_ms: int,
+) -> Verdict:
+    """The verdict over a message row with columns t = `written_by` and x = `expire_ms`."""
+    if topic is None:
+        return UNKNOWN_TOPIC
+    if is_old_generation(key.generation, topic.generation):
+        return OLD_GENERATION
+    if key.publish_ms + topic.ttl_ms <= now_ms or (expire_ms is not None and expire_ms <= now_ms):
+        return EXPIRED
+    if written_by is None:
+        return NO_TRANSACTION
+    if written_by < 0:
+        return ROLLED_BACK if topic.on_invalid is OnInvalid.DROP else ROLLED_BACK_RETAINED
+    if snapshot is None:
+        return NO_SNAPSHOT
+    if written_by in snapshot.invalid:
+        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_RETAINED
+    return LIVE
+
+
+def judge_payload(
+    key: PayloadKey,
+    topic: TopicRule | None,
+    snapshot: TransactionSnapshot | None,
+    lifetime_ms_max: int,
+    now_ms: int,
+) -> Verdict:
+    """The verdict over a payload row; it must outlive any reference that its writer may yet publish."""
+    if topic is None:
+        return UNKNOWN_TOPIC
+    if is_old_generation(key.generation, topic.generation):
+        return OLD_GENERATION
+    write_ms = key.write_pointer // POINTERS_PER_MS if key.write_ms == ALL_ONES_MS else key.write_ms
+    if write_ms + topic.ttl_ms + lifetime_ms_max <= now_ms:
+        return EXPIRED
+    if snapshot is None:
+        return NO_SNAPSHOT
+    if key.write_pointer in snapshot.invalid:
+        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_PAYLOAD_RETAINED
+    return LIVE

@@ -1,0 +1,99 @@
+"""Which writers a reader may see: the transaction snapshot, after Omid and Apache Tephra.
+
+Pure values. A snapshot is shared, never copied: its invalid list is one immutable object for all snapshots that were
+taken while the list did not change.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Visibility(enum.Enum):
+    """What a reader does at a row of some writer."""
+
+    VISIBLE = "visible"
+    SKIP = "skip"  # never to be seen: rolled back or invalid
+    HOLD = "hold"  # undecided for this reader: it must stop here, or it would lose the row
+
+
+class InvalidList:
+    """The sorted write pointers of failed writers whose rows may still lie about. Immutable."""
+
+    __slots__ = ("pointers", "version")
+
+    def __init__(self, pointers: tuple[int, ...] = (), version: int = 0) -> None:
+        if any(left >= right for left, right in itertools.pairwise(pointers)):
+            raise ValueError("the invalid list is not sorted, or holds a write pointer twice")
+        self.pointers = pointers
+        self.version = version
+
+    def __contains__(self, write_pointer: int) -> bool:
+        return _contains(self.pointers, write_pointer)
+
+    def __len__(self) -> int:
+        return len(self.pointers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InvalidList) and self.pointers == other.pointers
+
+    def __hash__(self) -> int:
+        return hash(self.pointers)
+
+    def __repr__(self) -> str:
+        return f"InvalidList({len(self.pointers)} pointers, version {self.version})"
+
+    def with_added(self, pointers: Iterable[int]) -> InvalidList:
+        """A new list that also holds these; its version is one higher."""
+        return InvalidList(tuple(sorted({*self.pointers, *pointers})), self.version + 1)
+
+    def without(self, pointers: Iterable[int]) -> InvalidList:
+        """A new list that no longer holds these; its version is one higher."""
+        gone = frozenset(pointers)
+        return InvalidList(tuple(pointer for pointer in self.pointers if pointer not in gone), self.version + 1)
+
+
+NO_INVALID = InvalidList()
+
+
+class TransactionSnapshot(NamedTuple):
+    """The transactions as one reader sees them.
+
+    `in_progress` is sorted and holds the pointers of all open writers, checkpoints among them. `own` are the pointers
+    of the reading transaction itself; `excluded` is the own pointer that it does not want to see (its current one,
+    under Tephra's SNAPSHOT_EXCLUDE_CURRENT).
+    """
+
+    read_pointer: int
+    write_pointer: int = 0
+    in_progress: tuple[int, ...] = ()
+    invalid: InvalidList = NO_INVALID
+    own: tuple[int, ...] | frozenset[int] = ()  # a set where a stranger's bytes may name very many
+    excluded: int | None = None
+
+    def judge(self, written_by: int | None) -> Visibility:
+        """What to do at a row whose column t is `written_by`: None without a transaction, negative when rolled back."""
+        if written_by is None:
+            return Visibility.VISIBLE
+        if written_by < 0 or written_by == self.excluded:
+            return Visibility.SKIP
+        if written_by in self.own:
+            return Visibility.VISIBLE
+        if written_by in self.invalid:
+            return Visibility.SKIP
+        if written_by > self.read_pointer or _contains(self.in_progress, written_by):
+            return Visibility.HOLD
+        return Visibility.VISIBLE
+
+    def is_visible(self, written_by: int | None) -> bool:
+        """Whether a row of this writer belongs to the snapshot."""
+        return self.judge(written_by) is Visibility.VISIBLE
+
+
+def _contains(pointers: tuple[int, ...], pointer: int) -> bool:
+    index = bisect_left(pointers, pointer)
+    return index < len(pointers) and pointers[index] == pointer

@@ -1,0 +1,1 @@
+"""The stores: memory, RocksDB (embedded default); HBase joins them."""

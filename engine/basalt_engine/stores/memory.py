@@ -1,0 +1,180 @@
+"""The store that keeps its tables in memory: for tries, embedded use without a disk, and tests. Nothing outlives it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+
+from sortedcontainers import SortedDict
+
+from basalt_engine.errors import InputError, StoreError
+from basalt_engine.stores.limits import check_column_count, check_columns, check_key, check_mutation, check_table
+from basalt_engine.table import TABLE_NAMES, Columns, DeleteRange, Mutation, Put, Row, TableWrite
+
+SCAN_CHUNK_ROWS = 256  # a scan holds the lock for this many rows at a time, so that writers get their turn
+
+
+class MemoryTable:
+    """One table of a `MemoryStore`. Rows are replaced as a whole, never changed, so readers keep what they were given."""
+
+    def __init__(self, name: str, store: MemoryStore) -> None:
+        self.name = name
+        self._store = store
+        self._rows = SortedDict()  # key: its columns, read-only
+
+    def get(self, key: bytes) -> Columns | None:
+        """The row's columns, or None when there is no such row."""
+        with self._store.locked():
+            found: Columns | None = self._rows.get(key)
+            return found
+
+    def write(self, mutations: Sequence[Mutation]) -> None:
+        """Apply the mutations in order, as one batch where the store is atomic."""
+        self._store.write([TableWrite(self.name, mutations)])
+
+    def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        reverse: bool = False,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Iterator[Row]:
+        """Rows with start <= key < stop; limits as the SPI says."""
+        read_bytes = 0
+        for row in islice(self._read(start, stop, reverse), rows_max):
+            yield row
+            if bytes_max is not None:
+                read_bytes += len(row.key) + sum(map(len, row.columns.values()))
+                if read_bytes >= bytes_max:
+                    return
+
+    def _read(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[Row]:
+        inclusive = (True, False)
+        while stop is None or start < stop:
+            with self._store.locked():
+                keys = self._rows.irange(start, stop, inclusive, reverse)
+                rows = [Row(key, self._rows[key]) for key in islice(keys, SCAN_CHUNK_ROWS)]
+            yield from rows
+            if len(rows) < SCAN_CHUNK_ROWS:
+                return
+            if reverse:
+                stop = rows[-1].key
+            else:
+                start, inclusive = rows[-1].key, (False, False)
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        """Put `columns` into the row iff its `column` now equals `expected`."""
+        check_key(key)
+        check_columns(columns)
+        with self._store.locked():
+            row = self._rows.get(key, {})
+            if row.get(column) != expected:
+                return False
+            self.replace(self.staged([Put(key, columns)], {}))
+            return True
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Delete all rows with start <= key < stop."""
+        self.write([DeleteRange(start, stop)])
+
+    def size_bytes(self, start: bytes, stop: bytes) -> int:
+        """What the range's keys, names and values take: exact, in time that grows with its rows."""
+        return sum(
+            len(key) + sum(len(name) + len(value) for name, value in columns.items())
+            for key, columns in self._read(start, stop, reverse=False)
+        )
+
+    def staged(
+        self, mutations: Sequence[Mutation], before: Mapping[bytes, Columns | None]
+    ) -> dict[bytes, Columns | None]:
+        """The rows as these mutations leave them after those staged `before`; None: deleted. The caller has the lock."""
+        rows = dict(before)
+        for mutation in mutations:
+            check_mutation(mutation)
+            if isinstance(mutation, DeleteRange):
+                self._stage_range(rows, mutation)
+                continue
+            key = mutation.key
+            row = rows[key] if key in rows else self._rows.get(key)
+            if isinstance(mutation, Put):
+                columns = {**(row or {}), **mutation.columns}
+                check_column_count(len(columns))
+            elif mutation.columns is None or row is None:
+                columns = {}
+            else:
+                columns = {name: value for name, value in row.items() if name not in mutation.columns}
+            rows[key] = MappingProxyType(columns) if columns else None
+        return rows
+
+    def _stage_range(self, rows: dict[bytes, Columns | None], mutation: DeleteRange) -> None:
+        start, stop = mutation
+        if start < stop:
+            rows.update(dict.fromkeys(self._rows.irange(start, stop, (True, False))))
+            rows.update({key: None for key in rows if start <= key < stop})
+
+    def replace(self, rows: Mapping[bytes, Columns | None]) -> None:
+        """Put staged rows in place; the caller has the lock."""
+        for key, columns in rows.items():
+            if columns is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = columns
+
+
+class MemoryStore:
+    """A set of tables in memory. With `atomic=False` it promises no more than HBase does: one row at a time."""
+
+    kind = "memory"
+    remote = False
+
+    def __init__(self, atomic: bool = True) -> None:
+        self.atomic = atomic
+        self._lock = threading.Lock()
+        self._tables = {name: MemoryTable(name, self) for name in TABLE_NAMES}
+        self._closed = False
+
+    def locked(self) -> threading.Lock:
+        """The lock to hold while rows are read or changed; `StoreError` when the store is closed."""
+        if self._closed:
+            raise StoreError("the memory store is closed, and its rows are gone", hint="open a new store")
+        return self._lock
+
+    def table(self, name: str) -> MemoryTable:
+        """The table of this name; `InputError` when there is none."""
+        check_table(name)
+        self.locked()
+        return self._tables[name]
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """Apply the writes in order: all or nothing when `atomic`, else row by row up to the first that is refused."""
+        if self.atomic:
+            self._apply(writes)
+            return
+        for name, mutations in writes:
+            for mutation in mutations:
+                self._apply([TableWrite(name, [mutation])])
+
+    def _apply(self, writes: Sequence[TableWrite]) -> None:
+        staged: dict[MemoryTable, dict[bytes, Columns | None]] = {}
+        with self.locked():
+            for name, mutations in writes:
+                table = self.table(name)
+                staged[table] = table.staged(mutations, staged.get(table, {}))
+            for table, rows in staged.items():
+                table.replace(rows)
+
+    def checkpoint(self, directory: Path) -> None:
+        """`InputError`: there are no files to copy."""
+        raise InputError(
+            f"a memory store cannot be copied into {directory}", hint="use the store `rocks` for what is to be kept"
+        )
+
+    def close(self) -> None:
+        """Forget all rows; closing twice is fine."""
+        self._closed = True
+        self._tables = {}

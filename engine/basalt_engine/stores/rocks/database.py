@@ -1,0 +1,188 @@
+"""One opening of the RocksDB database: its column families, and every call into the binding that can fail."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from rocksdict import Checkpoint, ColumnFamily, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.stores.rocks.errors import from_rocksdb
+from basalt_engine.stores.rocks.options import RocksOptions
+from basalt_engine.table import TABLE_NAMES
+
+LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
+
+_MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+_BLOB_FILES = "rocksdb.num-blob-files"
+_BLOB_BYTES = "rocksdb.total-blob-file-size"
+
+log = logging.getLogger("basalt.store")
+
+
+class Database:
+    """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
+
+    def __init__(self, path: Path, options: RocksOptions, *, create: bool) -> None:
+        self.path = path
+        options.database.create_if_missing(create)
+        options.database.create_missing_column_families(create)
+        kinds = options.families
+        families = dict.fromkeys(TABLE_NAMES, kinds["rows"])
+        families |= {large_name(name): kinds["large"] for name in LARGE_TABLES}
+        try:
+            self._rocks = Rdict(str(path), options.database, {"default": kinds["default"], **families})
+        except Exception as error:
+            raise from_rocksdb(error, path) from error
+        self._families = {name: self._rocks.get_column_family(name) for name in families}
+        self._handles = {name: self._rocks.get_column_family_handle(name) for name in families}
+        # Checking a payload takes RocksDB eight times as long as us: the binding is built without the CPU's CRC-32C.
+        unchecked = ReadOptions()
+        unchecked.set_verify_checksums(False)
+        for name in LARGE_TABLES:
+            self._families[large_name(name)].set_read_options(unchecked)
+        self._checked = ReadOptions()
+
+    def rows(self, table: str) -> Rdict:
+        """The family of the table's packed rows, to read from."""
+        return self._families[table]
+
+    def large(self, table: str) -> Rdict:
+        """The family of the large values of one of `LARGE_TABLES`, to read from."""
+        return self._families[large_name(table)]
+
+    def handle(self, family: str) -> ColumnFamily:
+        """What names the family in a batch."""
+        return self._handles[family]
+
+    def get(self, family: Rdict, key: bytes, *, checked: bool = False) -> bytes | None:
+        """The value under the key. With `checked` RocksDB itself verifies a large value, and names the bad file."""
+        try:
+            found: bytes | None = family.get(key, None, self._checked) if checked else family.get(key)
+        except DbClosedError:
+            raise
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
+        return found
+
+    def read(
+        self, family: Rdict, start: bytes, stop: bytes | None, *, reverse: bool = False, rows_max: int, bytes_max: int
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Keys and values from one end of start <= key < stop, and whether there may be more than these.
+
+        Ends after `rows_max` rows, or with the row that makes their values `bytes_max` bytes.
+        """
+        # No lower bound: the binding (0.3.29) sets the upper one in its place.
+        bounds = ReadOptions()
+        if stop is not None:
+            bounds.set_iterate_upper_bound(stop)
+        iterator = family.iter(bounds)
+        valid, key, value, step = iterator.valid, iterator.key, iterator.value, iterator.next
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        try:
+            if reverse:
+                iterator.seek_to_last()
+                step = iterator.prev
+            else:
+                iterator.seek(start)
+            while valid():
+                row = (key(), value())
+                if row[0] < start:
+                    return rows, False
+                rows.append(row)
+                size += len(row[1])
+                if len(rows) >= rows_max or size >= bytes_max:
+                    return rows, True
+                step()
+            self._check(iterator)
+            return rows, False
+        finally:
+            # The database stays open as long as one iterator lives, and an error's traceback would keep this one.
+            del iterator, valid, key, value, step
+
+    def _check(self, iterator: RdictIter) -> None:
+        """Tell the end of the range from a failure: an iterator ends in the same way for both."""
+        try:
+            iterator.status()
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
+        finally:
+            del iterator
+
+    def sequence(self) -> int:
+        """How many changes were ever made: each put, delete and range delete counts one."""
+        return self._rocks.latest_sequence_number()
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write the batch to the log and the tables; in the kernel's hands, but not yet on the disk."""
+        try:
+            self._rocks.write(batch)
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
+
+    def sync(self) -> None:
+        """Put the log on the disk. Unlike a synced write of the binding this lets other threads run."""
+        try:
+            self._rocks.flush_wal(True)
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
+
+    def check_blob_files(self) -> None:
+        """`CorruptionError` when there are fewer or shorter blob files than the manifest counts.
+
+        RocksDB checks its table files when it opens them, but looks for a blob file only once a value in it is read.
+        """
+        large = [self.large(name) for name in LARGE_TABLES]
+        count = sum(family.property_int_value(_BLOB_FILES) or 0 for family in large)
+        size = sum(family.property_int_value(_BLOB_BYTES) or 0 for family in large)
+        found = [file.stat().st_size for file in self.path.glob("*.blob")]
+        if len(found) < count or sum(found) < size:
+            raise CorruptionError(
+                f"{self.path}/*.blob: {len(found)} files with {sum(found)} bytes, "
+                f"but the manifest has {count} with {size} bytes",
+                hint="put the missing files back, or the data directory from a backup",
+            )
+
+    def files(self, table: str) -> str:
+        """RocksDB's list of the files with the table's packed rows: a line each, with its first and last key."""
+        return self.rows(table).property_value("rocksdb.sstables") or ""
+
+    def entries_by_file(self) -> dict[int, int]:
+        """How many entries each file of the database has, by the file's number."""
+        files = self._rocks.live_files()
+        return {int(file["name"].strip("/").removesuffix(".sst")): file["num_entries"] for file in files}
+
+    def entries_in_memory(self, table: str) -> int:
+        """How many packed rows of the table are not in a file yet."""
+        rows = self.rows(table)
+        return sum(rows.property_int_value(name) or 0 for name in _MEMORY_ENTRIES)
+
+    def checkpoint(self, directory: Path) -> None:
+        """A copy of the database in a new directory; files that never change are hard links where possible."""
+        try:
+            Checkpoint(self._rocks).create_checkpoint(str(directory))
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
+
+    def close(self) -> bool:
+        """Write what is in memory to table files and let go of the database; True when all of it was written."""
+        flushed = True
+        self._handles = {}  # each of them would keep the database open
+        for family in [*self._families.values(), self._rocks]:
+            try:
+                family.close()
+            except DbClosedError:
+                pass
+            except Exception:
+                log.warning(
+                    "%s was closed without writing its tables; its log has everything", self.path, exc_info=True
+                )
+                flushed = False
+        return flushed
+
+
+def large_name(table: str) -> str:
+    """The column family of a table's large values."""
+    return f"{table}.large"

@@ -1,0 +1,141 @@
+"""One table of the RocksDB store: reading and scanning rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.stores.rocks.database import Database
+from basalt_engine.stores.rocks.errors import RESTORE
+from basalt_engine.stores.rocks.rows import PackedRow, unpack
+from basalt_engine.stores.rocks.size_estimate import estimated_bytes
+from basalt_engine.table import Columns, DeleteRange, Mutation, Row, TableWrite
+
+T = TypeVar("T")
+
+# A scan reads ahead in chunks and keeps no iterator between them: an iterator would hold back the removal of files for
+# as long as its reader takes. Large values are not in a chunk; they are read as their rows are handed out.
+CHUNK_ROWS_FIRST = 16
+CHUNK_ROWS_MAX = 1_024
+CHUNK_BYTES_MAX = 1 << 20
+
+READ_TRIES = 8  # a row with large values is read in two steps; a writer may change it in between
+
+
+class Access(Protocol):
+    """What a table needs of its store."""
+
+    def reading(self, read: Callable[[Database], T]) -> T:
+        """Call `read` with the open database; once more when the store has reopened it meanwhile."""
+        ...
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """As the SPI says."""
+        ...
+
+    def check_and_write(self, table: str, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        """As the SPI says, for a row of the table."""
+        ...
+
+
+class RocksTable:
+    """One ordered map of rows."""
+
+    def __init__(self, name: str, store: Access) -> None:
+        self.name = name
+        self._store = store
+
+    def get(self, key: bytes) -> Columns | None:
+        """The row's columns, or None when there is no such row."""
+        value = self._store.reading(lambda database: database.get(database.rows(self.name), key))
+        return None if value is None else self._columns(key, value)
+
+    def write(self, mutations: Sequence[Mutation]) -> None:
+        """Apply the mutations in order, as one durable batch."""
+        self._store.write([TableWrite(self.name, mutations)])
+
+    def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        reverse: bool = False,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Iterator[Row]:
+        """Rows with start <= key < stop; limits as the SPI says."""
+        chunk_rows = CHUNK_ROWS_FIRST
+        rows = read_bytes = 0
+        more = rows_max is None or rows_max > 0
+        while more and (stop is None or start < stop):
+            wanted = chunk_rows if rows_max is None else min(chunk_rows, rows_max - rows)
+            chunk, more = self._chunk(start, stop, reverse, wanted)
+            for key, value in chunk:
+                columns = self._columns(key, value)
+                if columns is None:
+                    continue
+                yield Row(key, columns)
+                rows += 1
+                if bytes_max is not None:
+                    read_bytes += len(key) + sum(map(len, columns.values()))
+                    if read_bytes >= bytes_max:
+                        return
+            more = more and rows != rows_max
+            if more and reverse:
+                stop = chunk[-1][0]
+            elif more:
+                start = chunk[-1][0] + b"\0"
+            chunk_rows = min(4 * chunk_rows, CHUNK_ROWS_MAX)
+
+    def _chunk(
+        self, start: bytes, stop: bytes | None, reverse: bool, rows_max: int
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Keys and packed rows from one end of the range, and whether there may be more."""
+
+        def read(database: Database) -> tuple[list[tuple[bytes, bytes]], bool]:
+            family = database.rows(self.name)
+            return database.read(family, start, stop, reverse=reverse, rows_max=rows_max, bytes_max=CHUNK_BYTES_MAX)
+
+        return self._store.reading(read)
+
+    def _columns(self, key: bytes, value: bytes) -> Columns | None:
+        """The columns of the row with this packed value, as it is now; None when it was deleted since."""
+        row = self._unpacked(key, value)
+        if not row.large:
+            return row.inline
+        for _ in range(READ_TRIES):
+            large = row.split(self._store.reading(lambda database: database.get(database.large(self.name), key)))
+            if large is not None:
+                return {**row.inline, **large}
+            now = self._store.reading(lambda database: database.get(database.rows(self.name), key))
+            if now is None:
+                return None
+            if now == value:
+                break
+            value, row = now, self._unpacked(key, now)
+        # RocksDB's own check of the value finds out which file is bad, and raises that.
+        values = self._store.reading(lambda database: database.get(database.large(self.name), key, checked=True))
+        large = row.split(values)
+        if large is None:
+            what = "are missing" if values is None else "are damaged"
+            raise CorruptionError(f"the large values of row {key.hex()} of table {self.name} {what}", hint=RESTORE)
+        return {**row.inline, **large}
+
+    def _unpacked(self, key: bytes, value: bytes) -> PackedRow:
+        try:
+            return unpack(value)
+        except CorruptionError as error:
+            raise CorruptionError(f"row {key.hex()} of table {self.name}: {error}", hint=RESTORE) from None
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        """Put `columns` into the row iff its `column` now equals `expected`."""
+        return self._store.check_and_write(self.name, key, column, expected, columns)
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Delete all rows with start <= key < stop, durably."""
+        self.write([DeleteRange(start, stop)])
+
+    def size_bytes(self, start: bytes, stop: bytes) -> int:
+        """An estimate of the range's bytes: exact up to some thousand rows, sampled beyond."""
+        return self._store.reading(lambda database: estimated_bytes(database, self.name, start, stop))

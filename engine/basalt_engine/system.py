@@ -1,0 +1,91 @@
+"""The system table: facts about the installation and small durable state of the services, by kind and name.
+
+Row key `kind:name`, column v := version(1) body crc32c(4); the body is what the kind says. Kinds and their bodies:
+docs/formats/system-table.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.table import Delete, Put, Table, prefix_stop
+
+VERSION = 1
+VALUE = b"v"
+_CRC_BYTES = 4
+
+
+class SystemTable:
+    """Small values by kind and name. Kinds hold no colon; names may."""
+
+    name = "system"
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        """The body stored under this kind and name."""
+        key = _key(kind, name)
+        columns = self._table.get(key)
+        return None if columns is None else _open(key, columns.get(VALUE))
+
+    def scan(
+        self, kind: str, start: str = "", *, reverse: bool = False, rows_max: int | None = None
+    ) -> Iterator[tuple[str, bytes]]:
+        """Name and body of each entry of a kind, sorted by name, from `start` on (descending: down to `start`)."""
+        prefix = _key(kind, "")
+        for row in self._table.scan(_key(kind, start), prefix_stop(prefix), reverse=reverse, rows_max=rows_max):
+            yield _name(row.key, len(prefix)), _open(row.key, row.columns.get(VALUE))
+
+    @staticmethod
+    def put(kind: str, name: str, body: bytes) -> Put:
+        """The mutation that stores a body, for a caller that has others to write with it."""
+        return Put(_key(kind, name), {VALUE: _seal(body)})
+
+    @staticmethod
+    def delete(kind: str, name: str) -> Delete:
+        """The mutation that removes an entry."""
+        return Delete(_key(kind, name))
+
+    def write(self, kind: str, name: str, body: bytes) -> None:
+        """Store a body, durably."""
+        self._table.write([self.put(kind, name, body)])
+
+    def remove(self, kind: str, name: str) -> None:
+        """Remove an entry, durably."""
+        self._table.write([self.delete(kind, name)])
+
+    def replace(self, kind: str, name: str, old: bytes | None, new: bytes) -> bool:
+        """Store `new` iff the entry still is `old` (None: absent)."""
+        expected = None if old is None else _seal(old)
+        return self._table.check_and_write(_key(kind, name), VALUE, expected, {VALUE: _seal(new)})
+
+
+def _key(kind: str, name: str) -> bytes:
+    return f"{kind}:{name}".encode()
+
+
+def _name(key: bytes, start: int) -> str:
+    try:
+        return key[start:].decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(f"system entry {key.hex()} has a name that is not UTF-8") from None
+
+
+def _seal(body: bytes) -> bytes:
+    data = bytes([VERSION]) + body
+    return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
+
+
+def _open(key: bytes, data: bytes | None) -> bytes:
+    name = key.decode(errors="replace")
+    if data is None or len(data) < 1 + _CRC_BYTES:
+        raise CorruptionError(f"system entry {name} has no value, or a cut one")
+    if crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "big"):
+        raise CorruptionError(f"system entry {name} does not match its checksum")
+    if data[0] != VERSION:
+        raise CorruptionError(f"system entry {name} has version {data[0]}; this Basalt reads version {VERSION}")
+    return data[1:-_CRC_BYTES]

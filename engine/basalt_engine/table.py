@@ -1,0 +1,159 @@
+"""The storage SPI: what every store must do, in words that tests/contract proves over each of them.
+
+A store holds named tables. A table is an ordered map of rows; a row has a key (bytes) and named columns (bytes to
+bytes), like an HBase table with one family.
+
+Order        Keys sort as unsigned bytes. A scan yields them in that order, or in the reverse of it.
+Atomicity    A reader sees a row's columns as one write left them, never half of it. `Table.write` and `Store.write`
+             are atomic as a whole when `Store.atomic` is true, else row by row, in the order given.
+Durability   When a write returns, a crash of the process or of the machine loses nothing of it (where the store was
+             opened to sync). When it raises `StoreError`, nothing was written; when it raises
+             `UnknownOutcomeError`, it was written as a whole, in part (rows in order, only where not atomic) or not at all.
+Scans        A scan sees each row that was there when it began and was not deleted since; rows written after it began
+             may or may not be seen. It never yields a row twice, nor out of order.
+Bytes        Keys are 1 to `KEY_BYTES_MAX` bytes; a row holds up to `COLUMNS_MAX` columns, whose names are 1 to 255 bytes.
+             Values may be empty. What is read is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+KEY_BYTES_MAX = 32_767  # HBase stores a row key's length as a signed 16-bit number
+COLUMNS_MAX = 255  # the embedded row format counts columns in one byte
+
+Columns = Mapping[bytes, bytes]
+
+TABLE_NAMES = ("message", "payload", "metadata", "subscription", "transaction_log", "system")
+
+
+class Row(NamedTuple):
+    """One row as a scan yields it."""
+
+    key: bytes
+    columns: Columns
+
+
+class Put(NamedTuple):
+    """Set these columns of a row; its other columns stay as they are."""
+
+    key: bytes
+    columns: Columns
+
+
+class Delete(NamedTuple):
+    """Delete a whole row, or just the named columns of it. Deleting what is not there succeeds.
+
+    A row without columns does not exist.
+    """
+
+    key: bytes
+    columns: tuple[bytes, ...] | None = None
+
+
+class DeleteRange(NamedTuple):
+    """Delete all rows with start <= key < stop."""
+
+    start: bytes
+    stop: bytes
+
+
+Mutation = Put | Delete | DeleteRange
+
+
+class TableWrite(NamedTuple):
+    """The mutations of one table within a write over several tables."""
+
+    table: str
+    mutations: Sequence[Mutation]
+
+
+class Table(Protocol):
+    """One ordered map of rows."""
+
+    @property
+    def name(self) -> str: ...
+
+    def get(self, key: bytes) -> Columns | None:
+        """The row's columns, or None when there is no such row."""
+        ...
+
+    def write(self, mutations: Sequence[Mutation]) -> None:
+        """Apply the mutations in order, as one durable batch."""
+        ...
+
+    def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        reverse: bool = False,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Iterator[Row]:
+        """Rows with start <= key < stop (None: to the table's end), ascending, or descending with `reverse`.
+
+        Ends after `rows_max` rows, or after the row with which keys and values reach `bytes_max` bytes. Close the
+        iterator (or exhaust it) to free what it holds.
+        """
+        ...
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        """Put `columns` into the row iff its `column` now equals `expected` (None: the column is absent).
+
+        One row, atomic against every other writer of it, durable when it returns True.
+        """
+        ...
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Delete all rows with start <= key < stop, durably."""
+        ...
+
+    def size_bytes(self, start: bytes, stop: bytes) -> int:
+        """An estimate of the bytes that rows with start <= key < stop take; may lag behind recent writes."""
+        ...
+
+
+class Store(Protocol):
+    """A set of tables that one process has open."""
+
+    @property
+    def kind(self) -> str:
+        """`memory`, `rocks` or `hbase`."""
+        ...
+
+    @property
+    def atomic(self) -> bool:
+        """True when one `write` over several rows and tables is all or nothing."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """True when calls wait for a network, so that an event loop must make them on a thread."""
+        ...
+
+    def table(self, name: str) -> Table:
+        """The table of this name; one of `TABLE_NAMES`."""
+        ...
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """Apply the writes in order as one durable batch."""
+        ...
+
+    def checkpoint(self, directory: Path) -> None:
+        """Write a consistent copy of all tables into a new directory, for a backup."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files, locks and connections; closing twice is fine."""
+        ...
+
+
+def prefix_stop(prefix: bytes) -> bytes | None:
+    """The first key after all keys that start with `prefix`; None when there is none (all bytes are 0xff)."""
+    trimmed = prefix.rstrip(b"\xff")
+    if not trimmed:
+        return None
+    return trimmed[:-1] + bytes([trimmed[-1] + 1])

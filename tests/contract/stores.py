@@ -1,0 +1,28 @@
+"""The stores that the contract is proven for. A further store joins by one more entry in `OPENERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.table import Store
+
+
+@dataclass(frozen=True)
+class Opener:
+    """How to open a store in an empty directory, and whether opening it again finds what was written."""
+
+    name: str
+    open: Callable[[Path], Store]
+    persistent: bool
+
+
+OPENERS = [
+    Opener("memory", lambda _: MemoryStore(), persistent=False),
+    Opener("memory-row-by-row", lambda _: MemoryStore(atomic=False), persistent=False),
+    # Without waiting for the disk: what a power failure would take is not what this suite is about.
+    Opener("rocks", lambda directory: RocksStore.open(directory, sync=False), persistent=True),
+]
