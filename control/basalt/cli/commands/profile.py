@@ -1,0 +1,94 @@
+"""`basalt profile`: servers' addresses under names."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from basalt.cli.options import Command, dry_run_option, output_option
+from basalt.cli.output import Column
+from basalt.cli.profiles import Profile, check_profile_name, profiles_path, read_profiles, write_profiles
+from basalt.cli.root import group
+from basalt.cli.session import Session, pass_session
+
+profile = group("profile", "Keep servers' addresses under names.")
+
+
+def _name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return check_profile_name(value)
+
+
+def _url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        known = parts.scheme == "embedded" or (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    except ValueError:
+        known = False
+    if not known or not value.isprintable():
+        raise click.BadParameter(f"{value[:200]!r} is not http://HOST:PORT, https://HOST:PORT or embedded:DIR")
+    if parts.username or parts.password:
+        raise click.BadParameter("a profile keeps no passwords; leave the user out of the URL")
+    return value
+
+
+@profile.command("add", cls=Command)
+@click.argument("name", callback=_name)
+@click.option("--url", required=True, callback=_url, help="The server, or embedded:DIR.")
+@click.option("--namespace", help="Namespace of topics that are named without one.")
+@click.option("--use", is_flag=True, help="Use it from now on where no other is named.")
+@dry_run_option
+@output_option
+@pass_session
+def add(session: Session, name: str, url: str, namespace: str | None, use: bool, dry_run: bool) -> None:
+    """Add a profile, or replace the one of this name. The first one is used at once."""
+    profiles = read_profiles()
+    used = use or not profiles.by_name
+    changed = profiles.with_profile(name, Profile(url, namespace))
+    _write(session, changed.using(name) if used else changed, dry_run, name, "use" if used else "add")
+
+
+@profile.command("list", cls=Command)
+@output_option
+@pass_session
+def list_profiles(session: Session) -> None:
+    """List profiles; the one in use has a yes."""
+    profiles = read_profiles()
+    rows = [
+        {"name": name, "url": profile.url, "namespace": profile.namespace, "used": name == profiles.current}
+        for name, profile in profiles.by_name.items()
+    ]
+    session.out.rows([Column("name"), Column("url"), Column("namespace"), Column("used")], rows)
+
+
+@profile.command("use", cls=Command)
+@click.argument("name", callback=_name)
+@dry_run_option
+@output_option
+@pass_session
+def use(session: Session, name: str, dry_run: bool) -> None:
+    """Use a profile from now on where no other is named."""
+    profiles = read_profiles()
+    profiles.get(name)
+    _write(session, profiles.using(name), dry_run, name, "use")
+
+
+@profile.command("remove", cls=Command)
+@click.argument("name", callback=_name)
+@dry_run_option
+@output_option
+@pass_session
+def remove(session: Session, name: str, dry_run: bool) -> None:
+    """Remove a profile."""
+    profiles = read_profiles()
+    profiles.get(name)
+    _write(session, profiles.without(name), dry_run, name, "remove")
+
+
+def _write(session: Session, changed: Any, dry_run: bool, name: str, what: str) -> None:
+    if not dry_run:
+        write_profiles(changed)
+    done = {"add": "added", "use": "using", "remove": "removed"}[what]
+    sentence = f"would {what} profile {name}" if dry_run else f"{done} profile {name} ({profiles_path()})"
+    session.out.done(sentence, {"profile": name, "action": what, "file": str(profiles_path()), "dry_run": dry_run})

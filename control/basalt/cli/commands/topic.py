@@ -1,0 +1,176 @@
+"""`basalt topic`: create, list, show, update, delete."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from basalt.cli.answers import described_topic_row, topic_row
+from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
+from basalt.cli.options import Command, DurationMs, Pair, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.output import Column, count_text, duration_text, size_text, time_text
+from basalt.cli.root import group
+from basalt.cli.session import Session, pass_session
+
+topic = group("topic", "Create, list, show, update and delete topics.")
+
+# The client's methods have these as parameters of their own, which a property could shadow.
+_NOT_PROPERTIES = ("name", "namespace", "on_invalid", "generation")
+
+_COLUMNS = (
+    Column("namespace"),
+    Column("name"),
+    Column("generation"),
+    Column("ttl_ms", duration_text, "ttl"),
+    Column("spread"),
+    Column("on_invalid"),
+    Column("properties"),
+)
+_STATS = (
+    Column("messages", count_text),
+    Column("bytes", size_text, "size"),
+    Column("stored_bytes", size_text, "on disk"),
+    Column("oldest_ms", time_text, "oldest"),
+    Column("newest_ms", time_text, "newest"),
+    Column("publish_rate", count_text, "messages per second"),
+    Column("oldest_open_write_pointer", title="oldest open writer"),
+)
+
+
+def _property_options(command: Any) -> Any:
+    for option in (
+        click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
+        click.option(
+            "--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."
+        ),
+        click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
+        click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
+    ):
+        command = option(command)
+    return command
+
+
+def _given(
+    ttl_ms: int | None, spread: int | None, on_invalid: str | None, others: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
+    """The properties in the API's words; a usage error when one comes twice or is no property."""
+    pairs = list(others)
+    if ttl_ms is not None:
+        if ttl_ms % 1_000:
+            raise Usage("a topic's TTL is counted in whole seconds", hint="give it in s, m, h, d or w")
+        pairs.append(("ttl", str(ttl_ms // 1_000)))
+    if spread is not None:
+        pairs.append(("spread", str(spread)))
+    if on_invalid is not None:
+        pairs.append(("onInvalid", on_invalid))
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise Usage(f"property {name} is given {count} times", hint="leave all but one out")
+        if name in _NOT_PROPERTIES:
+            raise Usage(f"{name} is not a property that can be set", hint="see `basalt topic create --help`")
+    return dict(pairs)
+
+
+@topic.command("create", cls=Command)
+@click.argument("name")
+@_property_options
+@dry_run_option
+@common_options
+@pass_session
+def create(session: Session, /, name: str, dry_run: bool, **given: Any) -> None:
+    """Create a topic.
+
+    A topic that was deleted comes back empty, as its next generation.
+    """
+    properties = _given(**given)
+    namespace = session.target().namespace
+    with session.client() as client:
+        if dry_run:
+            if name in client.topics.list():
+                raise Failure(f"topic {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
+            result = {"name": name, "namespace": namespace, "properties": properties, "dry_run": True}
+            session.out.done(f"would create topic {namespace}:{name}", result)
+            return
+        created = topic_row(client.topics.create(name, **properties), namespace)
+    session.out.done(f"created topic {namespace}:{name}, generation {created['generation']}", created)
+
+
+@topic.command("list", cls=Command)
+@click.option("--all-namespaces", is_flag=True, help="Topics of every namespace.")
+@click.option("--deleted", is_flag=True, help="Deleted topics too.")
+@common_options
+@pass_session
+def list_topics(session: Session, all_namespaces: bool, deleted: bool) -> None:
+    """List topics with their properties."""
+    with session.client() as client:
+        found = client.admin.topics(namespace=None if all_namespaces else client.namespace)
+    rows = [described_topic_row(topic) for topic in found if deleted or not topic["deleted"]]
+    columns = [column for column in _COLUMNS if column.key != "namespace" or all_namespaces]
+    session.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
+
+
+@topic.command("show", cls=Command)
+@click.argument("name")
+@common_options
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show a topic's properties and figures."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        shown = topic_row(client.topics.get(name), namespace)
+        stats = client.topic(name).stats()
+    figures = {column.key: getattr(stats, column.key) for column in _STATS}
+    session.out.record({**shown, **figures}, (*_COLUMNS, *_STATS))
+
+
+@topic.command("update", cls=Command)
+@click.argument("name")
+@_property_options
+@click.option("--unset", multiple=True, metavar="NAME", help="Put this property back to its default.")
+@dry_run_option
+@common_options
+@pass_session
+def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+    """Change properties of a topic; those not named stay as they are. A new TTL holds for old messages too."""
+    properties = _given(**given)
+    if not properties and not unset:
+        raise Usage("there is nothing to change", hint="name a property, or one to --unset")
+    both = sorted(set(properties) & set(unset))
+    if both:
+        raise Usage(f"property {both[0]} is both given and unset", hint="leave one of them out")
+    namespace = session.target().namespace
+    with session.client() as client:
+        # With the generation, which makes the server refuse if the topic is another one by then.
+        changed: dict[str, Any] = {**client.topics.get(name).properties, **properties}
+        for property_name in unset:
+            if property_name not in changed:
+                raise Usage(f"topic {namespace}:{name} has no property {property_name}")
+            del changed[property_name]
+        if dry_run:
+            result = {"name": name, "namespace": namespace, "properties": changed, "dry_run": True}
+            session.out.done(f"would update topic {namespace}:{name}", result)
+            return
+        updated = topic_row(client.topics.update(name, **changed), namespace)
+    session.out.done(f"updated topic {namespace}:{name}", updated)
+
+
+@topic.command("delete", cls=Command)
+@click.argument("name")
+@yes_option
+@dry_run_option
+@common_options
+@pass_session
+def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a topic with all its messages."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        messages = client.topic(name).stats().messages
+        result = {"name": name, "namespace": namespace, "messages": messages, "dry_run": dry_run}
+        if dry_run:
+            session.out.done(f"would delete topic {namespace}:{name} and its {messages} messages", result)
+            return
+        confirm(f"Delete topic {namespace}:{name} and its {messages} messages?", yes=yes)
+        client.topics.delete(name)
+    session.out.done(f"deleted topic {namespace}:{name}", result)

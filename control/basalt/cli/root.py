@@ -1,0 +1,121 @@
+"""The tree of commands. The table below has every command's one line of help, so that help imports no command."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+import basalt
+from basalt.cli.failures import Usage
+from basalt.cli.options import common_options
+
+
+class Lazy(NamedTuple):
+    """Where a command is (module of `basalt.cli.commands`, attribute) and its one line of help."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+SECTIONS: dict[str, dict[str, Lazy]] = {
+    "Messages": {
+        "topic": Lazy("topic", "topic", "Create, list, show, update and delete topics."),
+        "namespace": Lazy("namespace", "namespace", "List namespaces."),
+        "publish": Lazy("publish", "publish", "Publish messages to a topic."),
+        "consume": Lazy("consume", "consume", "Read messages from a topic."),
+        "message": Lazy("message", "message", "Look at single messages, hidden ones too."),
+        "tx": Lazy("tx", "tx", "Begin, list, show and end transactions."),
+        "explain": Lazy("explain", "explain", "Tell why a reader stops where it does."),
+    },
+    "Operations": {
+        "serve": Lazy("serve", "serve", "Run a server."),
+        "init": Lazy("init", "init", "Write a settings file with every key commented."),
+        "config": Lazy("config", "config", "Show and check settings."),
+        "doctor": Lazy("doctor", "doctor", "Check a server and a data directory."),
+        "job": Lazy("job", "job", "List, run, pause and resume scheduled jobs."),
+        "backup": Lazy("backup", "backup", "Copy a server's store while it runs."),
+        "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
+    },
+    "This machine": {
+        "profile": Lazy("profile", "profile", "Keep servers' addresses under names."),
+        "completion": Lazy("completion", "completion", "Print a shell's completion script."),
+    },
+}
+
+
+class NearestGroup(click.Group):
+    """A group that answers an unknown command with the nearest one there is."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing and not name.startswith("-"):
+            nearest = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
+            hint = f"did you mean `{ctx.command_path} {nearest[0]}`?" if nearest else f"see `{ctx.command_path} --help`"
+            raise Usage(f"no such command {name!r}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(NearestGroup):
+    """The root: loads a command's module when it is called for, and not before."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Lazy]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+        self._lazy = {name: lazy for section in sections.values() for name, lazy in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        command = getattr(importlib.import_module(f"basalt.cli.commands.{lazy.module}"), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, lazy.help) for name, lazy in section.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(n, help=lazy.help) for n, lazy in self._lazy.items() if n.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
+
+def group(name: str, help: str) -> NearestGroup:  # noqa: A002 - click's own word for it
+    """A group of sub-commands, such as `basalt topic`."""
+    return NearestGroup(name, help=help, no_args_is_help=True)
+
+
+@click.command(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(basalt.__version__, prog_name="basalt", message="%(prog)s %(version)s")
+@common_options
+def root() -> None:
+    """Basalt: transactional messaging. `basalt COMMAND --help` tells more.
+
+    \b
+    basalt serve --data ./data &
+    basalt topic create orders
+    basalt publish orders '{"id": 1}'
+    basalt consume orders
+    """
+
+
+__all__: Sequence[str] = ["SECTIONS", "Lazy", "LazyGroup", "NearestGroup", "group", "root"]

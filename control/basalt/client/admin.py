@@ -1,0 +1,135 @@
+"""Plans for operators: jobs, settings, the store, backups, readiness. Answers are plain JSON values.
+
+Routes: docs/reference/http-api.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from basalt.client.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path
+from basalt.client.scopes import ClientScope
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+class Part(msgspec.Struct, frozen=True, rename="camel"):
+    """One part of a server, and whether it works."""
+
+    name: str
+    ok: bool
+    latency_ms: float | None = None
+    detail: str = ""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether a server can do its work, and which part cannot."""
+
+    ready: bool
+    parts: tuple[Part, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ready
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Who answers, and which version of it."""
+
+    name: str
+    version: str
+
+
+def namespaces(scope: ClientScope) -> Steps[Any]:
+    """Every namespace that has a topic."""
+    return (yield from ask(_get("list namespaces", "namespaces")))
+
+
+def topics(scope: ClientScope, *, namespace: str | None = None) -> Steps[Any]:
+    """Every topic with all its metadata, deleted ones too; of one namespace or of all."""
+    query = () if namespace is None else (("namespace", namespace),)
+    return (yield from ask(_get("describe topics", "topics", query=query)))
+
+
+def jobs(scope: ClientScope) -> Steps[Any]:
+    """The scheduled jobs, with when each ran and will run."""
+    return (yield from ask(_get("list jobs", "jobs")))
+
+
+def run_job(scope: ClientScope, name: str) -> Steps[Any]:
+    """Run a job now."""
+    return (yield from ask(_post(f"run job {name}", "jobs", name, "run")))
+
+
+def pause_job(scope: ClientScope, name: str) -> Steps[Any]:
+    """Run a job no more until it is resumed."""
+    return (yield from ask(_post(f"pause job {name}", "jobs", name, "pause", effect=Effect.REPEATABLE)))
+
+
+def resume_job(scope: ClientScope, name: str) -> Steps[Any]:
+    """Let a paused job run again."""
+    return (yield from ask(_post(f"resume job {name}", "jobs", name, "resume", effect=Effect.REPEATABLE)))
+
+
+def job_history(scope: ClientScope, name: str, *, limit: int | None = None) -> Steps[Any]:
+    """The last runs of a job, newest first: when, how long, what it did or how it failed."""
+    query = () if limit is None else (("limit", str(limit)),)
+    return (yield from ask(_get(f"show the history of job {name}", "jobs", name, "history", query=query)))
+
+
+def settings(scope: ClientScope) -> Steps[Any]:
+    """The server's settings, each with where it came from; secrets are not shown."""
+    return (yield from ask(_get("show settings", "settings")))
+
+
+def store(scope: ClientScope) -> Steps[Any]:
+    """The store's kind, size, tables and state."""
+    return (yield from ask(_get("show the store", "store")))
+
+
+def snapshot(scope: ClientScope) -> Steps[Any]:
+    """The manager's present snapshot: its pointers, and how long its lists are."""
+    return (yield from ask(_get("show the snapshot", "snapshot")))
+
+
+def backup(scope: ClientScope, name: str) -> Steps[Any]:
+    """Make a consistent copy of the store, under this name, where the server keeps its backups."""
+    return (yield from ask(_post(f"back up to {name}", "backup", body={"name": name})))
+
+
+def ready(scope: ClientScope) -> Steps[Readiness]:
+    """Whether the server can do its work, part by part. Not ready is an answer, not an exception."""
+    return (yield from ask(Call("ask for readiness", "GET", "/readyz", _readiness, Effect.NONE, accepted=(503,))))
+
+
+def live(scope: ClientScope) -> Steps[bool]:
+    """True: the server's process answers."""
+    return (yield from ask(Call("ask for life", "GET", "/livez", lambda _answer: True, Effect.NONE)))
+
+
+def version(scope: ClientScope) -> Steps[Version]:
+    """The server's name and version."""
+    return (yield from ask(Call("ask for the version", "GET", "/v1", _version, Effect.NONE)))
+
+
+def _get(what: str, *parts: str, query: tuple[tuple[str, str], ...] = ()) -> Call[Any]:
+    return Call(what, "GET", joined_path("v1", "admin", *parts), _json, Effect.NONE, query=query)
+
+
+def _post(what: str, *parts: str, body: JsonObject | None = None, effect: Effect = Effect.ONCE) -> Call[Any]:
+    encoded = b"" if body is None else msgspec.json.encode(body)
+    path = joined_path("v1", "admin", *parts)
+    return Call(what, "POST", path, _json, effect, body=encoded, content_type=JSON if encoded else None)
+
+
+def _json(answer: Answer) -> Any:
+    return msgspec.json.decode(answer.body) if answer.body else None
+
+
+def _readiness(answer: Answer) -> Readiness:
+    return msgspec.json.decode(answer.body, type=Readiness)
+
+
+def _version(answer: Answer) -> Version:
+    return msgspec.json.decode(answer.body, type=Version)

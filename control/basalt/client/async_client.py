@@ -1,0 +1,136 @@
+"""The async client: the same plans as `blocking_client`, awaited. docs/reference/client.md describes both."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from basalt.client import admin, messages, open_transaction, topic_facts, topics, transactions
+from basalt.client import reading as reading_plans
+from basalt.client.drivers import AsyncDriver
+from basalt.client.handles import AsyncHandle, TopicFacts, TransactionFacts, awaiting
+from basalt.client.open_transaction import OpenTransaction
+from basalt.client.readers import async_reading
+from basalt.client.scopes import ClientScope, TopicScope
+from basalt.client.transactions import Kind
+
+
+class AsyncTopics(AsyncHandle[ClientScope]):
+    """Topics by name: `client.topics`."""
+
+    create = awaiting(topics.create)
+    update = awaiting(topics.update)
+    get = awaiting(topics.get)
+    list = awaiting(topics.names)
+    delete = awaiting(topics.delete)
+
+
+class AsyncTopic(TopicFacts, AsyncHandle[TopicScope]):
+    """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
+
+    publish = awaiting(messages.publish)
+    publish_records = awaiting(messages.publish_records)
+    store = awaiting(messages.store)
+    roll_back = awaiting(messages.roll_back)
+    poll = awaiting(messages.poll)
+    stats = awaiting(topic_facts.stats)
+    message = awaiting(topic_facts.message)
+    peek = awaiting(topic_facts.peek)
+    holder = awaiting(topic_facts.holder)
+    read = async_reading(reading_plans.read)
+
+
+class AsyncTransactions(AsyncHandle[ClientScope]):
+    """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
+
+    begin = awaiting(transactions.begin)
+    get = awaiting(transactions.get)
+    list = awaiting(transactions.open_ones)
+    commit = awaiting(transactions.commit)
+    abort = awaiting(transactions.abort)
+    invalidate = awaiting(transactions.invalidate)
+    checkpoint = awaiting(transactions.checkpoint)
+    changes = awaiting(transactions.changes)
+
+
+class AsyncTransaction(TransactionFacts, AsyncHandle[OpenTransaction]):
+    """`async with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
+
+    publish = awaiting(open_transaction.publish)
+    store = awaiting(open_transaction.store)
+    poll = awaiting(open_transaction.poll)
+    read = async_reading(open_transaction.read)
+    changes = awaiting(open_transaction.changes)
+    checkpoint = awaiting(open_transaction.checkpoint)
+    commit = awaiting(open_transaction.commit)
+    abort = awaiting(open_transaction.abort)
+    _enter = awaiting(open_transaction.enter)
+    _leave = awaiting(open_transaction.leave)
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._leave(raised)
+
+
+class AsyncAdmin(AsyncHandle[ClientScope]):
+    """What operators ask and do: `client.admin`. Answers are JSON values, as docs/reference/http-api.md shows them."""
+
+    namespaces = awaiting(admin.namespaces)
+    topics = awaiting(admin.topics)
+    jobs = awaiting(admin.jobs)
+    run_job = awaiting(admin.run_job)
+    pause_job = awaiting(admin.pause_job)
+    resume_job = awaiting(admin.resume_job)
+    job_history = awaiting(admin.job_history)
+    settings = awaiting(admin.settings)
+    store = awaiting(admin.store)
+    snapshot = awaiting(admin.snapshot)
+    backup = awaiting(admin.backup)
+
+
+class AsyncClient(AsyncHandle[ClientScope]):
+    """A connection to a server, or to a store in this process. Any number of tasks of one event loop may use it at once."""
+
+    publish_atomically = awaiting(transactions.publish_atomically)
+    ready = awaiting(admin.ready)
+    live = awaiting(admin.live)
+    version = awaiting(admin.version)
+
+    def __init__(self, scope: ClientScope, driver: AsyncDriver) -> None:
+        super().__init__(scope, driver)
+        self.topics = AsyncTopics(scope, driver)
+        self.transactions = AsyncTransactions(scope, driver)
+        self.admin = AsyncAdmin(scope, driver)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that topic names are in, unless a call says otherwise."""
+        return self._scope.namespace
+
+    def topic(self, name: str, *, namespace: str | None = None) -> AsyncTopic:
+        """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
+        return AsyncTopic(self._scope.topic(name, namespace), self._driver)
+
+    def transaction(
+        self, *, timeout_ms: int | None = None, owner: str = "", kind: Kind = "short", outside_writes: bool = False
+    ) -> AsyncTransaction:
+        """A transaction for an `async with` block. After `timeout_ms` (None: the server's default) the server aborts it."""
+        settings = OpenTransaction(
+            self._scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes
+        )
+        return AsyncTransaction(settings, self._driver)
+
+    async def close(self) -> None:
+        """Close every connection. An embedded store is closed too."""
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.close()

@@ -1,0 +1,139 @@
+"""The blocking client. Its methods are plans (`topics`, `messages`, `transactions`, `admin`), run to their end.
+
+Its async twin is `async_client`; docs/reference/client.md describes both.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from basalt.client import admin, messages, open_transaction, topic_facts, topics, transactions
+from basalt.client import reading as reading_plans
+from basalt.client.drivers import BlockingDriver
+from basalt.client.handles import Handle, TopicFacts, TransactionFacts, blocking
+from basalt.client.open_transaction import OpenTransaction
+from basalt.client.readers import reading
+from basalt.client.scopes import ClientScope, TopicScope
+from basalt.client.transactions import Kind
+
+
+class Topics(Handle[ClientScope]):
+    """Topics by name: `client.topics`."""
+
+    create = blocking(topics.create)
+    update = blocking(topics.update)
+    get = blocking(topics.get)
+    list = blocking(topics.names)
+    delete = blocking(topics.delete)
+
+
+class Topic(TopicFacts, Handle[TopicScope]):
+    """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
+
+    publish = blocking(messages.publish)
+    publish_records = blocking(messages.publish_records)
+    store = blocking(messages.store)
+    roll_back = blocking(messages.roll_back)
+    poll = blocking(messages.poll)
+    stats = blocking(topic_facts.stats)
+    message = blocking(topic_facts.message)
+    peek = blocking(topic_facts.peek)
+    holder = blocking(topic_facts.holder)
+    read = reading(reading_plans.read)
+
+
+class Transactions(Handle[ClientScope]):
+    """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
+
+    begin = blocking(transactions.begin)
+    get = blocking(transactions.get)
+    list = blocking(transactions.open_ones)
+    commit = blocking(transactions.commit)
+    abort = blocking(transactions.abort)
+    invalidate = blocking(transactions.invalidate)
+    checkpoint = blocking(transactions.checkpoint)
+    changes = blocking(transactions.changes)
+
+
+class Transaction(TransactionFacts, Handle[OpenTransaction]):
+    """`with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
+
+    publish = blocking(open_transaction.publish)
+    store = blocking(open_transaction.store)
+    poll = blocking(open_transaction.poll)
+    read = reading(open_transaction.read)
+    changes = blocking(open_transaction.changes)
+    checkpoint = blocking(open_transaction.checkpoint)
+    commit = blocking(open_transaction.commit)
+    abort = blocking(open_transaction.abort)
+    _enter = blocking(open_transaction.enter)
+    _leave = blocking(open_transaction.leave)
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._leave(raised)
+
+
+class Admin(Handle[ClientScope]):
+    """What operators ask and do: `client.admin`. Answers are JSON values, as docs/reference/http-api.md shows them."""
+
+    namespaces = blocking(admin.namespaces)
+    topics = blocking(admin.topics)
+    jobs = blocking(admin.jobs)
+    run_job = blocking(admin.run_job)
+    pause_job = blocking(admin.pause_job)
+    resume_job = blocking(admin.resume_job)
+    job_history = blocking(admin.job_history)
+    settings = blocking(admin.settings)
+    store = blocking(admin.store)
+    snapshot = blocking(admin.snapshot)
+    backup = blocking(admin.backup)
+
+
+class Client(Handle[ClientScope]):
+    """A connection to a server, or to a store in this process. Any number of threads may use it at once."""
+
+    publish_atomically = blocking(transactions.publish_atomically)
+    ready = blocking(admin.ready)
+    live = blocking(admin.live)
+    version = blocking(admin.version)
+
+    def __init__(self, scope: ClientScope, driver: BlockingDriver) -> None:
+        super().__init__(scope, driver)
+        self.topics = Topics(scope, driver)
+        self.transactions = Transactions(scope, driver)
+        self.admin = Admin(scope, driver)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that topic names are in, unless a call says otherwise."""
+        return self._scope.namespace
+
+    def topic(self, name: str, *, namespace: str | None = None) -> Topic:
+        """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
+        return Topic(self._scope.topic(name, namespace), self._driver)
+
+    def transaction(
+        self, *, timeout_ms: int | None = None, owner: str = "", kind: Kind = "short", outside_writes: bool = False
+    ) -> Transaction:
+        """A transaction for a `with` block. After `timeout_ms` (None: the server's default) the server aborts it."""
+        settings = OpenTransaction(
+            self._scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes
+        )
+        return Transaction(settings, self._driver)
+
+    def close(self) -> None:
+        """Close every connection. An embedded store is closed too."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()

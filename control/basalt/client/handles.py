@@ -1,0 +1,96 @@
+"""How a plan becomes a method: `publish = blocking(messages.publish)`, and `awaiting(...)` for its async twin.
+
+So each call has one signature, one docstring and one body, and both clients have it. A handle is what such methods hang on:
+the plan's scope (a topic, say) and a driver.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from basalt.client.calls import Steps
+from basalt.client.drivers import AsyncDriver, BlockingDriver
+from basalt.client.open_transaction import OpenTransaction
+from basalt.client.scopes import TopicScope
+from basalt.client.transaction_info import Outcome
+
+P = ParamSpec("P")
+T = TypeVar("T")
+ScopeT = TypeVar("ScopeT")
+
+
+class Handle(Generic[ScopeT]):
+    """What blocking methods hang on."""
+
+    def __init__(self, scope: ScopeT, driver: BlockingDriver) -> None:
+        self._scope = scope
+        self._driver = driver
+
+
+class AsyncHandle(Generic[ScopeT]):
+    """What async methods hang on."""
+
+    def __init__(self, scope: ScopeT, driver: AsyncDriver) -> None:
+        self._scope = scope
+        self._driver = driver
+
+
+class TopicFacts:
+    """What both kinds of topic handle know."""
+
+    _scope: TopicScope
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.namespace
+
+
+class TransactionFacts:
+    """What both kinds of transaction know."""
+
+    _scope: OpenTransaction
+
+    @property
+    def id(self) -> str:
+        """Its id, as the server and its operators know it."""
+        return self._scope.described().id
+
+    @property
+    def write_pointer(self) -> int:
+        """The pointer that it writes under, for writes elsewhere."""
+        return self._scope.described().write_pointer
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it is open, and when that could not be learnt."""
+        return self._scope.outcome
+
+
+def blocking(plan: Callable[Concatenate[ScopeT, P], Steps[T]]) -> Callable[Concatenate[Handle[ScopeT], P], T]:
+    """The method that runs this plan and returns its result."""
+
+    @functools.wraps(plan)
+    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return handle._driver.run(plan(handle._scope, *args, **kwargs))
+
+    return method
+
+
+def awaiting(
+    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
+) -> Callable[Concatenate[AsyncHandle[ScopeT], P], Coroutine[Any, Any, T]]:
+    """The coroutine method that runs this plan and returns its result."""
+
+    @functools.wraps(plan)
+    async def method(handle: AsyncHandle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await handle._driver.run(plan(handle._scope, *args, **kwargs))
+
+    return method

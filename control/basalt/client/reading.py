@@ -1,0 +1,110 @@
+"""Reading on and on: the pure part of an iterator over a topic, which knows the next poll and when there is none.
+
+`Reader` and `AsyncReader` ask it what to poll and hand it the pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from basalt.client import messages
+from basalt.client.calls import Steps, ask
+from basalt.client.messages import Isolation, TransactionLike
+from basalt.client.pages import Message, Page
+from basalt.client.positions import PositionKind, PositionLike, lowest_id, position, start_from
+from basalt.client.scopes import TopicScope
+from basalt.wire.bodies import ConsumeRequest
+
+FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What to read: from `start` to before `stop`, `limit` messages at most; past the end if `follow`."""
+
+    start: PositionLike
+    stop: PositionLike
+    limit: int | None = None
+    isolation: Isolation = None
+    follow: bool = False
+    transaction: TransactionLike = None
+
+
+class Cursor:
+    """Where a reader stands. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
+
+    def __init__(self, scope: TopicScope, bounds: Bounds) -> None:
+        self.next_id: bytes | None = None
+        self.held_by: str | None = None
+        self.done = bounds.limit == 0
+        self._scope = scope
+        self._bounds = bounds
+        self._left = bounds.limit
+        self._start: bytes | int | None = None
+        self._stop_id: bytes | None = None
+        self._query: tuple[tuple[str, str], ...] = ()
+        self._snapshot: bytes | None = None
+        self._placed = False
+
+    def next_page(self) -> Steps[Page]:
+        """Make the poll that comes next; when following, it waits for messages."""
+        if not self._placed:
+            yield from self._place()
+        start = self._start if self.next_id is None else self.next_id
+        request = ConsumeRequest(start, self.next_id is None, self._left, self._snapshot)
+        wait_ms = FOLLOW_WAIT_MS if self._bounds.follow else 0
+        return (yield from ask(messages.poll_call(self._scope, request, self._query, wait_ms)))
+
+    def take(self, page: Page) -> Page | list[Message]:
+        """The messages of a page that are wanted; then `done` says whether that was all."""
+        self.held_by = page.held_by
+        if not page:
+            self.done = not self._bounds.follow
+            self.next_id = page.next_id or self.next_id
+            return []
+        count = wanted = len(page)
+        if self._stop_id is not None:
+            wanted = page.count_before(self._stop_id)
+        if self._left is not None:
+            wanted = min(wanted, self._left)
+            self._left -= wanted
+            self.done = self._left == 0
+        if wanted == count:
+            self.next_id = page.next_id
+            return page
+        self.done = True
+        taken = page[:wanted]
+        self.next_id = taken[-1].id if taken else self.next_id
+        return taken
+
+    def _place(self) -> Steps[None]:
+        self._placed = True
+        bounds, scope = self._bounds, self._scope
+        now_ms = scope.now_ms()
+        self._query, self._snapshot = messages.seen_under(bounds.isolation, bounds.transaction)
+        stop = None if bounds.stop is None else position(bounds.stop, now_ms, "stop")
+        if stop is not None:
+            at = (yield from messages.end(scope)) if stop.kind is PositionKind.END else stop
+            self._stop_id = lowest_id(at)
+        start = position(bounds.start, now_ms)
+        if start.kind is PositionKind.END:
+            start = yield from messages.end(scope)
+        self._start = start_from(start)
+
+
+def read(
+    scope: TopicScope,
+    start: PositionLike = None,
+    stop: PositionLike = None,
+    *,
+    limit: int | None = None,
+    isolation: Isolation = "committed",
+    follow: bool = False,
+    transaction: TransactionLike = None,
+) -> Cursor:
+    """The messages from `start` to before `stop`, across pages; committed ones, unless `isolation=None`.
+
+    It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more. With a
+    `transaction` it reads under that one's snapshot.
+    """
+    return Cursor(scope, Bounds(start, stop, limit, None if transaction else isolation, follow, transaction))

@@ -1,0 +1,189 @@
+"""Plans for transactions: begin, show, end, and the one-shot kind. Routes: docs/reference/http-api.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from basalt.client.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
+from basalt.client.payloads import BODY_BYTES_MAX, Payloads, each_payload
+from basalt.client.scopes import ClientScope
+from basalt.client.transaction_info import Outcome, TransactionInfo
+from basalt.errors import TooLargeError
+from basalt.wire import avro
+from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkPublish
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["short", "long"]
+TopicTitle: TypeAlias = str | tuple[str, str]  # a topic of the client's namespace, or (namespace, topic)
+
+
+class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
+    kind: Kind
+    timeout_ms: int | None = None
+    owner: str = ""
+    outside_writes: bool = False
+    snapshot: bool = True
+
+
+class _Listing(msgspec.Struct):
+    transactions: list[TransactionInfo]
+
+
+class _Invalidated(msgspec.Struct):
+    invalidated: bool
+
+
+def begin(
+    scope: ClientScope,
+    *,
+    kind: Kind = "short",
+    timeout_ms: int | None = None,
+    owner: str = "",
+    outside_writes: bool = False,
+    snapshot: bool = True,
+) -> Steps[TransactionInfo]:
+    """Begin a transaction; whoever begins one this way ends it. `client.transaction()` does both.
+
+    After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
+    nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
+    """
+    body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot))
+    return (yield from ask(_post("begin a transaction", _path(), _info, body=body)))
+
+
+def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
+    """A transaction, open or ended and still remembered. `TransactionNotFoundError` when it is neither."""
+    what = f"get transaction {_id(transaction)}"
+    return (yield from ask(Call(what, "GET", _path(transaction), _info, Effect.NONE)))
+
+
+def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
+    """The transactions that are open now."""
+    return (yield from ask(Call("list transactions", "GET", _path(), _listing, Effect.NONE)))
+
+
+def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
+    """Commit, and publish what was stored under it and what `work` holds, in all topics or in none.
+
+    `TransactionConflictError`: begin again. A lost answer is asked for again, and the outcome is the first one's.
+    """
+    return (yield from ask(commit_call(transaction, work)))
+
+
+def commit_call(transaction: TransactionInfo | str, work: Work | None) -> Call[Outcome]:
+    """The call of a commit."""
+    what = f"commit transaction {_id(transaction)}"
+    body = b"" if work is None else avro.encode_work(work)
+    return _post(what, _path(transaction, "commit"), _outcome, body=body, content_type=AVRO if body else None)
+
+
+def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Outcome]:
+    """Abort: nothing of it will be seen by those who read committed messages. Repeating it is no error."""
+    return (yield from ask(abort_call(transaction)))
+
+
+def abort_call(transaction: TransactionInfo | str) -> Call[Outcome]:
+    """The call of an abort."""
+    what = f"abort transaction {_id(transaction)}"
+    return _post(what, _path(transaction, "abort"), _outcome, content_type=None)
+
+
+def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[bool]:
+    """Hide all it wrote for good, when its writes cannot be undone. False: it was hidden before."""
+    what = f"invalidate transaction {_id(transaction)}"
+    path = _path(transaction, "invalidate")
+    return (yield from ask(_post(what, path, _invalidated, content_type=None, effect=Effect.ONCE)))
+
+
+def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
+    """A further write pointer for an open transaction, under the same snapshot."""
+    what = f"checkpoint transaction {_id(transaction)}"
+    return (yield from ask(_post(what, _path(transaction, "checkpoint"), _info, content_type=None)))
+
+
+def changes(scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes]) -> Steps[None]:
+    """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
+
+    Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
+    """
+    what = f"send the changes of transaction {_id(transaction)}"
+    body = msgspec.json.encode({"changes": list(changed)})
+    return (yield from ask(_post(what, _path(transaction, "changes"), nothing, body=body)))
+
+
+def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[Outcome]:
+    """Publish to several topics in one request, all or nothing: a transaction that begins, writes and commits at once.
+
+    `{"orders": [...], ("billing", "invoices"): [...]}`. Safe to repeat, and repeated when its answer is lost.
+    `TooLargeError` when it does not fit into one request (65,536 messages, 10 MiB).
+    """
+    work = Work(
+        publish=[
+            WorkPublish(*_title(scope, topic), list(each_payload(payloads))) for topic, payloads in messages.items()
+        ]
+    )
+    work = Work(publish=[entry for entry in work.publish if entry.messages])
+    _check_size(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "messages")
+    body = avro.encode_work(work)
+    _check_size(len(body), BODY_BYTES_MAX, "bytes")
+    return (yield from ask(_post("publish atomically", _path(), _outcome, body=body, content_type=AVRO)))
+
+
+def work_of(buffered: Mapping[tuple[str, str], list[Buffer]]) -> Work | None:
+    """The work that publishes these messages; None for none."""
+    publish = [WorkPublish(namespace, topic, run) for (namespace, topic), run in buffered.items() if run]
+    return Work(publish=publish) if publish else None
+
+
+def _title(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
+    return (scope.namespace, topic) if isinstance(topic, str) else topic
+
+
+def _check_size(size: int, limit: int, unit: str) -> None:
+    if size > limit:
+        raise TooLargeError(
+            f"{size} {unit} are more than one request carries, {limit}",
+            field="messages",
+            hint="Publish them within client.transaction(), which sends them in several requests.",
+        )
+
+
+def _post(
+    what: str,
+    path: str,
+    parse: Callable[[Answer], T],
+    *,
+    body: bytes = b"",
+    content_type: str | None = JSON,
+    effect: Effect = Effect.REPEATABLE,
+) -> Call[T]:
+    return Call(what, "POST", path, parse, effect, body=body, content_type=content_type)
+
+
+def _path(transaction: TransactionInfo | str | None = None, *parts: str) -> str:
+    below = () if transaction is None else (_id(transaction), *parts)
+    return joined_path("v1", "transactions", *below)
+
+
+def _id(transaction: TransactionInfo | str) -> str:
+    return transaction if isinstance(transaction, str) else transaction.id
+
+
+def _info(answer: Answer) -> TransactionInfo:
+    return msgspec.json.decode(answer.body, type=TransactionInfo)
+
+
+def _listing(answer: Answer) -> list[TransactionInfo]:
+    return msgspec.json.decode(answer.body, type=_Listing).transactions
+
+
+def _outcome(answer: Answer) -> Outcome:
+    return msgspec.json.decode(answer.body, type=Outcome)
+
+
+def _invalidated(answer: Answer) -> bool:
+    return msgspec.json.decode(answer.body, type=_Invalidated).invalidated

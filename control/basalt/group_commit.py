@@ -1,0 +1,274 @@
+"""The one writer: callers that meet in one turn of the event loop share one durable write.
+
+A caller hands in a *stage*: a function that, in its turn, looks at the state as earlier stages left it, decides, and adds
+its mutations to the `Group`. Stages run one after the other and never wait, so they see no races. Then the whole group
+is written, and each caller gets what its own stage returned, or the error that its own stage raised. When the write
+fails, every caller in it is told so.
+
+On a store that is atomic over rows and tables the group is one batch. On others its phases are written one after the
+other, so that an intent is durable before the rows that it announces, and those before the outcome that relies on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
+from basalt_engine.table import Mutation, Store, TableWrite
+
+T = TypeVar("T")
+PartT = TypeVar("PartT", bound="Part")
+
+GROUP_BYTES_MAX = 8 << 20  # one write stays short enough that the next group does not wait long
+QUEUE_BYTES_MAX = 64 << 20
+SLOW_WRITE_MS = 0.5  # from here on a write goes to a thread: handing it over costs a tenth of this
+SMOOTHING = 0.2  # weight of the newest write in the running mean
+STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
+
+log = logging.getLogger("basalt.group_commit")
+
+
+class Phase(enum.IntEnum):
+    """In which order a store without atomic batches gets the parts of a group."""
+
+    INTENT = 0
+    ROWS = 1
+    OUTCOME = 2
+
+
+class NextGroupError(Exception):
+    """Raised by a stage that must see what the group before it made durable: it is run again, in the next group."""
+
+
+class Part(Protocol):
+    """What one service gathers over the stages of a group."""
+
+    def closing(self, group: Group) -> None:
+        """After the last stage, before the write: add what was gathered. Must not fail."""
+        ...
+
+    def durable(self) -> None:
+        """The write succeeded: from here on others may see the effect."""
+        ...
+
+    def failed(self) -> None:
+        """The write failed, or may have."""
+        ...
+
+
+class Group:
+    """What the stages of one turn have added."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._mutations: tuple[list[tuple[str, Mutation]], ...] = ([], [], [])
+        self._parts: dict[object, Any] = {}
+        self._done: list[Callable[[], None]] = []
+        self._failed: list[Callable[[], None]] = []
+
+    def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
+        """Mutations to write with the group, in this order."""
+        self._mutations[phase].extend([(table, mutation) for mutation in mutations])
+
+    def part(self, owner: object, create: Callable[[], PartT]) -> PartT:
+        """What `owner` gathers in this group; made by `create` at the first call. It outlives a stage that raises."""
+        found: PartT | None = self._parts.get(owner)
+        if found is None:
+            found = self._parts[owner] = create()
+        return found
+
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call after the write; from here on others may see the effect."""
+        self._done.append(call)
+
+    def when_failed(self, call: Callable[[], None]) -> None:
+        """Call when the write failed, or may have."""
+        self._failed.append(call)
+
+    def _mark(self) -> tuple[int, ...]:
+        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed)
+        return tuple(map(len, lists))
+
+    def _undo(self, mark: tuple[int, ...]) -> None:
+        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed)
+        for items, length in zip(lists, mark, strict=True):
+            del items[length:]
+
+    def _writes(self, atomic: bool) -> list[list[TableWrite]]:
+        phases = [[item for phase in self._mutations for item in phase]] if atomic else list(self._mutations)
+        return [_by_table(phase) for phase in phases if phase]
+
+
+def _by_table(items: list[tuple[str, Mutation]]) -> list[TableWrite]:
+    tables: dict[str, list[Mutation]] = {}
+    for table, mutation in items:
+        tables.setdefault(table, []).append(mutation)
+    return [TableWrite(table, mutations) for table, mutations in tables.items()]
+
+
+@dataclass(slots=True)
+class _Caller(Generic[T]):
+    stage: Callable[[Group], T]
+    size_bytes: int
+    future: asyncio.Future[T]
+    result: list[T] = field(default_factory=list)
+
+
+class GroupCommit:
+    """The writer of one store. Everything runs on one event loop; only slow writes are on a thread."""
+
+    def __init__(self, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue: deque[_Caller[Any]] = deque()
+        self._queue_bytes_max = queue_bytes_max
+        self.queue_bytes = 0
+        self.groups = 0
+        self.write_ms = 0.0  # all writes together
+        self._mean_write_ms = 0.0
+        self._busy = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
+        """Run the stage in its turn; return what it returned once that is durable.
+
+        Raises what the stage raised (then nothing of it is written), `BusyError` when the queue is full,
+        `StoreError` when the write failed, `UnknownOutcomeError` when nobody can tell.
+        """
+        if self._stopping:
+            raise StoppingError("the server is shutting down", hint="send the call again to the next server")
+        size_bytes += STAGE_BYTES
+        if self.queue_bytes and self.queue_bytes + size_bytes > self._queue_bytes_max:
+            raise BusyError(
+                f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
+                hint="send the same call again after Retry-After",
+            )
+        loop = asyncio.get_running_loop()
+        caller: _Caller[T] = _Caller(stage, size_bytes, loop.create_future())
+        self._queue.append(caller)
+        self.queue_bytes += size_bytes
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            loop.call_soon(self._turn)
+        return await caller.future
+
+    async def stop(self) -> None:
+        """Take no more calls; return once all that were taken are answered."""
+        self._stopping = True
+        await self._idle.wait()
+
+    def _turn(self) -> None:
+        group = Group(self._clock.now_ms())
+        callers = self._stage(group)
+        error = self._close(group)
+        if error is not None:
+            self._finish(group, callers, error)
+            return
+        if self._store.remote or self._mean_write_ms > SLOW_WRITE_MS:
+            # Meanwhile the loop reads the requests that will make up the next group.
+            task = asyncio.get_running_loop().create_task(self._write_on_thread(group, callers))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._finish(group, callers, self._try_write(group))
+
+    def _close(self, group: Group) -> BasaltError | None:
+        try:
+            for part in group._parts.values():
+                part.closing(group)
+        except Exception:  # a bug, but its callers must be answered, and those after them served
+            log.exception("a group could not be closed")
+            return BasaltError("the write could not be put together; nothing of it was written")
+        return None
+
+    async def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
+        self._finish(group, callers, await asyncio.to_thread(self._try_write, group))
+
+    def _try_write(self, group: Group) -> BasaltError | None:
+        try:
+            self._write(group)
+        except BasaltError as error:
+            return error
+        except Exception:  # whatever a store raises, its callers must be answered
+            log.exception("the store raised an error that is not its own")
+            return UnknownOutcomeError(
+                "the store failed while writing; the call took effect as a whole or not at all",
+                hint="read before you repeat it",
+            )
+        return None
+
+    def _stage(self, group: Group) -> list[_Caller[Any]]:
+        staged: list[_Caller[Any]] = []
+        group_bytes = 0
+        while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
+            caller = self._queue.popleft()
+            self.queue_bytes -= caller.size_bytes
+            if caller.future.cancelled():  # its client has gone; nothing was promised
+                continue
+            mark = group._mark()
+            try:
+                caller.result.append(caller.stage(group))
+            except NextGroupError:
+                group._undo(mark)
+                self._queue.appendleft(caller)
+                self.queue_bytes += caller.size_bytes
+                break
+            except Exception as error:  # noqa: BLE001  # it is raised where the stage came from
+                group._undo(mark)
+                caller.future.set_exception(error)
+                continue
+            group_bytes += caller.size_bytes
+            staged.append(caller)
+        return staged
+
+    def _write(self, group: Group) -> None:
+        start_ms = self._clock.monotonic_ms()
+        phases = group._writes(self._store.atomic)
+        for number, writes in enumerate(phases):
+            try:
+                self._store.write(writes)
+            except BasaltError as error:
+                if number == 0:
+                    raise
+                # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
+                raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+        if phases:
+            self.groups += 1
+            write_ms = self._clock.monotonic_ms() - start_ms
+            self.write_ms += write_ms
+            self._mean_write_ms += SMOOTHING * (write_ms - self._mean_write_ms)
+
+    def _finish(self, group: Group, callers: list[_Caller[Any]], error: BasaltError | None) -> None:
+        parts = group._parts.values()
+        calls = [*(part.durable for part in parts), *group._done]
+        if error is not None:
+            calls = [*(part.failed for part in parts), *group._failed]
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("a callback after a write failed")
+        for caller in callers:
+            if caller.future.done():
+                continue
+            if error is None:
+                caller.future.set_result(caller.result[0])
+            else:
+                caller.future.set_exception(error)
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._busy = False
+            self._idle.set()

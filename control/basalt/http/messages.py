@@ -1,0 +1,242 @@
+"""The messaging calls: publish, store, roll back, poll, in Avro or JSON. They are the hot paths: bytes in, bytes out.
+
+Formats: docs/formats/avro-bodies.md and docs/formats/json-bodies.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from types import ModuleType
+
+from basalt.errors import (
+    InputError,
+    InvalidNameError,
+    TopicNotFoundError,
+    TransactionConflictError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
+from basalt.http.answers import AVRO, JSON, Answer, Headers
+from basalt.http.bodies import MESSAGE_TYPES, read_body, required_type
+from basalt.http.operations import Operation, choice, integer, words
+from basalt.http.requests import ClientGoneError, Request
+from basalt.http.schemas import CONSUME_REQUEST, MESSAGES, PUBLISH_REQUEST, PUBLISH_RESPONSE, STORE_REQUEST, in_both
+from basalt.http.topics import TOPIC_PATH, named_topic
+from basalt.http.transactions import parse_id
+from basalt.messaging.fetch import Fetch, Slice
+from basalt.topics import TopicName
+from basalt.transactions.codec import decode_transaction
+from basalt.wire import avro, json_bodies
+from basalt.wire.bodies import Buffer
+from basalt_engine.snapshot import TransactionSnapshot
+
+WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
+PART_BYTES = 256 * 1024  # an answer is made and sent in parts of about this size, so that it is never in memory twice
+WHOLE_BYTES_MAX = PART_BYTES  # an answer up to here is one part, and is sent with its length
+
+_CODECS = {AVRO: avro, JSON: json_bodies}
+_MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
+
+
+async def publish(request: Request) -> Answer:
+    """Append messages; under a write pointer answer their range."""
+    codec, content_type = _codec(request)
+    title = named_topic(request)
+    body = codec.decode_publish_request(await read_body(request))
+    placed = await request.services.messaging.publish(title, body.messages, body.write_pointer)
+    if body.write_pointer is None:
+        return Answer()
+    return Answer(200, codec.encode_publish_response(placed), content_type)
+
+
+async def store(request: Request) -> Answer:
+    """Keep messages aside for a transaction's commit."""
+    codec, _ = _codec(request)
+    title = named_topic(request)
+    body = codec.decode_store_request(await read_body(request))
+    assert body.write_pointer is not None
+    await request.services.messaging.store(title, body.messages, body.write_pointer)
+    return Answer()
+
+
+async def roll_back(request: Request) -> Answer:
+    """Undo a transactional publish."""
+    codec, _ = _codec(request)
+    title = named_topic(request)
+    body = codec.decode_rollback_request(await read_body(request))
+    await request.services.messaging.roll_back(title, body)
+    return Answer()
+
+
+async def poll(request: Request) -> Answer:
+    """Messages from a position on."""
+    codec, content_type = _codec(request)
+    title = named_topic(request)
+    body = codec.decode_consume_request(await read_body(request))
+    start = body.start_from
+    start = start if start is None or isinstance(start, int) else bytes(start)
+    fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
+    request.figures.topics.fetched(title, fetched.messages, fetched.payload_bytes)
+    parts = avro_parts(fetched.slices) if content_type == AVRO else json_parts(fetched.slices)
+    size_bytes = fetched.payload_bytes + fetched.messages * _MESSAGE_OVERHEAD_BYTES
+    whole = size_bytes <= WHOLE_BYTES_MAX
+    return Answer(200, b"".join(parts) if whole else parts, content_type, position_headers(request, fetched))
+
+
+async def fetch(
+    request: Request,
+    title: TopicName,
+    start: bytes | int | None,
+    inclusive: bool,
+    messages_max: int | None,
+    transaction: Buffer | None = None,
+) -> Fetch:
+    """What the topic has for a reader, waited for as long as `waitMs` says or until the client has gone.
+
+    Takes the query parameters `isolation`, `transaction` and `waitMs`; `transaction` are a snapshot's bytes.
+    """
+    committed = request.text("isolation") == "committed"
+    snapshot = await _snapshot(request, transaction, committed)
+    wait_ms = request.integer("waitMs") or 0
+
+    def look(wait_ms: int) -> Coroutine[None, None, Fetch]:
+        return request.services.messaging.fetch(
+            title, start, inclusive, messages_max=messages_max, snapshot=snapshot, committed=committed, wait_ms=wait_ms
+        )
+
+    found = await look(0)
+    if found.messages or not wait_ms:
+        return found
+    request.route += "?waitMs"  # in the figures a call that waits is not a slow call
+    waiting = asyncio.ensure_future(look(wait_ms))
+    gone = asyncio.ensure_future(request.until_gone())
+    try:
+        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientGoneError
+        return waiting.result()
+    finally:
+        gone.cancel()
+        waiting.cancel()
+        await asyncio.wait((waiting, gone))  # so that nothing of this request runs on behind its answer
+
+
+async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> TransactionSnapshot | None:
+    """The snapshot to read under: of the bytes in the body, or of the open transaction that the query names."""
+    transaction_id = request.text("transaction")
+    if [given is not None, committed, transaction_id is not None].count(True) > 1:
+        raise InputError(
+            "the poll names more than one snapshot to read under",
+            field="transaction",
+            hint="Give one of: isolation=committed, the query's transaction, the body's transaction.",
+        )
+    if given is not None:
+        return request.snapshots.snapshot(decode_transaction(given))
+    if transaction_id is not None:
+        transaction = await request.services.transactions.get(parse_id(transaction_id, "transaction"))
+        return transaction.snapshot()
+    return None
+
+
+def position_headers(request: Request, fetched: Fetch) -> Headers:
+    """Where the reader goes on, and which transaction stopped it."""
+    headers: Headers = []
+    if fetched.next_id is not None:
+        headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))
+    if fetched.held_by is not None:
+        headers.append((b"basalt-held-by", b"%d" % request.services.transactions.id_of(fetched.held_by)))
+    return headers
+
+
+def columns(slices: Sequence[Slice]) -> Iterator[tuple[list[bytes], list[Buffer]]]:
+    """Ids and payloads of the slices, a part's worth at a time."""
+    ids: list[bytes] = []
+    payloads: list[Buffer] = []
+    size_bytes = 0
+    for piece in slices:
+        ids += piece.ids()
+        payloads += piece.payloads()
+        size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
+        if size_bytes >= PART_BYTES:
+            yield ids, payloads
+            ids, payloads, size_bytes = [], [], 0
+    if ids:
+        yield ids, payloads
+
+
+def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as Avro: a block a part, then the end of the array."""
+    for ids, payloads in columns(slices):
+        yield avro.encode_messages_block(ids, payloads)
+    yield avro.END_OF_ARRAY
+
+
+def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as JSON."""
+    before = json_bodies.START_OF_MESSAGES
+    for ids, payloads in columns(slices):
+        yield before + json_bodies.encode_messages_block(ids, payloads)
+        before = b","
+    yield json_bodies.END_OF_MESSAGES if before == b"," else b"[]"
+
+
+def _codec(request: Request) -> tuple[ModuleType, bytes]:
+    """The codec of the body's content type, which is also the answer's."""
+    media_type = required_type(request, MESSAGE_TYPES)
+    return _CODECS[media_type], media_type
+
+
+READ_QUERY = (
+    choice("isolation", ("committed",), "read under the manager's newest snapshot, without a transaction"),
+    integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
+    words("transaction", "^[1-9][0-9]{0,18}$", "read under the snapshot of this open transaction"),
+)
+_TOPIC = (InvalidNameError, TopicNotFoundError)
+_WRITER = (*_TOPIC, TransactionEndedError, TransactionConflictError)
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=TOPIC_PATH + "/publish",
+        handler=publish,
+        summary="Publish messages",
+        tag="messages",
+        body=in_both(PUBLISH_REQUEST),
+        body_required=True,
+        answers={200: in_both(PUBLISH_RESPONSE)},
+        errors=_WRITER,
+    ),
+    Operation(
+        method="POST",
+        path=TOPIC_PATH + "/poll",
+        handler=poll,
+        summary="Read messages from a position on",
+        tag="messages",
+        query=READ_QUERY,
+        body=in_both(CONSUME_REQUEST),
+        body_required=True,
+        answers={200: in_both(MESSAGES)},
+        errors=(*_TOPIC, TransactionEndedError, TransactionNotFoundError),
+    ),
+    Operation(
+        method="POST",
+        path=TOPIC_PATH + "/store",
+        handler=store,
+        summary="Store messages aside, for a transaction's commit to publish",
+        tag="messages",
+        body=in_both(STORE_REQUEST),
+        body_required=True,
+        errors=_WRITER,
+    ),
+    Operation(
+        method="POST",
+        path=TOPIC_PATH + "/rollback",
+        handler=roll_back,
+        summary="Undo a transactional publish, given its answer",
+        tag="messages",
+        body=in_both(PUBLISH_RESPONSE),
+        body_required=True,
+        errors=_WRITER,
+    ),
+)

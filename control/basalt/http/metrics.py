@@ -1,0 +1,187 @@
+"""GET /metrics, for Prometheus. Every name is listed in docs/reference/metrics.md.
+
+Counting costs a few additions per request; the series are only put together when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import basalt
+from basalt.errors import BasaltError
+from basalt.http.answers import Answer
+from basalt.http.operations import Operation
+from basalt.http.requests import Request
+from basalt.http.topic_series import TopicCounts, TopicSeries
+from basalt.messaging.appender import Appended
+from basalt.services import Services
+
+# From a small publish without a sync to a poll that takes long; one series each, so no finer.
+DURATION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"))  # what else a client makes up is "_other"
+NO_ROUTE = "_none"
+
+_LABELS = ("route", "method", "status")
+
+
+@dataclass(slots=True)
+class Durations:
+    """How long the answers of one kind took, in buckets."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, duration_s: float) -> None:
+        """Count one answer."""
+        self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The cumulative buckets by their upper bound."""
+        bounds = [*map(str, DURATION_BOUNDS_S), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
+
+
+class Figures(Collector):
+    """What this process has counted, and what it asks the services when it is scraped."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._durations: dict[tuple[str, str, int], Durations] = {}
+        self.sent_bytes = 0
+        self.topics = TopicSeries()
+        self.registry = CollectorRegistry()
+        for collector in (self, ProcessCollector(registry=None), PlatformCollector(registry=None)):
+            self.registry.register(collector)
+        GCCollector(registry=self.registry)
+        services.messaging.appender.observers.append(self._appended)
+
+    def answered(self, request: Request, duration_ms: float) -> None:
+        """Count one request."""
+        key = (request.route, request.scope["method"], request.status // 100)
+        durations = self._durations.get(key)
+        if durations is None:
+            method = key[1] if key[1] in METHODS else "_other"
+            durations = self._durations.setdefault((key[0], method, key[2]), Durations())
+        durations.add(duration_ms / 1_000)
+        self.sent_bytes += request.sent_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield from self._requests()
+        yield from self._messages()
+        yield from self._by_topic()
+        yield from self._transactions()
+        yield from self._store()
+        yield from self._server()
+
+    def _appended(self, appended: Appended) -> None:
+        self.topics.published(appended.topic.title, appended.messages, appended.payload_bytes)
+
+    def _requests(self) -> Iterator[Metric]:
+        durations = HistogramMetricFamily(
+            "basalt_http_request_duration_seconds", "Time from a request's head to its answer's end", labels=_LABELS
+        )
+        for (route, method, status), counted in self._durations.items():
+            labels = (route or NO_ROUTE, method, f"{status}xx")
+            durations.add_metric(labels, counted.buckets(), counted.sum_s)
+        yield durations
+        yield counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
+
+    def _messages(self) -> Iterator[Metric]:
+        messaging = self._services.messaging
+        appender = messaging.appender
+        yield counter("basalt_published_messages", "Messages appended to topics", appender.messages_total)
+        yield counter("basalt_published_bytes", "Bytes of their payloads", appender.payload_bytes_total)
+        yield counter("basalt_fetched_messages", "Messages that readers got", messaging.fetched_messages_total)
+        yield counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
+        yield gauge("basalt_waiting_fetches", "Long polls that wait for a message", messaging.arrivals.waiters)
+
+    def _by_topic(self) -> Iterator[Metric]:
+        series: Sequence[tuple[tuple[str, str], TopicCounts]] = list(self.topics.series())
+        names = (
+            ("published_messages", "Messages appended to the topic"),
+            ("published_bytes", "Bytes of their payloads"),
+            ("fetched_messages", "Messages that readers got from the topic over HTTP"),
+            ("fetched_bytes", "Bytes of their payloads"),
+        )
+        for name, text in names:
+            family = CounterMetricFamily(f"basalt_topic_{name}", text, labels=("namespace", "topic"))
+            for title, counts in series:
+                family.add_metric(title, getattr(counts, name))
+            yield family
+
+    def _transactions(self) -> Iterator[Metric]:
+        transactions = self._services.transactions
+        ended = CounterMetricFamily("basalt_transactions", "Transactions by what happened to them", labels=("event",))
+        for event, count in transactions.totals.items():
+            ended.add_metric((event,), count)
+        yield ended
+        try:
+            state = transactions.state
+        except BasaltError:  # it reads its log; the gauges come back with it
+            return
+        yield gauge("basalt_transactions_in_progress", "Write pointers in progress", state.in_progress_count)
+        yield gauge("basalt_transactions_invalid", "Entries of the invalid list", len(state.invalid))
+
+    def _store(self) -> Iterator[Metric]:
+        writer = self._services.writer
+        writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
+        writes.add_metric((), writer.groups, writer.write_ms / 1_000)
+        yield writes
+        yield gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
+
+    def _server(self) -> Iterator[Metric]:
+        runs = CounterMetricFamily("basalt_job_runs", "Runs of scheduled jobs by outcome", labels=("job", "outcome"))
+        for name, outcomes in self._services.scheduler.run_totals().items():
+            for outcome, count in outcomes.items():
+                runs.add_metric((name, outcome), count)
+        yield runs
+        yield gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
+        about = {"version": basalt.__version__, "store": self._services.store.kind}
+        yield InfoMetricFamily("basalt_server", "What runs", value=about)
+
+
+def counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    """A counter without labels; the exposition adds `_total` to its name."""
+    return CounterMetricFamily(name, text, value=value)
+
+
+def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    """A gauge without labels."""
+    return GaugeMetricFamily(name, text, value=value)
+
+
+async def scrape(request: Request) -> Answer:
+    """All series, in the format that the scraper asks for."""
+    accept = request.headers.get(b"accept", b"").decode("latin-1")
+    encode, content_type = choose_encoder(accept)
+    body: bytes = encode(request.figures.registry)
+    return Answer(200, body, content_type.encode("ascii"))
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/metrics",
+        handler=scrape,
+        summary="Figures for Prometheus",
+        tag="server",
+        answers={200: {b"text/plain": {"type": "string"}, b"application/openmetrics-text": {"type": "string"}}},
+    ),
+)

@@ -1,0 +1,113 @@
+"""uvicorn's HTTP protocol with the bounds that it lacks: on a request's head, and on peers that stop in the middle.
+
+A request's body has its time-out in `bodies`. What is refused here never was a request, so there is nothing to log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
+HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
+STALL_SECONDS_MAX = 60  # for a reader to take any of what waits to be sent, which holds memory until then
+
+_REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
+        super().connection_made(transport)
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = self._arm_head_timer()
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm_head_timer()
+        self._disarm_stall_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(431, "head_too_large", f"the request's head is more than {HEAD_BYTES_MAX} bytes")
+        elif self._head_timer is None:
+            self._head_timer = self._arm_head_timer()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._disarm_head_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "malformed_request", "this is not an HTTP/1.1 request")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._arm_stall_timer()
+
+    def resume_writing(self) -> None:
+        self._disarm_stall_timer()
+        super().resume_writing()
+
+    def _arm_head_timer(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+
+    def _disarm_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing():
+            return
+        if self._head_bytes:
+            self._refuse(408, "request_timeout", f"no whole request head came within {HEAD_SECONDS_MAX} s")
+        else:
+            self.transport.close()  # nothing was asked: an answer could be taken for that of a later request
+
+    def _arm_stall_timer(self) -> None:
+        self._stall_timer = self.loop.call_later(STALL_SECONDS_MAX, self._check_stall)
+
+    def _disarm_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _check_stall(self) -> None:
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes >= self._unsent_bytes:
+            self.transport.abort()
+        else:
+            self._unsent_bytes = unsent_bytes
+            self._arm_stall_timer()
+
+    def _refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer what never became a request, and hang up."""
+        if not getattr(self.cycle, "response_complete", True):  # there is no cycle before the first request
+            self.transport.abort()  # it came behind a request whose answer is still being sent
+            return
+        problem = {"type": f"urn:basalt:error:{code}", "title": _REASONS[status], "status": status, "code": code}
+        body = msgspec.json.encode({**problem, "detail": detail})
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self.transport.close()

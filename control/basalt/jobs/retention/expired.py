@@ -1,0 +1,190 @@
+"""Removes expired messages and payloads of topics: whole ranges, and only where the oldest row really is expired.
+
+What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import NamedTuple
+
+from basalt.errors import TopicNotFoundError
+from basalt.group_commit import Group, GroupCommit
+from basalt.messaging import removed
+from basalt.messaging.messaging import Messaging
+from basalt.messaging.tail import TopicKey
+from basalt.messaging.usage import Usage
+from basalt.store_calls import StoreCalls
+from basalt.topics import Topic, TopicName, Topics
+from basalt_engine.clock import Clock
+from basalt_engine.keys import PayloadKey, position, position_fields
+from basalt_engine.messages import MessageTable
+from basalt_engine.metadata import TopicMetadata
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.table import DeleteRange, Store, prefix_stop
+
+# A range delete costs every later read of the range a little until it is compacted away, so it waits until there is
+# something to gain: an eighth of the TTL, or ten minutes.
+SLACK_PART = 8
+SLACK_MS_MAX = 600_000
+# Publish times go on from the newest one when the clock is set back, and are then ahead of it; payloads outlive the
+# messages that refer to them by this much more than the rule asks, so that no such message loses its payload.
+CLOCK_SET_BACK_MS = 3_600_000
+TOPICS_REMEMBERED_MAX = 100_000
+GROUP_TOPICS = 32  # topics in one write; each range delete in it is looked at again for each row written behind it
+PAYLOAD_LOOKS_MAX = 1_000  # topics whose payload rows one run looks for: a read in each bucket
+
+
+class _Known:
+    """No row of the topic is older than this: publish time, and time of the write pointer. Milliseconds."""
+
+    __slots__ = ("oldest_ms", "oldest_pointer_ms")
+
+    def __init__(self) -> None:
+        self.oldest_ms = 0
+        self.oldest_pointer_ms = 0
+
+
+class _Plan(NamedTuple):
+    topic: Topic
+    messages: bool
+    payloads: bool
+
+
+class ExpiredRows:
+    """Finds and removes what has expired."""
+
+    def __init__(
+        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
+        lifetime_ms_max: int,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._topics = topics
+        self._messaging = messaging
+        self._usage = usage
+        self._writer = writer
+        # A writer stores payloads for a lifetime, and each is kept for TTL and another lifetime from then on.
+        self._payload_ms = 2 * lifetime_ms_max + CLOCK_SET_BACK_MS
+        self._lifetime_ms = lifetime_ms_max
+        self._known: dict[TopicKey, _Known] = {}
+        self._payload_looks = 0
+
+    async def begin(self) -> None:
+        """Before the first `sweep` of a run."""
+        table = self._store.table(PayloadTable.name)
+        any_payload = await self._call(lambda: next(table.scan(b"", None, rows_max=1), None))
+        self._payload_looks = 0 if any_payload is None else PAYLOAD_LOOKS_MAX
+
+    async def sweep(self, described: Iterable[tuple[TopicName, TopicMetadata]], counts: Counter[str]) -> None:
+        """Look at some topics and remove what has expired in them."""
+        plans: list[_Plan] = []
+        for title, metadata in described:
+            plan = None if metadata.generation < 0 else await self._plan(self._topics.at(title, metadata))
+            if plan is not None:
+                plans.append(plan)
+            if len(plans) == GROUP_TOPICS:
+                await self._remove(plans, counts)
+                plans = []
+        if plans:
+            await self._remove(plans, counts)
+
+    async def _plan(self, topic: Topic) -> _Plan | None:
+        key = topic.keys[:2]
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= TOPICS_REMEMBERED_MAX:
+                self._known.clear()
+            known = self._known[key] = _Known()
+        now_ms = self._clock.now_ms()
+        slack_ms = min(topic.ttl_ms // SLACK_PART, SLACK_MS_MAX)
+        due_ms = now_ms - topic.ttl_ms - slack_ms
+        messages = known.oldest_ms <= due_ms
+        if messages:
+            known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
+            messages = known.oldest_ms <= due_ms
+            await asyncio.sleep(0)
+        payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= due_ms - self._payload_ms
+        if payloads:
+            self._payload_looks -= 1
+            known.oldest_pointer_ms = await self._call(self._oldest_pointer_ms, topic, now_ms)
+            payloads = known.oldest_pointer_ms <= due_ms - self._payload_ms
+            await asyncio.sleep(0)
+        return _Plan(topic, messages, payloads) if messages or payloads else None
+
+    def _oldest_ms(self, topic: Topic, now_ms: int) -> int:
+        row = self._messaging.messages.first(topic.read_keys)
+        return now_ms if row is None else position_fields(row.position)[0]
+
+    def _oldest_pointer_ms(self, topic: Topic, now_ms: int) -> int:
+        oldest_ms = now_ms - self._lifetime_ms - CLOCK_SET_BACK_MS  # of a transaction that is open now
+        for start in _payload_starts(topic):
+            for row in self._store.table(PayloadTable.name).scan(start, prefix_stop(start), rows_max=1):
+                oldest_ms = min(oldest_ms, PayloadKey.decode(row.key).write_pointer // POINTERS_PER_MS)
+        return oldest_ms
+
+    async def _remove(self, plans: Sequence[_Plan], counts: Counter[str]) -> None:
+        async with AsyncExitStack() as locks:
+            for plan in plans:
+                with suppress(TopicNotFoundError):
+                    await self._topics.get(plan.topic.title)  # so that the stage knows the topic as it is then
+                await self._messaging.appender.ready(plan.topic)
+                await locks.enter_async_context(self._messaging.changes.of(plan.topic.keys[:2]))
+            ranges = await self._writer.run(lambda group: self._stage(group, plans, counts))
+            for table, (start, stop) in ranges:
+                await self._call(self._store.table(table).delete_range, start, stop)
+
+    def _stage(self, group: Group, plans: Sequence[_Plan], counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
+        """Add the range deletes to the group; return those that are to be made on a thread after it."""
+        ranges: list[tuple[str, DeleteRange]] = []
+        for plan in plans:
+            try:
+                topic = self._topics.known(plan.topic.title)
+            except TopicNotFoundError:
+                continue
+            if topic.generation == plan.topic.generation:
+                ranges += self._message_ranges(group, topic, counts) if plan.messages else []
+                ranges += self._payload_ranges(group, topic, counts) if plan.payloads else []
+        if self._store.remote:
+            return ranges
+        for table, mutation in ranges:
+            group.add(table, mutation)
+        return []
+
+    def _message_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
+        """The ranges by the TTL as it is now, which may be another one than when the topic was looked at."""
+        key, before_ms = topic.keys[:2], group.now_ms - topic.ttl_ms + 1
+        if before_ms <= 0:
+            return []
+        counts["expired_topics"] += 1
+        removed.note_newest(group, topic, self._messaging.appender.newest(topic))
+        removed.note_expired(group, topic, before_ms)
+        group.when_durable(lambda: self._gone(topic, before_ms))
+        group.when_failed(lambda: self._messaging.tail.forget(key))
+        before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
+        return [(MessageTable.name, mutation) for mutation in before]
+
+    def _gone(self, topic: Topic, before_ms: int) -> None:
+        key = topic.keys[:2]
+        self._messaging.tail.drop_before(key, position(before_ms, 0))
+        self._usage.expired(topic, before_ms)
+        if key in self._known:
+            self._known[key].oldest_ms = before_ms
+
+    def _payload_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
+        before_ms = group.now_ms - topic.ttl_ms - self._payload_ms
+        if before_ms <= 0:
+            return []
+        counts["expired_payload_topics"] += 1
+        stop = (before_ms * POINTERS_PER_MS).to_bytes(8, "big")
+        return [(PayloadTable.name, DeleteRange(start, start + stop)) for start in _payload_starts(topic)]
+
+
+def _payload_starts(topic: Topic) -> list[bytes]:
+    """What the payload rows of this generation start with, in each bucket; behind it comes the write pointer."""
+    return [topic.keys.message_start(salt) for salt in range(topic.keys.buckets)]

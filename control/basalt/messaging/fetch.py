@@ -1,0 +1,230 @@
+"""Reading forward from a position: which messages of which rows, where the reader stops, and where it goes on. Pure.
+
+Rows come in order from the tail cache or the store; payload rows behind a reference come from a function. The rules are
+those of docs/reference/http-api.md, "What a reader may rely on".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
+from basalt_engine.messages import POSITION_BYTES, MessageRow
+from basalt_engine.payloads import PayloadRow
+from basalt_engine.records import Extras, Kind, RecordBatch, decode
+from basalt_engine.snapshot import TransactionSnapshot, Visibility
+
+ROWS_MAX = 10_000  # rows one fetch looks at; behind a long stretch of hidden rows it answers "go on from here"
+_END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
+_NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
+
+
+class Slice:
+    """Neighbouring messages of one record batch: start <= index < stop."""
+
+    __slots__ = ("_first_sequence", "_head", "_stored_ms", "batch", "publish_ms", "start", "stop", "written_by")
+
+    def __init__(self, row: MessageRow, batch: RecordBatch, start: int, stop: int, stored: bytes | None) -> None:
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+        self.written_by = row.written_by
+        self.publish_ms, last = position_fields(row.position)
+        self._stored_ms: int | None = None
+        if stored is None:
+            self._first_sequence = last - batch.count + 1
+            self._head = row.position[:8]
+        else:
+            self._stored_ms, stored_last = position_fields(stored)
+            self._first_sequence = stored_last - batch.count + 1
+            self._head = row.position + stored[:8]
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the payloads."""
+        return self.batch.bytes_between(self.start, self.stop)
+
+    def ids(self) -> list[bytes]:
+        """The 20-byte id of each message."""
+        head, tail, first = self._head, self._tail(), self._first_sequence
+        numbers = range(first + self.start, first + self.stop)
+        return [head + number.to_bytes(2, "big") + tail for number in numbers]
+
+    def last_id(self) -> bytes:
+        """The id of the last message."""
+        return Slice.ids(self._part(self.stop - 1, self.stop))[0]
+
+    def payloads(self) -> list[memoryview]:
+        """The payload of each message."""
+        return self.batch.payloads(self.start, self.stop)
+
+    def extras(self) -> list[Extras]:
+        """Key, headers, event time and TTL of each message."""
+        return self.batch.extras()[self.start : self.stop]
+
+    def _tail(self) -> bytes:
+        """What the ids end with, after the number that counts the messages."""
+        return _NO_PAYLOAD_ROW if self._stored_ms is None else b""
+
+    def _part(self, start: int, stop: int) -> Slice:
+        part = Slice.__new__(Slice)
+        part.batch, part.written_by, part.publish_ms = self.batch, self.written_by, self.publish_ms
+        part._head, part._first_sequence, part._stored_ms = self._head, self._first_sequence, self._stored_ms
+        part.start, part.stop = start, stop
+        return part
+
+    def after(self, start: bytes, inclusive: bool) -> Slice:
+        """Without the messages before `start` (20 bytes), and without that one when not inclusive."""
+        head, shared = self._head, start[: len(self._head)]
+        if head > shared:
+            return self
+        if head < shared:
+            return self._part(self.stop, self.stop)
+        # The ids differ only in a number, so the first one that counts is computed and not searched for.
+        rest = start[len(head) :]
+        passed = rest[2:] > self._tail() or (rest[2:] == self._tail() and not inclusive)
+        first = int.from_bytes(rest[:2], "big") + passed - self._first_sequence
+        return self._part(min(max(self.start, first), self.stop), self.stop)
+
+    def up_to(self, messages_max: int, bytes_max: int, least: int) -> Slice:
+        """At most so many messages, and bytes; but `least` messages whatever their bytes."""
+        within = max(self.batch.stop_within(self.start, bytes_max), self.start + least)
+        return self._part(self.start, min(self.stop, self.start + messages_max, within))
+
+    def unexpired(self, now_ms: int) -> list[Slice]:
+        """The parts whose messages have no TTL of their own, or one that still runs."""
+        ttls = self.batch.ttls_ms()
+        if ttls is None:
+            return [self]
+        parts, first = [], None
+        for index in range(self.start, self.stop):
+            lives = not ttls[index] or self.publish_ms + ttls[index] > now_ms
+            if lives and first is None:
+                first = index
+            elif not lives and first is not None:
+                parts.append(self._part(first, index))
+                first = None
+        return parts if first is None else [*parts, self._part(first, self.stop)]
+
+
+class Fetch(NamedTuple):
+    """What one fetch found. `next_id`: go on from here, exclusively; None when nothing was passed."""
+
+    slices: list[Slice]
+    next_id: bytes | None
+    held_by: int | None
+    messages: int
+    payload_bytes: int
+    held_at: bytes | None = None
+
+
+class Start(NamedTuple):
+    """Where a fetch begins: a message id (or any 20 bytes), and whether that message itself counts."""
+
+    id: bytes
+    inclusive: bool
+
+    @property
+    def position(self) -> bytes:
+        """No row with a position below this one holds a wanted message."""
+        if self.id[POSITION_BYTES:] == _END_OF_ROW and not self.inclusive:
+            return self.id[:POSITION_BYTES] + b"\0"  # that row was passed as a whole, and need not be read again
+        return self.id[:POSITION_BYTES]
+
+    def within(self, row: MessageRow) -> MessageRow:
+        """The row, referring to no payload rows that lie before the start."""
+        if row.reference is None or row.position != self.id[:POSITION_BYTES]:
+            return row
+        first = max(row.reference.first, self.id[POSITION_BYTES:])
+        return row._replace(reference=row.reference._replace(first=first))
+
+
+def start_from(at: bytes | int | None, inclusive: bool) -> Start:
+    """The start that an id, a time in milliseconds, or None (the oldest message) means."""
+    if at is None:
+        return Start(bytes(MESSAGE_ID_BYTES), True)
+    if isinstance(at, int):
+        return Start(position(at if inclusive else at + 1, 0) + _NO_PAYLOAD_ROW, True)
+    return Start(at, inclusive)
+
+
+def not_before(start: Start, oldest_ms: int) -> Start:
+    """The later of `start` and the first message published at or after `oldest_ms`."""
+    oldest = start_from(max(oldest_ms, 0), True)
+    return start if start.id >= oldest.id else oldest
+
+
+def end_of(row_position: bytes) -> bytes:
+    """An id after every message of the row, and before those of the next."""
+    return row_position + _END_OF_ROW
+
+
+def row_slices(
+    row: MessageRow, payload_rows: Callable[[MessageRow], Iterable[PayloadRow]], verify: bool
+) -> Iterator[Slice]:
+    """All messages of a row that readers may see, as slices."""
+    if row.batch is not None:
+        batch = decode(row.batch, verify=verify)
+        if batch.kind is Kind.USER:  # markers are not messages
+            yield Slice(row, batch, 0, batch.count, None)
+        return
+    for stored in payload_rows(row):
+        batch = decode(stored.batch)
+        yield Slice(row, batch, 0, batch.count, stored.position)
+
+
+class Limits(NamedTuple):
+    """How much one fetch returns."""
+
+    messages_max: int
+    bytes_max: int
+
+
+def fetch(
+    rows: Iterable[MessageRow],
+    payload_rows: Callable[[MessageRow], Iterable[PayloadRow]],
+    start: Start,
+    limits: Limits,
+    snapshot: TransactionSnapshot | None,
+    now_ms: int,
+    *,
+    verify: bool = True,
+) -> Fetch:
+    """The messages from `start` on that `snapshot` may see; without a snapshot all that are not expired.
+
+    `rows` begin at `start.position`. `verify=False` trusts batches that never left this process.
+    """
+    slices: list[Slice] = []
+    next_id: bytes | None = None
+    messages = payload_bytes = looked_at = 0
+    for row in rows:
+        seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
+        if seen is Visibility.HOLD:
+            return Fetch(slices, next_id, row.written_by, messages, payload_bytes, row.position + _NO_PAYLOAD_ROW)
+        looked_at += 1
+        if seen is Visibility.VISIBLE:
+            for whole in row_slices(start.within(row), payload_rows, verify):
+                for part in whole.after(start.id, start.inclusive).unexpired(now_ms):
+                    if not part.count:
+                        continue
+                    least = 0 if messages else 1  # a first message comes whole, however large
+                    cut = part.up_to(limits.messages_max - messages, limits.bytes_max - payload_bytes, least)
+                    if not cut.count:
+                        return Fetch(slices, next_id, None, messages, payload_bytes)
+                    slices.append(cut)
+                    messages += cut.count
+                    payload_bytes += cut.payload_bytes
+                    next_id = cut.last_id()
+                    if cut.stop < part.stop:
+                        return Fetch(slices, next_id, None, messages, payload_bytes)
+        passed = end_of(row.position)
+        if passed > start.id:  # else the reader was past this row before
+            next_id = passed
+        if messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX:
+            break
+    return Fetch(slices, next_id, None, messages, payload_bytes)

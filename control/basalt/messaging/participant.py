@@ -1,0 +1,148 @@
+"""Topics as participants of transactions: what commit publishes, and what abort takes back.
+
+Commit gives a transaction's messages their places: those of its work, and one reference per topic and write pointer to
+what was stored. So an open transaction holds nobody back but readers of rows that its client published early by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from basalt.errors import InputError, TooLargeError, TopicNotFoundError
+from basalt.group_commit import Group, GroupCommit
+from basalt.messaging import hidden
+from basalt.messaging.messaging import Messaging
+from basalt.messaging.stored import StoredPayloads
+from basalt.topics import Topic, Topics, title_of, topic_name
+from basalt.transactions.states import Join, Transaction
+from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Work
+from basalt_engine.keys import position
+from basalt_engine.records import Buffer
+
+FOREVER = position((1 << 64) - 1, 0xFFFF)
+
+
+class Publication(NamedTuple):
+    """Messages that a commit publishes to one topic."""
+
+    topic: Topic
+    messages: Sequence[Buffer]
+
+
+class TopicPlan(NamedTuple):
+    """What a commit will publish, checked before its stage."""
+
+    publications: list[Publication]
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [publication.topic for publication in self.publications]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(sum(map(len, publication.messages)) for publication in self.publications)
+
+
+class TopicParticipant:
+    """Commits and rolls back what transactions did to topics."""
+
+    def __init__(self, topics: Topics, messaging: Messaging, stored: StoredPayloads, writer: GroupCommit) -> None:
+        self._topics = topics
+        self._messaging = messaging
+        self._stored = stored
+        self._writer = writer
+
+    def recovered(self, last_pointer: int) -> None:
+        """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
+        self._messaging.early.nothing_known_of(last_pointer)
+
+    async def plan(self, work: Work | None) -> TopicPlan:
+        """Check the work, and read where its topics end."""
+        publications = []
+        for number, part in enumerate(work.publish if work is not None else ()):
+            topic = await self._topics.get(topic_name(part.namespace, part.topic))
+            if len(part.messages) > PUBLISH_MESSAGES_MAX:
+                raise TooLargeError(
+                    f"publish[{number}] has {len(part.messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
+                    field=f"publish[{number}].messages",
+                    hint="give the same topic several times",
+                )
+            await self._messaging.appender.ready(topic)
+            if part.messages:
+                publications.append(Publication(topic, part.messages))
+        for field in ("acknowledge", "markers"):
+            if work is not None and getattr(work, field):
+                raise InputError(f"{field} is not supported yet", field=field, hint="leave it empty")
+        return TopicPlan(publications)
+
+    def check(self, plan: TopicPlan) -> None:
+        """In a stage: every topic is still the one that was planned for."""
+        for topic in plan.topics:
+            if self._topics.known(topic.title).generation != topic.generation:
+                raise TopicNotFoundError(
+                    f"topic {topic.title} was deleted and created again meanwhile", field="topic", hint="send it again"
+                )
+
+    def newest_ms(self, topic: Topic) -> int:
+        """No row that is appended to the topic from now on has an earlier publish time."""
+        return self._messaging.newest_ms(topic)
+
+    def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
+        """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows."""
+        for join in transaction.topics if transaction is not None else ():
+            topic = self._known(join)  # a topic that was deleted took along all that was stored in it
+            for pointer in transaction.pointers if topic is not None and transaction is not None else ():
+                assert topic is not None
+                reference = self._stored.unbound(topic, pointer)
+                if reference is not None:
+                    payload_bytes = self._stored.unbound_bytes(topic, pointer)
+                    self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
+                    self._stored.bind(group, topic, pointer, reference)
+        for topic, messages in plan.publications:
+            current = self._topics.known(topic.title)
+            self._messaging.appender.append(group, current, messages, None, write_pointer)
+
+    async def roll_back(self, transaction: Transaction) -> None:
+        """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""
+        for join in transaction.topics:
+            topic = await self._joined(join)
+            if topic is None:
+                continue
+            rows = self._messaging.early.range_of(topic.keys[:2], transaction, position(join.from_ms, 0))
+            if rows is not None:
+                await self._messaging.hide(topic, list(transaction.pointers), *rows)
+            for pointer in transaction.pointers:
+                await self._stored.ready(topic, pointer)
+                await self._writer.run(
+                    lambda group, topic=topic, pointer=pointer: self._stored.remove_unbound(group, topic, pointer)  # type: ignore[misc]
+                )
+
+    def invalidate(self, group: Group, transaction: Transaction) -> None:
+        """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
+        for join in transaction.topics:
+            topic = self._known(join)
+            if topic is not None:
+                hidden.note(group, topic, list(transaction.pointers), position(join.from_ms, 0), FOREVER)
+
+    def ended(self, transaction: Transaction) -> None:
+        """The outcome is durable: wake the readers that it held back, forget what it stored."""
+        for join in transaction.topics:
+            for pointer in transaction.pointers:
+                self._stored.forget((join.topic, join.generation), pointer)
+                self._messaging.early.forget((join.topic, join.generation), pointer)
+            self._messaging.arrivals.notify((join.topic, join.generation))
+
+    async def _joined(self, join: Join) -> Topic | None:
+        try:
+            topic = await self._topics.get(title_of(join.topic))
+        except TopicNotFoundError:
+            return None
+        return topic if topic.generation == join.generation else None
+
+    def _known(self, join: Join) -> Topic | None:
+        try:
+            topic = self._topics.known(title_of(join.topic))
+        except TopicNotFoundError:
+            return None
+        return topic if topic.generation == join.generation else None

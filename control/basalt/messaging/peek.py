@@ -1,0 +1,108 @@
+"""Looking at messages whatever became of them: uncommitted and rolled back ones too, each with its state.
+
+It reads as every reader does (tail cache or store, expiry, generations), but under no snapshot, and tells of each message
+what readers of committed messages make of it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from basalt.errors import InputError, MessageNotFoundError
+from basalt.messaging.decisions import Decisions
+from basalt.messaging.fetch import Limits, Slice, start_from
+from basalt.messaging.holds import Holds, HoldSearch
+from basalt.messaging.messaging import Messaging
+from basalt.topics import Topic, TopicName, Topics
+from basalt_engine.keys import MessageId
+from basalt_engine.records import Buffer, Extras, Kind
+from basalt_engine.snapshot import TransactionSnapshot, Visibility
+
+MESSAGES_MAX = 1_000  # of one page; an operator looks at them one by one
+BYTES_MAX = 10 << 20
+
+State = Literal["plain", "committed", "open", "rolled back", "invalid", "unknown"]
+_STATES: dict[Visibility, State] = {
+    Visibility.VISIBLE: "committed",
+    Visibility.HOLD: "open",
+    Visibility.SKIP: "invalid",
+}
+
+
+class Peeked(NamedTuple):
+    """A message and what became of it; `write_pointer` is its writer's, None without a transaction.
+
+    `state` is `unknown` where transactions are managed elsewhere, and while the manager reads its log.
+    """
+
+    id: bytes
+    payload: Buffer
+    extras: Extras
+    kind: Kind
+    state: State
+    write_pointer: int | None
+
+
+class PeekPage(NamedTuple):
+    """Messages in their order. `next_id`: go on from here, exclusively; None when nothing was passed."""
+
+    messages: list[Peeked]
+    next_id: bytes | None
+
+
+class Peek:
+    """Looks into all topics of one store."""
+
+    def __init__(self, topics: Topics, messaging: Messaging, decisions: Decisions, holds: Holds) -> None:
+        self._topics = topics
+        self._messaging = messaging
+        self._decisions = decisions
+        self._holds = holds
+
+    async def message(self, title: TopicName, message_id: bytes) -> Peeked:
+        """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
+        MessageId.decode(message_id)
+        page = await self._page(await self._topics.get(title), message_id, True, Limits(1, 1))
+        if not page.messages or page.messages[0].id != message_id:
+            raise MessageNotFoundError(
+                f"topic {title} has no message {message_id.hex()}",
+                field="id",
+                hint="it may have expired, or be of an older generation of the topic",
+            )
+        return page.messages[0]
+
+    async def peek(
+        self, title: TopicName, start: bytes | int | None, inclusive: bool, messages_max: int = MESSAGES_MAX
+    ) -> PeekPage:
+        """Messages from an id or a time (ms) on, or from the oldest one."""
+        if messages_max <= 0:
+            raise InputError(f"limit {messages_max} is not a number of messages", field="limit", hint="give 1 or more")
+        limits = Limits(min(messages_max, MESSAGES_MAX), BYTES_MAX)
+        return await self._page(await self._topics.get(title), start, inclusive, limits)
+
+    async def first_hold(self, title: TopicName, start: bytes = b"") -> HoldSearch:
+        """At which row, from a position on, a reader of committed messages stops."""
+        return await self._holds.first(await self._topics.get(title), start)
+
+    async def _page(self, topic: Topic, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
+        found = await self._messaging.read(topic, start_from(start, inclusive), limits, None)
+        snapshot = self._decisions.snapshot()
+        return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
+
+
+def _messages(part: Slice, snapshot: TransactionSnapshot | None) -> list[Peeked]:
+    state = state_of(part.written_by, snapshot)
+    pointer = None if part.written_by is None else abs(part.written_by)
+    return [
+        Peeked(message_id, payload, extras, part.batch.kind, state, pointer)
+        for message_id, payload, extras in zip(part.ids(), part.payloads(), part.extras(), strict=True)
+    ]
+
+
+def state_of(written_by: int | None, snapshot: TransactionSnapshot | None) -> State:
+    """What became of a row whose column t is `written_by`."""
+    if written_by is None:
+        return "plain"
+    if written_by < 0:
+        return "rolled back"
+    return "unknown" if snapshot is None else _STATES[snapshot.judge(written_by)]

@@ -1,0 +1,126 @@
+"""Payloads stored ahead of their transaction's commit, and how a reference binds them.
+
+A writer's stored payloads in a topic form one sequence. A reference publishes those that no earlier reference did; what
+is bound never changes. What is known of a writer is kept in memory and can be read again from the payload table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from basalt.group_commit import Group
+from basalt.messaging.appender import cuts
+from basalt.messaging.stamps import NEVER, Stamp, after, places
+from basalt.messaging.tail import TopicKey
+from basalt.store_calls import StoreCalls
+from basalt.topics import Topic
+from basalt_engine.keys import position, position_fields
+from basalt_engine.messages import Reference
+from basalt_engine.payloads import PayloadRow, PayloadTable
+from basalt_engine.records import Buffer, decode, encode
+from basalt_engine.table import Store
+
+WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
+
+WriterKey = tuple[TopicKey, int]
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What one writer has stored in one topic: its newest place, and the rows that no reference binds yet."""
+
+    stamp: Stamp = NEVER
+    first: bytes | None = None
+    last: bytes = b""
+    messages: int = 0
+    payload_bytes: int = 0
+
+
+class StoredPayloads:
+    """All writers' stored payloads. All but `ready` is called from stages of the group commit."""
+
+    def __init__(self, store: Store) -> None:
+        self._table = PayloadTable(store.table(PayloadTable.name))
+        self._call = StoreCalls(store)
+        self._writers: dict[WriterKey, _Writer] = {}
+
+    async def ready(self, topic: Topic, write_pointer: int) -> None:
+        """Read what the writer has stored, if this process does not know it yet, before a stage needs it."""
+        key = (topic.keys[:2], write_pointer)
+        if key not in self._writers:
+            writer = await self._call(self._read, topic, write_pointer)
+            self._keep(key, self._writers.get(key, writer))
+
+    def store(self, group: Group, topic: Topic, write_pointer: int, payloads: Sequence[Buffer]) -> None:
+        """Keep messages aside, after what the writer stored before. Cannot fail."""
+        writer = self._writer(topic, write_pointer)
+        group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+        runs = places(writer.stamp, group.now_ms, len(payloads))
+        at = 0
+        for run in runs:
+            messages = payloads[at : at + run.stop - run.start]
+            at += run.stop - run.start
+            for cut in cuts(messages):
+                where = position(run.ms, run.start + cut.stop - 1)
+                batch = encode(messages[cut.start : cut.stop], compression=topic.compression)
+                group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
+                writer.first = writer.first or where
+                writer.last = where
+        writer.messages += len(payloads)
+        writer.payload_bytes += sum(map(len, payloads))
+        writer.stamp = after(runs)
+
+    def unbound(self, topic: Topic, write_pointer: int) -> Reference | None:
+        """What the writer's next reference would publish; None when it stored nothing since the last one."""
+        writer = self._writer(topic, write_pointer)
+        return None if writer.first is None else Reference(writer.first, writer.last, writer.messages)
+
+    def unbound_bytes(self, topic: Topic, write_pointer: int) -> int:
+        """The bytes of the payloads that the writer's next reference would publish."""
+        return self._writer(topic, write_pointer).payload_bytes
+
+    def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference) -> None:
+        """Note that a reference publishes the stored payloads, so that no later one does."""
+        writer = self._writer(topic, write_pointer)
+        group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+        group.add(PayloadTable.name, PayloadTable.bind(topic.keys, write_pointer, reference.last))
+        writer.first, writer.messages, writer.payload_bytes = None, 0, 0
+
+    def remove_unbound(self, group: Group, topic: Topic, write_pointer: int) -> None:
+        """Delete what no reference publishes; what one does goes when its message row goes."""
+        reference = self.unbound(topic, write_pointer)
+        if reference is None:
+            return
+        rows = PayloadTable.remove(topic.keys, write_pointer, reference.first)
+        group.add(PayloadTable.name, rows)
+        self.forget(topic.keys[:2], write_pointer)
+
+    def forget(self, topic: TopicKey, write_pointer: int) -> None:
+        """Drop from memory what is known of a writer."""
+        self._writers.pop((topic, write_pointer), None)
+
+    def _writer(self, topic: Topic, write_pointer: int) -> _Writer:
+        key = (topic.keys[:2], write_pointer)
+        writer = self._writers.get(key)
+        return self._keep(key, self._read(topic, write_pointer) if writer is None else writer)
+
+    def _keep(self, key: WriterKey, writer: _Writer) -> _Writer:
+        # The least recently used one goes: the store does not know rows that are being written.
+        self._writers.pop(key, None)
+        self._writers[key] = writer
+        if len(self._writers) > WRITERS_MAX:
+            del self._writers[next(iter(self._writers))]
+        return writer
+
+    def _read(self, topic: Topic, write_pointer: int) -> _Writer:
+        bound, rows = self._table.unbound(topic.keys, write_pointer)
+        writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)))
+        for row in rows:
+            writer.first = writer.first or row.position
+            writer.last = row.position
+            batch = decode(row.batch, verify=False)
+            writer.messages += batch.count
+            writer.payload_bytes += batch.payload_bytes
+            writer.stamp = Stamp(*position_fields(row.position))
+        return writer

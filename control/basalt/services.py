@@ -1,0 +1,92 @@
+"""Everything that runs in one server process, as the faces and jobs are given it. Wired in `basalt.server`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from basalt.backups import Backups
+from basalt.group_commit import GroupCommit
+from basalt.messaging.messaging import Messaging
+from basalt.messaging.participant import TopicPlan
+from basalt.messaging.peek import Peek
+from basalt.messaging.usage import Usage
+from basalt.scheduler import Scheduler
+from basalt.settings import Settings
+from basalt.store_calls import StoreCalls
+from basalt.topics import TopicName, Topics
+from basalt.transactions.coordinator import Coordinator
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+
+class Part(NamedTuple):
+    """Whether one part of the server works, and how long it took to tell."""
+
+    name: str
+    ok: bool
+    latency_ms: float
+    detail: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The running services of one store."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    system: SystemTable
+    writer: GroupCommit
+    topics: Topics
+    messaging: Messaging
+    peek: Peek
+    usage: Usage
+    transactions: Coordinator[TopicPlan]
+    scheduler: Scheduler
+    backups: Backups
+    started_ms: int
+    instance: str
+    stopping: bool = field(default=False)
+
+    async def readiness(self) -> list[Part]:
+        """Each part that a request may need, tried."""
+        return [await self._store_part(), self._transactions_part(), self._server_part()]
+
+    async def _store_part(self) -> Part:
+        start_ms = self.clock.monotonic_ms()
+        try:
+            await StoreCalls(self.store)(self.system.get, "install", "facts")
+        except BasaltError as error:
+            return Part("store", False, self.clock.monotonic_ms() - start_ms, error.message)
+        return Part("store", True, self.clock.monotonic_ms() - start_ms, self.store.kind)
+
+    def _transactions_part(self) -> Part:
+        try:
+            count = self.transactions.state.in_progress_count
+        except BasaltError as error:
+            return Part("transactions", False, 0.0, error.message)
+        return Part("transactions", True, 0.0, f"{count} in progress")
+
+    def _server_part(self) -> Part:
+        return Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
+
+    async def join_topic(self, transaction_id: int, title: TopicName) -> None:
+        """The topic takes part in the transaction from now on."""
+        topic = await self.topics.get(title)
+        await self.messaging.appender.ready(topic)
+        await self.transactions.join_topic(transaction_id, topic)
+
+    def stop_waiting(self) -> None:
+        """The server is about to stop: fetches that wait are answered with what there is."""
+        self.stopping = True
+        self.messaging.stop_waiting()
+
+    async def close(self) -> None:
+        """Answer what was taken, then let go of the store."""
+        self.stop_waiting()
+        await self.scheduler.stop()
+        await self.writer.stop()
+        self.store.close()

@@ -1,0 +1,42 @@
+"""The settings of a server: one frozen tree, read once from flags, environment and a TOML file.
+
+`load_settings` reads it, `effective` shows it; the keys are in `basalt.settings.tree` and docs/reference/settings.md.
+"""
+
+from __future__ import annotations
+
+from basalt.settings.keys import EffectiveSetting, effective
+from basalt.settings.kinds import DayWindow
+from basalt.settings.sources import load_settings, read_settings
+from basalt.settings.tree import (
+    HBaseSettings,
+    HttpSettings,
+    JobSettings,
+    JobsSettings,
+    LogSettings,
+    MessagingSettings,
+    Origin,
+    Settings,
+    StoreSettings,
+    ThriftSettings,
+    TransactionSettings,
+)
+
+__all__ = [
+    "DayWindow",
+    "EffectiveSetting",
+    "HBaseSettings",
+    "HttpSettings",
+    "JobSettings",
+    "JobsSettings",
+    "LogSettings",
+    "MessagingSettings",
+    "Origin",
+    "Settings",
+    "StoreSettings",
+    "ThriftSettings",
+    "TransactionSettings",
+    "effective",
+    "load_settings",
+    "read_settings",
+]

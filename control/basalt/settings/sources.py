@@ -1,0 +1,245 @@
+"""Where settings come from: flags over environment over a TOML file over defaults, each value with its origin.
+
+Everything that is wrong is found before anything is used: `problems` lists it all, `load_settings` raises the first.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from basalt.errors import InvalidSettingError
+from basalt.settings.keys import ENVIRONMENT_PREFIX, FILE_SUFFIX, Key, build, keys, sections, value_of
+from basalt.settings.tree import DEFAULT, Origin, Settings
+
+FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
+SECRET_BYTES_MAX = 64 * 1024
+_SHOWN_CHARS_MAX = 60
+_SHOWN_NUMBER_BOUND = 10**100  # Python itself refuses to write out numbers of some thousand digits
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The settings as far as they could be read, and everything that was wrong."""
+
+    settings: Settings = field(default_factory=Settings)
+    problems: list[InvalidSettingError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    name: str
+    value: object
+    origin: Origin
+
+
+def load_settings(
+    flags: Sequence[str] = (), environment: Mapping[str, str] | None = None, file: Path | None = None
+) -> Settings:
+    """Settings from `KEY=VALUE` flags, environment variables and a TOML file, each optional.
+
+    `InvalidSettingError` names the key, the value, the reason and the origin of the first thing that is wrong.
+    """
+    loaded = read_settings(flags, environment, file)
+    if loaded.problems:
+        raise loaded.problems[0]
+    return loaded.settings
+
+
+def read_settings(
+    flags: Sequence[str] = (), environment: Mapping[str, str] | None = None, file: Path | None = None
+) -> Loaded:
+    """As `load_settings`, but collects every problem instead of raising the first."""
+    loaded = Loaded()
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
+    for source in (_from_file(file), _from_environment(environment or {}), _from_flags(flags)):
+        for given in source:
+            if isinstance(given, InvalidSettingError):
+                loaded.problems.append(given)
+                continue
+            try:
+                values[given.name] = _value(given)
+                origins[given.name] = given.origin
+            except InvalidSettingError as problem:
+                loaded.problems.append(problem)
+    loaded.settings = replace(build(values), origins=origins)
+    if not loaded.problems:
+        loaded.problems.extend(_contradictions(loaded.settings))
+    return loaded
+
+
+def _value(given: _Given) -> object:
+    key = keys().get(given.name)
+    if key is None:
+        raise _unknown(given)
+    try:
+        return key.kind.read(given.value)
+    except ValueError as error:
+        shown = "the secret" if given.origin.secret else f"{_shown(given.value)}"
+        message = f"setting {key.name}: {shown} {error} (from {given.origin.text})"
+        raise InvalidSettingError(message, field=key.name, hint=f"it takes {key.kind.describe()}") from None
+
+
+def _unknown(given: _Given) -> InvalidSettingError:
+    if given.name in sections():
+        inner = [name for name in keys() if name.startswith(given.name + ".")]
+        message = f"setting {given.name} is a section, and {_shown(given.value)} is no table (from {given.origin.text})"
+        return InvalidSettingError(message, field=given.name, hint=f"it has the keys {', '.join(inner)}")
+    nearest = difflib.get_close_matches(given.name, [*keys(), *sections()], n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`basalt config show` lists them all"
+    return InvalidSettingError(
+        f"there is no setting {_shown(given.name)} (from {given.origin.text})", field=given.name, hint=hint
+    )
+
+
+def _from_flags(flags: Sequence[str]) -> Iterator[_Given | InvalidSettingError]:
+    seen: set[str] = set()
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            yield InvalidSettingError(
+                f"--set {_shown(flag)} is not KEY=VALUE",
+                field="--set",
+                hint="write for example --set store.kind=memory",
+            )
+        elif name in seen:
+            yield InvalidSettingError(f"setting {name} is given twice with --set", field=name, hint="leave one out")
+        else:
+            seen.add(name)
+            yield _Given(name, value.strip(), Origin("--set"))
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given | InvalidSettingError]:
+    by_variable = {key.environment: key for key in keys().values()}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        origin = Origin(f"environment {variable}")
+        key = by_variable.get(variable)
+        owner = by_variable.get(variable.removesuffix(FILE_SUFFIX))
+        if key is not None:
+            yield _Given(key.name, environment[variable], origin)
+        elif owner is None:
+            nearest = difflib.get_close_matches(variable.upper(), by_variable, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]}?" if nearest else "`basalt config show` lists them all"
+            yield InvalidSettingError(
+                f"environment variable {_shown(variable)} names no setting", field=variable, hint=hint
+            )
+        elif owner.environment in environment:
+            message = f"setting {owner.name} is given by both {owner.environment} and {variable}"
+            yield InvalidSettingError(message, field=owner.name, hint="unset one of them")
+        else:
+            yield _secret(owner, Path(environment[variable]), origin)
+
+
+def _secret(key: Key, path: Path, origin: Origin) -> _Given | InvalidSettingError:
+    """The value from a file of its own, as container platforms hand out secrets; one line end at its end is not part of it."""
+    try:
+        text = _text(path, SECRET_BYTES_MAX)
+    except ValueError as error:
+        message = f"setting {key.name}: {path} {error} (from {origin.text})"
+        return InvalidSettingError(message, field=key.name, hint="name a readable file that holds just the value")
+    return _Given(key.name, text.removesuffix("\n").removesuffix("\r"), Origin(f"{origin.text} ({path})", secret=True))
+
+
+def _from_file(path: Path | None) -> Iterator[_Given | InvalidSettingError]:
+    if path is None:
+        return
+    origin = Origin(f"file {path}")
+    text = ""
+    try:
+        text = _text(path, FILE_BYTES_MAX)
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        yield _not_toml(path, text, str(error))
+    except RecursionError:
+        yield _not_toml(path, text, "Nested too deeply")
+    except ValueError as error:
+        hint = "name a readable TOML file; `basalt init` writes one"
+        yield InvalidSettingError(f"settings file {path} {error}", field="--config", hint=hint)
+    else:
+        yield from _flatten(tree, "", origin)
+
+
+def _text(path: Path, bytes_max: int) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise ValueError(f"cannot be read: {reason}") from None
+    if len(content) > bytes_max:
+        raise ValueError(f"is longer than {bytes_max} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8: byte {content[error.start]:#04x} at offset {error.start}") from None
+
+
+def _not_toml(path: Path, text: str, reason: str) -> InvalidSettingError:
+    line = re.search(r"\(at line (\d+)", reason)
+    shown = ""
+    if line:
+        content = text.splitlines()[int(line[1]) - 1 : int(line[1])]
+        shown = f": {_shown(content[0].strip())}" if content else ""
+    if "Cannot overwrite a value" in reason or "Cannot declare" in reason:
+        reason = f"something is set twice; {reason[:1].lower()}{reason[1:]}"
+    return InvalidSettingError(
+        f"settings file {path} is not TOML: {reason}{shown}", field="--config", hint="mend that line"
+    )
+
+
+def _flatten(tree: Mapping[str, object], prefix: str, origin: Origin) -> Iterator[_Given]:
+    for name, value in tree.items():
+        full = f"{prefix}{name}"
+        # Only below a known section is a table descended into, so that a misspelt section is named once, not per key.
+        if isinstance(value, dict) and full in sections():
+            yield from _flatten(value, f"{full}.", origin)
+        else:
+            yield _Given(full, value, origin)
+
+
+def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
+    """Pairs of settings that are fine alone and not together: the first must not exceed the second."""
+    for smaller, larger in (
+        ("transactions.timeout_ms_default", "transactions.timeout_ms_max"),
+        ("transactions.timeout_ms_max", "transactions.lifetime_ms_max"),
+        ("transactions.long_timeout_ms", "transactions.lifetime_ms_max"),
+        ("http.body_bytes_max", "messaging.queue_bytes_max"),
+    ):
+        low, high = keys()[smaller], keys()[larger]
+        low_value, high_value = value_of(settings, low), value_of(settings, high)
+        assert isinstance(low_value, int)
+        assert isinstance(high_value, int)
+        if low_value > high_value:
+            origin = settings.origins.get(smaller, DEFAULT).text
+            message = (
+                f"setting {smaller}: {low.kind.write(low_value)} is more than {larger}, which is "
+                f"{high.kind.write(high_value)} (from {origin}, and {settings.origins.get(larger, DEFAULT).text})"
+            )
+            yield InvalidSettingError(message, field=smaller, hint=f"lower {smaller} or raise {larger}")
+    if settings.store.kind == "hbase" and settings.store.hbase.thrift is None:
+        yield InvalidSettingError(
+            f'setting store.hbase.thrift: "off" does not go with store.kind hbase (from {_origin(settings)})',
+            field="store.hbase.thrift",
+            hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
+        )
+
+
+def _origin(settings: Settings) -> str:
+    return settings.origins.get("store.kind", DEFAULT).text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= _SHOWN_NUMBER_BOUND:
+        return "a number of hundreds of digits"
+    text = value if isinstance(value, str) else str(value)
+    shown = text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "…"
+    return repr(shown) if isinstance(value, str) else shown

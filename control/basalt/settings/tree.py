@@ -1,0 +1,197 @@
+"""Every setting there is: its name, type, default, range and one line of help, in one place.
+
+A key's name is the path of its fields, with dashes in a section's name: `jobs.log-snapshot.interval_ms`. The reference
+(docs/reference/settings.md), the commented file that `basalt init` writes and the environment's names all follow from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from basalt.settings.kinds import (
+    DAY_MS,
+    GIB,
+    HOUR_MS,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    Address,
+    Choice,
+    DayWindow,
+    Duration,
+    Flag,
+    NamePrefix,
+    Port,
+    Size,
+    Whole,
+    Window,
+)
+
+TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
+INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
+INTERVAL_MS_MAX = 30 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from: `text` is for people; a `secret` value was read from a file of its own and is not shown."""
+
+    text: str
+    secret: bool = False
+
+
+DEFAULT = Origin("default")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HBaseSettings:
+    """Where HBase is and how its tables are laid out; read only when store.kind is hbase."""
+
+    thrift: Annotated[str | None, Address("HBase's Thrift gateway for data")] = None
+    thrift2: Annotated[str | None, Address("HBase's Thrift 2 gateway, which creates and alters tables")] = None
+    prefix: Annotated[str, NamePrefix("what the names of Basalt's tables start with")] = "basalt"
+    buckets: Annotated[
+        int, Whole("salt buckets that spread topics over regions; fixed when the tables are made", 1, 256)
+    ] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Which store keeps the tables."""
+
+    kind: Annotated[
+        Literal["memory", "rocks", "hbase"],
+        Choice("memory (lost at exit), rocks (embedded, in the data directory) or hbase", ("memory", "rocks", "hbase")),
+    ] = "rocks"
+    sync: Annotated[bool, Flag("rocks: sync the log to the disk before answering; false risks the last writes")] = True
+    hbase: HBaseSettings = HBaseSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The HTTP face."""
+
+    body_bytes_max: Annotated[int, Size("largest request body, before and after decompression", KIB, GIB)] = 10 * MIB
+    flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagingSettings:
+    """Publishing and fetching."""
+
+    fetch_messages_max: Annotated[int, Whole("most messages that one fetch answers", 1, 1_000_000)] = 10_000
+    fetch_bytes_max: Annotated[
+        int, Size("most payload bytes that one fetch answers, but for a first message", KIB, GIB)
+    ] = 10 * MIB
+    cache_bytes_max: Annotated[
+        int, Size("memory for the newest messages of all topics together; 0: none", 0, 1024 * GIB)
+    ] = 256 * MIB
+    queue_bytes_max: Annotated[
+        int, Size("payloads waiting to be written, before publishers get 503", KIB, 16 * GIB)
+    ] = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """The transaction manager."""
+
+    manager: Annotated[
+        Literal["builtin", "external"],
+        Choice("builtin, or external: clients bring write pointers of a manager of their own", ("builtin", "external")),
+    ] = "builtin"
+    timeout_ms_default: Annotated[
+        int, Duration("time-out of a short transaction that asks for none", SECOND_MS // 10, TIMEOUT_MS_MAX)
+    ] = 30 * SECOND_MS
+    timeout_ms_max: Annotated[
+        int, Duration("longest time-out that a short transaction may ask for", SECOND_MS // 10, TIMEOUT_MS_MAX)
+    ] = 10 * MINUTE_MS
+    long_timeout_ms: Annotated[
+        int, Duration("time-out of a long transaction that asks for none", SECOND_MS, TIMEOUT_MS_MAX)
+    ] = DAY_MS
+    lifetime_ms_max: Annotated[
+        int,
+        Duration(
+            "longest life of any transaction; payloads stored ahead are kept as much longer", SECOND_MS, TIMEOUT_MS_MAX
+        ),
+    ] = 25 * HOUR_MS
+    changes_max: Annotated[int, Whole("most entries in one transaction's change set", 1, 10_000_000)] = 50_000
+    change_bytes_max: Annotated[int, Size("most bytes in one transaction's change set", KIB, GIB)] = 10 * MIB
+    expiry_interval_ms: Annotated[
+        int, Duration("how often transactions past their deadline are ended", INTERVAL_MS_MIN, MINUTE_MS)
+    ] = SECOND_MS
+    allow_reset: Annotated[bool, Flag("let a client forget every transaction; for test servers only")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThriftSettings:
+    """The Tephra-compatible face."""
+
+    port: Annotated[int | None, Port("port of the Thrift transaction service; 0 picks a free one")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """When one scheduled job runs."""
+
+    interval_ms: Annotated[int, Duration("time from one start to the next", INTERVAL_MS_MIN, INTERVAL_MS_MAX)]
+    window: Annotated[DayWindow | None, Window("time of day in which it may start")] = None
+    enabled: Annotated[bool, Flag("whether it runs by itself; by hand it always can")] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsSettings:
+    """The scheduled jobs."""
+
+    # Expired messages are never returned in any case; this is only about giving the space back.
+    retention: JobSettings = JobSettings(interval_ms=MINUTE_MS)
+    # Retention and coprocessors drop invalid writers by this snapshot: as old as it is, so late they are.
+    snapshot: JobSettings = JobSettings(interval_ms=10 * SECOND_MS)
+    prune: JobSettings = JobSettings(interval_ms=10 * MINUTE_MS)
+    # Bounds how much log a restart replays.
+    log_snapshot: JobSettings = JobSettings(interval_ms=5 * MINUTE_MS)
+    stats: JobSettings = JobSettings(interval_ms=15 * SECOND_MS)
+    # Payloads whose transaction ended without a trace are rare, and finding them reads the payload table.
+    orphans: JobSettings = JobSettings(interval_ms=HOUR_MS)
+
+    def by_name(self) -> dict[str, JobSettings]:
+        """The jobs under the names that they have in the settings, the API and the command line."""
+        return {
+            "retention": self.retention,
+            "snapshot": self.snapshot,
+            "prune": self.prune,
+            "log-snapshot": self.log_snapshot,
+            "stats": self.stats,
+            "orphans": self.orphans,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the server logs on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Choice("least severity that is logged", ("debug", "info", "warning", "error")),
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "json", "text"],
+        Choice("JSON lines, text, or auto: text on a terminal", ("auto", "json", "text")),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, read once when the process starts; plain values, so tests may construct any part of it."""
+
+    store: StoreSettings = StoreSettings()
+    http: HttpSettings = HttpSettings()
+    messaging: MessagingSettings = MessagingSettings()
+    transactions: TransactionSettings = TransactionSettings()
+    thrift: ThriftSettings = ThriftSettings()
+    jobs: JobsSettings = JobsSettings()
+    log: LogSettings = LogSettings()
+    # Where each value came from, by key; absent for a default. Not a setting itself.
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)

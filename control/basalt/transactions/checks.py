@@ -1,0 +1,56 @@
+"""What a call about transactions may carry, against the limits. Pure; every error names the limit and what came."""
+
+from __future__ import annotations
+
+from basalt.errors import InputError, InvalidNameError, TooLargeError
+from basalt.transactions.limits import OWNER_CHARS_MAX, REQUEST_ID_CHARS_MAX, Limits
+from basalt.transactions.states import Kind, Transaction
+
+
+def check_owner(owner: str) -> None:
+    """`InvalidNameError` unless the owner can be shown in one line of a message."""
+    if len(owner) > OWNER_CHARS_MAX or not owner.isprintable():
+        raise InvalidNameError(
+            f"an owner is at most {OWNER_CHARS_MAX} printable characters, this one has {len(owner)}:"
+            f" {owner[:40]!r}; use a short name that tells people whom to ask",
+            field="owner",
+        )
+
+
+def check_request_id(request_id: str | None) -> None:
+    """`InputError` unless the request id, if there is one, is printable and of a sensible length."""
+    if request_id is not None and not (0 < len(request_id) <= REQUEST_ID_CHARS_MAX and request_id.isprintable()):
+        raise InputError(
+            f"a request id is 1 to {REQUEST_ID_CHARS_MAX} printable characters, this one has {len(request_id)}:"
+            f" {request_id[:40]!r}; use a UUID",
+            field="requestId",
+        )
+
+
+def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> int:
+    """The time-out of a new transaction; `InputError` when the one asked for is not positive or too long."""
+    if kind is Kind.SHORT:
+        default_ms, maximum_ms = limits.timeout_ms_default, limits.timeout_ms_max
+    else:
+        default_ms, maximum_ms = limits.long_timeout_ms, limits.lifetime_ms_max
+    if timeout_ms is None:
+        return default_ms
+    if not 0 < timeout_ms <= maximum_ms:
+        raise InputError(
+            f"a {kind.name.lower()} transaction's time-out is 1 to {maximum_ms} ms, not {timeout_ms};"
+            " ask for less, or begin a long transaction",
+            field="timeoutMs",
+        )
+    return timeout_ms
+
+
+def check_changes(limits: Limits, transaction: Transaction, changes: frozenset[bytes]) -> None:
+    """`TooLargeError` when a change set is over the limits."""
+    changes_bytes = sum(map(len, changes))
+    if len(changes) > limits.changes_max or changes_bytes > limits.change_bytes_max:
+        raise TooLargeError(
+            f"the change set of transaction {transaction.id} (owner {transaction.owner}) has {len(changes)} entries of"
+            f" {changes_bytes} bytes, the limits are {limits.changes_max} and {limits.change_bytes_max};"
+            " detect conflicts by table instead of by row, or do less in one transaction",
+            field="changes",
+        )

@@ -1,0 +1,146 @@
+"""The edits of the transaction log: each says one thing that has happened. Bytes: docs/formats/transaction-log.md.
+
+An edit is only ever made by a proposal of `TransactionState`, written to the log, and applied. What follows from the
+state (the snapshot of a transaction that begins, say) is not in it: replaying the edits in order finds it again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from basalt.transactions.states import Join, Kind, Loss
+
+
+class Began(msgspec.Struct, frozen=True):
+    """A transaction began; `id` is its first write pointer."""
+
+    number: ClassVar[int] = 1
+    id: int
+    kind: Kind
+    outside: bool
+    began_ms: int
+    deadline_ms: int
+    owner: str
+    request_id: str | None
+
+
+class Checkpointed(msgspec.Struct, frozen=True):
+    """A transaction goes on under a further write pointer."""
+
+    number: ClassVar[int] = 2
+    id: int
+    write_pointer: int
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A topic takes part in a transaction, or does so from an earlier time on."""
+
+    number: ClassVar[int] = 3
+    id: int
+    join: Join
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A transaction told its change set, which replaces the one before. `outside` is the mark it has from now on."""
+
+    number: ClassVar[int] = 4
+    id: int
+    outside: bool
+    changes: frozenset[bytes]
+
+
+class Doomed(msgspec.Struct, frozen=True):
+    """A transaction lost a write conflict: it can only be aborted or invalidated."""
+
+    number: ClassVar[int] = 5
+    id: int
+    loss: Loss
+    request_id: str | None
+    at_ms: int
+
+
+class Committing(msgspec.Struct, frozen=True):
+    """The decision to commit is made; the rows of its participants are being written."""
+
+    number: ClassVar[int] = 6
+    id: int
+    request_id: str | None
+    at_ms: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A transaction's writes are visible to everyone who begins from now on."""
+
+    number: ClassVar[int] = 7
+    id: int
+    ended_ms: int
+    request_id: str | None
+
+
+class Aborting(msgspec.Struct, frozen=True):
+    """The decision to abort is made; its participants are being rolled back."""
+
+    number: ClassVar[int] = 8
+    id: int
+    timed_out: bool
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    """A transaction's writes are undone."""
+
+    number: ClassVar[int] = 9
+    id: int
+    ended_ms: int
+    timed_out: bool
+
+
+class Invalidated(msgspec.Struct, frozen=True):
+    """All write pointers of these transactions went to the invalid list."""
+
+    number: ClassVar[int] = 10
+    ids: tuple[int, ...]
+    ended_ms: int
+    timed_out: bool
+
+
+class OneShot(msgspec.Struct, frozen=True):
+    """A transaction began and was committed at once."""
+
+    number: ClassVar[int] = 11
+    id: int
+    ended_ms: int
+    owner: str
+    request_id: str | None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending."""
+
+    number: ClassVar[int] = 12
+    pointers: tuple[int, ...]
+
+
+class Truncated(msgspec.Struct, frozen=True):
+    """All write pointers below this one left the invalid list."""
+
+    number: ClassVar[int] = 13
+    before: int
+
+
+Edit = (
+    Began
+    | Checkpointed
+    | Joined
+    | Changed
+    | Doomed
+    | Committing
+    | Committed
+    | Aborting
+    | Aborted
+    | Invalidated
+    | OneShot
+    | Pruned
+    | Truncated
+)

@@ -1,0 +1,28 @@
+"""The whole state of the transaction manager as one immutable value: what a log snapshot holds and two states compare by."""
+
+from __future__ import annotations
+
+import msgspec
+
+from basalt.transactions.conflicts import CommittedSet
+from basalt.transactions.outcomes import Outcome, Request
+from basalt.transactions.states import Transaction
+from basalt_engine.snapshot import NO_INVALID, InvalidList
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """The state after `edits_applied` edits since the log began.
+
+    `transactions` ascend by id; `committed`, `outcomes` and `requests` are oldest first. `invalid_version` is that of
+    `invalid`, named apart because two lists of equal pointers count as equal.
+    """
+
+    edits_applied: int = 0
+    last_pointer: int = 0
+    read_pointer: int = 0
+    invalid: InvalidList = NO_INVALID
+    invalid_version: int = 0
+    transactions: tuple[Transaction, ...] = ()
+    committed: tuple[CommittedSet, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    requests: tuple[Request, ...] = ()

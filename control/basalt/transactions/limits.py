@@ -1,0 +1,27 @@
+"""The bounds of the transaction manager, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OWNER_CHARS_MAX = 255  # shown in every message about the transaction
+REQUEST_ID_CHARS_MAX = 255  # a UUID takes 36
+CHECKPOINTS_MAX = 10_000  # per transaction; each is an entry of every later snapshot
+TOPICS_MAX = 1_024  # per transaction; an abort rolls each of them back
+EXPIRED_MAX = 1_000  # transactions ended by one call of `expire`, so that its log entry stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in milliseconds; every maximum is inclusive."""
+
+    timeout_ms_default: int = 30_000
+    timeout_ms_max: int = 600_000  # short ones hold readers back, and the change sets of all that commit meanwhile
+    long_timeout_ms: int = 86_400_000
+    lifetime_ms_max: int = 90_000_000  # of any transaction: payloads stored ahead are kept as much longer
+    changes_max: int = 50_000  # entries of one change set
+    change_bytes_max: int = 10 << 20  # bytes of one change set
+    in_progress_max: int = 20_000  # write pointers; the transaction bytes of a client list them all
+    outcomes_max: int = 100_000  # ended transactions that are remembered, about 0.3 KiB each
+    requests_max: int = 100_000  # request ids that are remembered, about 0.3 KiB each
+    memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most

@@ -1,0 +1,230 @@
+"""The transaction log in a table: entries, snapshots of the whole state, and recovery. docs/formats/transaction-log.md.
+
+    entry     key segment(8) entry(8), column e                   entries are numbered without a gap, 4,096 to a segment
+    snapshot  key ff*8 segment(8) entry(8) part(2), column s      the state before that entry; sorts after all entries
+
+The log encodes rows and reads them back; the group commit writes them, so that edits and message rows can be one batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from basalt.transactions.edits import Edit
+from basalt.transactions.entry_format import decode_entry, encode_entry
+from basalt.transactions.fields import Reader, opened, sealed
+from basalt.transactions.image import Image
+from basalt.transactions.limits import Limits
+from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.transaction_state import TransactionState
+from basalt_engine.errors import CorruptionError
+from basalt_engine.table import DeleteRange, Mutation, Put, Row, Table
+
+ENTRY = b"e"
+SNAPSHOT = b"s"
+SEGMENT_ENTRIES = 4_096  # on disk for ever: a segment is one row where columns are cheap and rows are not
+PART_BYTES_MAX = 1 << 20  # a snapshot is cut into rows of this size; HBase refuses cells of more than 10 MiB
+PARTS_MAX = 0xFFFF
+SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
+
+_PART_VERSION = 1
+_POSITION = struct.Struct(">QQ")
+_PART_KEY = struct.Struct(">8sQQH")
+_PART_NUMBER_BYTES = 2
+_PART = struct.Struct(">BHQQ")
+
+
+class TransactionLog(Protocol):
+    """Where edits become durable. Not thread-safe: its calls come from the one writer's stages."""
+
+    @property
+    def table_name(self) -> str:
+        """The table that the mutations are for."""
+        ...
+
+    @property
+    def entries_since_snapshot(self) -> int:
+        """How many entries a recovery would replay."""
+        ...
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        """How many bytes of entries a recovery would replay."""
+        ...
+
+    def recover(self) -> TransactionState:
+        """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
+
+        To be called before anything else, and again after a write that failed or may have: what was encoded since the
+        last call and was not written is forgotten, and its numbers are used again.
+        """
+        ...
+
+    def encode_next(self, edits: Sequence[Edit]) -> Put:
+        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed."""
+        ...
+
+    def snapshot(self, state: TransactionState) -> list[Mutation]:
+        """What writes a snapshot of the state and then drops what it replaces; the state holds all that was encoded.
+
+        To be written after all rows that were encoded before. Any prefix of the mutations does no harm.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDraft:
+    """A snapshot that is still to be encoded: that may happen on another thread, while the state moves on."""
+
+    position: int
+    image: Image
+
+    def mutations(self) -> list[Mutation]:
+        """See `TransactionLog.snapshot`; may be written any time after the rows that were encoded before the draft."""
+        data = encode_snapshot(self.image)
+        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
+        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
+        # Part 0 comes last: a snapshot counts once it is there. Only then may what it replaces go.
+        header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
+        puts: list[Mutation] = [
+            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + parts[part])})
+            for part in reversed(range(len(parts)))
+        ]
+        return [
+            *puts,
+            DeleteRange(entry_key(0), entry_key(self.position)),
+            DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
+        ]
+
+
+class TableTransactionLog:
+    """The log in a table of a store with one owner."""
+
+    def __init__(self, table: Table, limits: Limits | None = None) -> None:
+        self._table = table
+        self._limits = limits or Limits()
+        self._position = 0  # the number of the next entry
+        self._edits = 0  # how many edits all entries before it hold
+        self.entries_since_snapshot = 0
+        self.bytes_since_snapshot = 0
+
+    @property
+    def table_name(self) -> str:
+        """The table that the mutations are for."""
+        return self._table.name
+
+    def recover(self) -> TransactionState:
+        """See `TransactionLog.recover`."""
+        self._position, image = self._newest_snapshot()
+        self.entries_since_snapshot = self.bytes_since_snapshot = 0
+        state = TransactionState(self._limits, image)
+        # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
+        for row in self._table.scan(entry_key(self._position), SNAPSHOTS):
+            self._replay(state, row)
+        self._edits = state.edits_applied
+        return state
+
+    def encode_next(self, edits: Sequence[Edit]) -> Put:
+        """See `TransactionLog.encode_next`."""
+        assert edits, "an entry holds at least one edit"
+        data = encode_entry(self._edits, edits)
+        put = Put(entry_key(self._position), {ENTRY: data})
+        self._edits += len(edits)
+        self._count(len(data))
+        return put
+
+    def draft(self, state: TransactionState) -> SnapshotDraft:
+        """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
+        assert state.edits_applied == self._edits, (
+            f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
+        )
+        self.entries_since_snapshot = self.bytes_since_snapshot = 0
+        return SnapshotDraft(self._position, state.image())
+
+    def snapshot(self, state: TransactionState) -> list[Mutation]:
+        """See `TransactionLog.snapshot`."""
+        return self.draft(state).mutations()
+
+    def _count(self, entry_bytes: int) -> None:
+        self._position += 1
+        self.entries_since_snapshot += 1
+        self.bytes_since_snapshot += entry_bytes
+
+    def _replay(self, state: TransactionState, row: Row) -> None:
+        what = self._named(row.key)
+        if row.key != entry_key(self._position):
+            raise CorruptionError(
+                f"{what} comes where entry {entry_key(self._position).hex()} is expected: entries are missing, or not from"
+                " this log; restore the data directory from a backup"
+            )
+        data = _only(row, ENTRY, what)
+        first_edit, group = decode_entry(data, what)
+        if first_edit != state.edits_applied:
+            raise CorruptionError(
+                f"{what} goes on after edit {first_edit}, the log stands at {state.edits_applied}: entries are missing, or"
+                " not from this log; restore the data directory from a backup"
+            )
+        for edit in group:
+            try:
+                state.apply(edit)
+            except CorruptionError as error:
+                raise CorruptionError(f"{what} does not fit what came before: {error}") from error
+        self._count(len(data))
+
+    def _newest_snapshot(self) -> tuple[int, Image | None]:
+        rows: dict[int, Row] = {}
+        newest = b""
+        for row in self._table.scan(SNAPSHOTS, None, reverse=True):
+            if len(row.key) != _PART_KEY.size:
+                raise CorruptionError(
+                    f"{self._named(row.key)} has a key of {len(row.key)} bytes, a snapshot's has {_PART_KEY.size};"
+                    " restore the data directory from a backup"
+                )
+            if row.key[:-_PART_NUMBER_BYTES] != newest:  # what came so far has no part 0: it was never finished
+                rows, newest = {}, row.key[:-_PART_NUMBER_BYTES]
+            part = int.from_bytes(row.key[-_PART_NUMBER_BYTES:], "big")
+            rows[part] = row
+            if part == 0:
+                return self._read_snapshot(rows)
+        return 0, None
+
+    def _read_snapshot(self, rows: dict[int, Row]) -> tuple[int, Image]:
+        """The position and the state of a snapshot, from its rows by part."""
+        pieces: list[bytes] = []
+        position, count = 0, 1
+        while len(pieces) < count:
+            row = rows.get(len(pieces))
+            if row is None:
+                raise CorruptionError(
+                    f"{self._named(rows[0].key)} begins a snapshot of {count} parts, of which part {len(pieces)} is missing;"
+                    " restore the data directory from a backup"
+                )
+            what = self._named(row.key)
+            part = opened(_only(row, SNAPSHOT, what), what, _PART_VERSION, _PART.size)
+            _, count, segment, entry = _PART.unpack_from(part)
+            position = segment * SEGMENT_ENTRIES + entry
+            if row.key != _part_key(position, len(pieces)):
+                raise Reader(part, what).failure(f"a part of the snapshot at segment {segment}, entry {entry}")
+            pieces.append(part[_PART.size :])
+        return position, decode_snapshot(b"".join(pieces), f"the snapshot from {self._named(rows[0].key)} on")
+
+    def _named(self, key: bytes) -> str:
+        return f"row {key.hex()} of table {self._table.name}"
+
+
+def entry_key(position: int) -> bytes:
+    """The key of the entry of this number, counted from 0 since the log began."""
+    return _POSITION.pack(*divmod(position, SEGMENT_ENTRIES))
+
+
+def _part_key(position: int, part: int) -> bytes:
+    return _PART_KEY.pack(SNAPSHOTS, *divmod(position, SEGMENT_ENTRIES), part)
+
+
+def _only(row: Row, column: bytes, what: str) -> bytes:
+    if set(row.columns) != {column}:
+        raise Reader(b"", what).failure(f"columns {sorted(row.columns)} instead of {[column]}")
+    return row.columns[column]

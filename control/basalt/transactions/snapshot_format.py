@@ -1,0 +1,266 @@
+"""The bytes of a log snapshot: the whole state at one moment. Format: docs/formats/transaction-log.md.
+
+Transactions are written newest first, each with what its snapshot holds beyond, and short of, that of the one before:
+transactions that began one after the other have nearly the same, and share it again once they are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from basalt.transactions.conflicts import CommittedSet
+from basalt.transactions.entry_format import join_field, loss_field, read_join, read_loss
+from basalt.transactions.fields import (
+    Reader,
+    count_field,
+    long_field,
+    opened,
+    pointers_field,
+    sealed,
+    set_field,
+    text_field,
+    varint_field,
+)
+from basalt.transactions.image import Image
+from basalt.transactions.outcomes import Call, Outcome, Request
+from basalt.transactions.pointers import PointerSet
+from basalt.transactions.states import Join, Kind, State, Transaction
+from basalt_engine.snapshot import InvalidList
+
+VERSION = 1
+_HEADER = struct.Struct(">Bqqq")
+_TRANSACTION = struct.Struct(">qBBBqqqq")
+_OUTCOME = struct.Struct(">qBBBq")
+_REQUEST = struct.Struct(">Bqq")
+_OUTSIDE, _TIMED_OUT, _WAS_INVALID, _HAS_CHANGES, _DOOMED, _OTHER_INVALID = 1, 2, 4, 8, 16, 32  # flags of a transaction
+_FLAGS_MAX = 63
+
+_STATES = {int(state): state for state in State}
+_IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
+_KINDS = {int(kind): kind for kind in Kind}
+_CALLS = {int(call): call for call in Call}
+
+T = TypeVar("T")
+
+
+def encode_snapshot(image: Image) -> bytes:
+    """The snapshot of a state. Takes about a second for all that the default limits allow; needs no access to the state."""
+    out = bytearray(_HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer))
+    out += varint_field(image.invalid_version) + pointers_field(image.invalid.pointers)
+    out += count_field(len(image.transactions))
+    concurrent, invalid = PointerSet(), image.invalid
+    for transaction in reversed(image.transactions):
+        out += _transaction(transaction, concurrent, invalid)
+        concurrent, invalid = transaction.concurrent, transaction.invalid
+    out += count_field(len(image.committed))
+    for committed in image.committed:
+        out += long_field(committed.id) + long_field(committed.seen_from)
+        out += text_field(committed.owner) + set_field(committed.changes)
+    out += count_field(len(image.outcomes))
+    for outcome in image.outcomes:
+        out += _outcome(outcome)
+    out += count_field(len(image.requests))
+    for request in image.requests:
+        out += _REQUEST.pack(request.call, request.transaction_id, request.at_ms) + text_field(request.id)
+    return sealed(bytes(out))
+
+
+def decode_snapshot(data: bytes, what: str) -> Image:
+    """The state in a snapshot. `CorruptionError` naming `what` and the offset."""
+    body = opened(data, what, VERSION, _HEADER.size)
+    _, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
+    reader = Reader(body, what, _HEADER.size)
+    if min(edits_applied, last_pointer, read_pointer) < 0:
+        raise reader.failure("a negative number in the header", 1)
+    version = reader.varint()
+    invalid = InvalidList(reader.pointers(), version)
+    image = Image(
+        edits_applied=edits_applied,
+        last_pointer=last_pointer,
+        read_pointer=read_pointer,
+        invalid=invalid,
+        invalid_version=version,
+        transactions=_read_transactions(reader, invalid),
+        committed=_read_all(reader, _read_committed),
+        outcomes=_read_all(reader, _outcome_reader()),
+        requests=_read_all(reader, _read_request),
+    )
+    reader.end()
+    if not (_ascends(committed.seen_from for committed in image.committed) and _unique(image)):
+        raise reader.failure("committed change sets out of order, or an outcome or request twice")
+    return image
+
+
+def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: InvalidList) -> bytes:
+    other_invalid = transaction.invalid is not invalid and (
+        transaction.invalid != invalid or transaction.invalid.version != invalid.version
+    )
+    flags = (
+        _OUTSIDE * transaction.outside
+        | _TIMED_OUT * transaction.timed_out
+        | _WAS_INVALID * transaction.was_invalid
+        | _HAS_CHANGES * (transaction.changes is not None)
+        | _DOOMED * (transaction.doomed is not None)
+        | _OTHER_INVALID * other_invalid
+    )
+    parts = [
+        _TRANSACTION.pack(
+            transaction.id,
+            transaction.kind,
+            transaction.state,
+            flags,
+            transaction.read_pointer,
+            transaction.first_short,
+            transaction.began_ms,
+            transaction.deadline_ms,
+        ),
+        text_field(transaction.owner),
+        text_field(transaction.request_id),
+        pointers_field(transaction.checkpoints),
+        pointers_field(concurrent.difference(transaction.concurrent)),
+        pointers_field(transaction.concurrent.difference(concurrent)),
+    ]
+    if other_invalid:
+        before, now = frozenset(invalid.pointers), frozenset(transaction.invalid.pointers)
+        parts += (
+            varint_field(transaction.invalid.version),
+            pointers_field(sorted(before - now)),
+            pointers_field(sorted(now - before)),
+        )
+    parts += (count_field(len(transaction.topics)), *map(join_field, transaction.topics))
+    if transaction.changes is not None:
+        parts.append(set_field(transaction.changes))
+    if transaction.doomed is not None:
+        parts.append(loss_field(transaction.doomed))
+    return b"".join(parts)
+
+
+def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transaction, ...]:
+    newest_first: list[Transaction] = []
+    concurrent = PointerSet()
+    for _ in range(reader.count()):
+        start = reader.offset
+        transaction = _read_transaction(reader, concurrent, invalid)
+        if newest_first and transaction.id >= newest_first[-1].id:
+            raise reader.failure(f"transaction {transaction.id} out of order", start)
+        newest_first.append(transaction)
+        concurrent, invalid = transaction.concurrent, transaction.invalid
+    return tuple(reversed(newest_first))
+
+
+def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
+    start = reader.offset
+    key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
+    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS or flags > _FLAGS_MAX:
+        raise reader.failure("a transaction that cannot be", start)
+    if state not in _IN_PROGRESS:
+        raise reader.failure(f"transaction {key} in state {state}, and yet in progress", start)
+    owner, request_id, checkpoints = reader.text(), reader.optional_text(), reader.pointers()
+    if checkpoints and checkpoints[0] <= key:
+        raise reader.failure(f"transaction {key} has checkpoint {checkpoints[0]}, which is older than itself")
+    concurrent = _changed(reader, concurrent)
+    if flags & _OTHER_INVALID:
+        invalid = _other_invalid(reader, invalid)
+    return Transaction(
+        id=key,
+        kind=_KINDS[kind],
+        state=_IN_PROGRESS[state],
+        outside=bool(flags & _OUTSIDE),
+        timed_out=bool(flags & _TIMED_OUT),
+        was_invalid=bool(flags & _WAS_INVALID),
+        read_pointer=read_pointer,
+        first_short=first_short,
+        began_ms=began_ms,
+        deadline_ms=deadline_ms,
+        owner=owner,
+        request_id=request_id,
+        checkpoints=checkpoints,
+        concurrent=concurrent,
+        invalid=invalid,
+        topics=_read_all(reader, read_join),
+        changes=reader.set() if flags & _HAS_CHANGES else None,
+        doomed=read_loss(reader) if flags & _DOOMED else None,
+    )
+
+
+def _changed(reader: Reader, pointers: PointerSet) -> PointerSet:
+    """The set as the next field changes it; sets that differ little share what they have in common."""
+    start, gone, added = reader.offset, reader.pointers(), reader.pointers()
+    if not all(pointer in pointers for pointer in gone) or any(pointer in pointers for pointer in added):
+        raise reader.failure("a change of what was in progress that is none", start)
+    if len(gone) + len(added) > len(pointers):
+        return PointerSet.of(frozenset(pointers).difference(gone).union(added))
+    for pointer in gone:
+        pointers = pointers.without(pointer)
+    for pointer in added:
+        pointers = pointers.with_added(pointer)
+    return pointers
+
+
+def _other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
+    start, version, gone, added = (
+        reader.offset,
+        reader.varint(),
+        frozenset(reader.pointers()),
+        frozenset(reader.pointers()),
+    )
+    held = frozenset(invalid.pointers)
+    if not gone <= held or added & held or not (gone or added or version != invalid.version):
+        raise reader.failure("a change of the invalid list that is none", start)
+    return InvalidList(tuple(sorted(held - gone | added)), version)
+
+
+def _outcome(outcome: Outcome) -> bytes:
+    fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, outcome.timed_out, outcome.at_ms)
+    data = fixed + varint_field(outcome.write_pointer - outcome.id) + text_field(outcome.owner)
+    if outcome.state is State.INVALID:
+        topics: tuple[Join, ...] = outcome.topics
+        data += pointers_field(outcome.pointers) + count_field(len(topics)) + b"".join(map(join_field, topics))
+    return data
+
+
+def _outcome_reader() -> Callable[[Reader], Outcome]:
+    owners: dict[str, str] = {}  # thousands of outcomes have few owners
+
+    def read(reader: Reader) -> Outcome:
+        start = reader.offset
+        key, state, kind, timed_out, at_ms = reader.unpack(_OUTCOME)
+        if key < 0 or state not in _STATES or kind not in _KINDS or timed_out > 1:
+            raise reader.failure("an outcome that no transaction can have", start)
+        write_pointer, owner = key + reader.varint(), reader.text()
+        invalid = state == State.INVALID
+        pointers = reader.pointers() if invalid else ()
+        topics = _read_all(reader, read_join) if invalid else ()
+        owner = owners.setdefault(owner, owner)
+        return Outcome(key, write_pointer, _STATES[state], _KINDS[kind], owner, at_ms, timed_out == 1, pointers, topics)
+
+    return read
+
+
+def _read_committed(reader: Reader) -> CommittedSet:
+    key, seen_from, owner, changes = reader.pointer(), reader.pointer(), reader.text(), reader.set()
+    return CommittedSet(key, owner, seen_from, changes)
+
+
+def _read_request(reader: Reader) -> Request:
+    start = reader.offset
+    call, key, at_ms = reader.unpack(_REQUEST)
+    if call not in _CALLS or key < 0:
+        raise reader.failure("a request that cannot be", start)
+    return Request(reader.text(), _CALLS[call], key, at_ms)
+
+
+def _read_all(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
+    return tuple([read(reader) for _ in range(reader.count())])
+
+
+def _ascends(numbers: Iterable[int]) -> bool:
+    ordered = list(numbers)
+    return ordered == sorted(ordered)
+
+
+def _unique(image: Image) -> bool:
+    outcomes, requests = {outcome.id for outcome in image.outcomes}, {request.id for request in image.requests}
+    return len(outcomes) == len(image.outcomes) and len(requests) == len(image.requests)

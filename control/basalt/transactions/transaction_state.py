@@ -1,0 +1,365 @@
+"""The transaction manager's rules: what may happen next, as proposals. Semantics are those of Apache Tephra.
+
+A proposal looks at the state, changes nothing, and returns the edits that would make it true: write them to the log,
+`apply` them, then answer. No clock, lock, socket or log here; the time comes with each call. Two proposals of one group
+must not be made against the same state: apply the first one's edits before asking for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from basalt.errors import BasaltError, TooLargeError
+from basalt.transactions import edits, refusals
+from basalt.transactions.checks import check_changes, check_owner, check_request_id, checked_timeout_ms
+from basalt.transactions.edits import Edit
+from basalt.transactions.image import Image
+from basalt.transactions.ledger import Ledger
+from basalt.transactions.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TOPICS_MAX, Limits
+from basalt.transactions.outcomes import Call, Outcome
+from basalt.transactions.pointers import POINTERS_PER_MS, next_pointer
+from basalt.transactions.states import Event, Join, Kind, Loss, State, Transaction, step
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """Edits to log and apply, and the transaction they are about. No edits: the call was answered before.
+
+    With a `refusal` the edits still hold (a transaction is doomed, or has timed out); raise it once they are durable.
+    """
+
+    edits: tuple[Edit, ...]
+    transaction_id: int = 0  # 0 where a proposal is about several, or none
+    refusal: BasaltError | None = None
+
+
+class TransactionState:
+    """All transactions, the rules by which they move, and `apply`, the only way to move them."""
+
+    def __init__(self, limits: Limits | None = None, image: Image | None = None) -> None:
+        self.limits = limits or Limits()
+        self._ledger = Ledger(self.limits, image)
+
+    # What is.
+
+    @property
+    def edits_applied(self) -> int:
+        """How many edits have made this state, since the log began."""
+        return self._ledger.edits_applied
+
+    @property
+    def last_pointer(self) -> int:
+        """The newest write pointer ever handed out."""
+        return self._ledger.last_pointer
+
+    @property
+    def read_pointer(self) -> int:
+        """The highest write pointer that was committed."""
+        return self._ledger.read_pointer
+
+    @property
+    def invalid(self) -> InvalidList:
+        """The invalid list."""
+        return self._ledger.invalid
+
+    @property
+    def in_progress_count(self) -> int:
+        """How many write pointers are in progress."""
+        return len(self._ledger.in_progress)
+
+    @property
+    def oldest(self) -> Transaction | None:
+        """The oldest transaction in progress."""
+        first = self._ledger.in_progress.first
+        return None if first is None else self._ledger.transactions[first]
+
+    def view(self) -> TransactionSnapshot:
+        """What a reader without a transaction may see; the same object until it changes."""
+        return self._ledger.view()
+
+    def image(self) -> Image:
+        """The whole state as an immutable value, for a log snapshot."""
+        return self._ledger.image()
+
+    def transactions(self, *states: State) -> list[Transaction]:
+        """The transactions that have not ended (in these states, if any are given), oldest first."""
+        return self._ledger.in_states(*(states or tuple(State)))
+
+    def unfinished(self) -> list[Transaction]:
+        """Those whose end is decided and whose participants are not done: to be driven on, after a crash too."""
+        return self._ledger.in_states(State.COMMITTING, State.ABORTING)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` will next have something to do."""
+        return self._ledger.deadlines.next_ms()
+
+    def get(self, transaction_id: int) -> Transaction:
+        """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
+        found = self._find(transaction_id)
+        if not isinstance(found, Transaction):
+            raise refusals.ended(found, "further work")
+        return found
+
+    def find(self, transaction_id: int) -> Transaction | None:
+        """A transaction that has not ended, or None."""
+        return self._ledger.transactions.get(transaction_id)
+
+    def outcome(self, transaction_id: int) -> Outcome:
+        """Where a transaction stands or how it ended; `TransactionNotFoundError` when that is not known."""
+        found = self._find(transaction_id)
+        if isinstance(found, Transaction):
+            return Outcome.of(found, found.state, found.deadline_ms, found.timed_out)
+        return found
+
+    def writer(self, write_pointer: int, now_ms: int) -> Transaction:
+        """The open transaction that may write under this pointer, one of its own, now.
+
+        `TransactionEndedError`, `TransactionConflictError` (it is doomed) or `TransactionNotFoundError` otherwise.
+        """
+        transaction = self._ledger.writer(write_pointer)
+        if transaction is None:
+            ended = self._ledger.outcomes.get(write_pointer)
+            raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
+        self._usable(transaction.id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            raise refusals.timed_out(transaction, "write", now_ms)
+        return transaction
+
+    def apply(self, edit: Edit) -> None:
+        """Make one edit true: the only mutation. `CorruptionError` when the state does not allow it."""
+        self._ledger.apply(edit)
+
+    # What may be.
+
+    def begin(
+        self,
+        now_ms: int,
+        kind: Kind = Kind.SHORT,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        outside: bool = False,
+        request_id: str | None = None,
+    ) -> Proposal:
+        """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress."""
+        answered = self._answered(request_id, Call.BEGIN, None, "a begin")
+        if answered is not None:
+            return Proposal((), answered)
+        check_owner(owner)
+        timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
+        self._check_room()
+        pointer = next_pointer(self.last_pointer, now_ms)
+        began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
+        return Proposal((began,), pointer)
+
+    def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
+        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
+        answered = self._answered(request_id, Call.ONE_SHOT, None, "a one-shot transaction")
+        if answered is not None:
+            return Proposal((), answered)
+        check_owner(owner)
+        pointer = next_pointer(self.last_pointer, now_ms)
+        return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
+
+    def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
+        """A further write pointer for an open transaction."""
+        transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "checkpoint", now_ms)
+        if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
+            raise TooLargeError(
+                f"transaction {transaction_id} (owner {transaction.owner}) has {CHECKPOINTS_MAX} checkpoints, the most that"
+                " one may have; commit it, and go on in a new one"
+            )
+        self._check_room()
+        pointer = next_pointer(self.last_pointer, now_ms)
+        return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
+
+    def join(self, transaction_id: int, join: Join, now_ms: int) -> Proposal:
+        """A topic takes part in an open transaction. No edits when it already does, from this time or an earlier one."""
+        transaction = self._usable(transaction_id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "write", now_ms)
+        for known in transaction.topics:
+            if known[:2] == join[:2] and known.from_ms <= join.from_ms:
+                return Proposal((), transaction_id)
+        if len(transaction.topics) >= TOPICS_MAX:
+            raise TooLargeError(
+                f"transaction {transaction_id} (owner {transaction.owner}) writes to {TOPICS_MAX} topics, the most that one"
+                " may; commit it, and go on in a new one"
+            )
+        return Proposal((edits.Joined(transaction_id, join),), transaction_id)
+
+    def set_changes(self, transaction_id: int, changes: Collection[bytes], now_ms: int) -> Proposal:
+        """Tell an open transaction's change set, which replaces the one before, and check it against commits so far.
+
+        A change set that is not empty means writes outside Basalt. A conflict dooms the transaction. `TooLargeError`
+        when the set is over the limits. Of a long transaction only the mark is kept: it takes no part in conflicts.
+        """
+        transaction = self._usable(transaction_id, Event.CHANGE, "change set")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "change set", now_ms)
+        kept = frozenset(changes)
+        check_changes(self.limits, transaction, kept)
+        outside = transaction.outside or bool(kept)
+        if transaction.kind is Kind.LONG:
+            kept = frozenset()
+        loss = self._ledger.conflicts.conflict(transaction_id, kept)
+        if loss is not None:
+            # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
+            marked = edits.Changed(transaction_id, outside, transaction.changes or frozenset())
+            return self._doomed(transaction, loss, None, now_ms, marked)
+        if outside == transaction.outside and kept == transaction.changes:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
+
+    def mark_outside(self, transaction_id: int, now_ms: int) -> Proposal:
+        """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
+        transaction = self._usable(transaction_id, Event.CHANGE, "participant")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "participant", now_ms)
+        if transaction.outside:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
+
+    def commit(
+        self, transaction_id: int, now_ms: int, *, inline: bool = False, request_id: str | None = None
+    ) -> Proposal:
+        """The decision to commit. `inline`: the caller writes all rows together with the edit, so that nothing is left.
+
+        Otherwise the transaction is COMMITTING until `finish`. A repeated commit has no edits. A conflict, or a deadline
+        that has passed, comes as a refusal with edits; `TransactionEndedError` when it has ended another way.
+        """
+        self._answered(request_id, Call.COMMIT, transaction_id, f"a commit of transaction {transaction_id}")
+        transaction = self._standing(transaction_id, Event.COMMIT, "commit")
+        if not isinstance(transaction, Transaction) or transaction.state is not State.OPEN:
+            return Proposal((), transaction_id)
+        if transaction.doomed is not None:
+            raise refusals.lost(transaction, transaction.doomed)
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "commit", now_ms)
+        if transaction.changes:
+            loss = self._ledger.conflicts.conflict(transaction_id, transaction.changes)
+            if loss is not None:
+                return self._doomed(transaction, loss, request_id, now_ms)
+        if inline:
+            return Proposal((edits.Committed(transaction_id, now_ms, request_id),), transaction_id)
+        return Proposal((edits.Committing(transaction_id, request_id, now_ms),), transaction_id)
+
+    def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
+        """The decision to abort. A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics
+        or `inline` says that the caller rolls them back together with the edit; it leaves the invalid list, if it is
+        there. A long one goes to the invalid list. A repeated abort has no edits; `TransactionEndedError` when the
+        commit is decided.
+        """
+        found = self._standing(transaction_id, Event.ABORT, "abort")
+        if step(found.state, Event.ABORT) is found.state:
+            return Proposal((), transaction_id)
+        if found.kind is Kind.LONG:
+            return self.invalidate(transaction_id, now_ms)
+        if inline or not found.topics:
+            return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+        return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
+
+    def invalidate(self, transaction_id: int, now_ms: int) -> Proposal:
+        """Hide all writes of a transaction for good, whether or not they can be undone.
+
+        No edits when it was aborted or invalid before; `TransactionEndedError` when the commit is decided.
+        """
+        found = self._standing(transaction_id, Event.INVALIDATE, "invalidation")
+        if step(found.state, Event.INVALIDATE) is found.state:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
+
+    def finish(self, transaction_id: int, now_ms: int) -> Proposal:
+        """The participants of a committing or aborting transaction are done. Repeated: no edits."""
+        found = self._standing(transaction_id, Event.FINISH, "finish")
+        if found.state is State.COMMITTING:
+            return Proposal((edits.Committed(transaction_id, now_ms, None),), transaction_id)
+        if found.state is State.ABORTING:
+            return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+        return Proposal((), transaction_id)
+
+    def expire(self, now_ms: int, count_max: int = EXPIRED_MAX) -> Proposal:
+        """End open transactions whose deadline has come, earliest first; call again while there are edits.
+
+        One with writes outside Basalt becomes invalid, all its pointers together; any other is aborted.
+        """
+        due = self._ledger.deadlines.due(now_ms)[:count_max]
+        return Proposal(self._expired([self._ledger.transactions[key] for key in due], now_ms))
+
+    def prune(self, pointers: Iterable[int]) -> Proposal:
+        """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
+        held = tuple(sorted(pointer for pointer in set(pointers) if pointer in self.invalid))
+        return Proposal((edits.Pruned(held),) if held else ())
+
+    def truncate(self, before_ms: int) -> Proposal:
+        """Take all write pointers older than a time off the invalid list.
+
+        `ConflictError` while a transaction that is as old is in progress.
+        """
+        before = before_ms * POINTERS_PER_MS
+        if self.oldest is not None and self.oldest.id < before:
+            raise refusals.in_the_way(before_ms, self.oldest)
+        held = bool(self.invalid.pointers) and self.invalid.pointers[0] < before
+        return Proposal((edits.Truncated(before),) if held else ())
+
+    def _find(self, transaction_id: int) -> Transaction | Outcome:
+        found = self._ledger.transactions.get(transaction_id) or self._ledger.outcomes.get(transaction_id)
+        if found is None:
+            raise refusals.not_found(transaction_id)
+        return found
+
+    def _standing(self, transaction_id: int, event: Event, call: str) -> Transaction | Outcome:
+        """The transaction, ended or not, if its state allows the event or makes it a repeated one."""
+        found = self._find(transaction_id)
+        if step(found.state, event) is None:
+            raise refusals.ended(self.outcome(transaction_id), call)
+        return found
+
+    def _usable(self, transaction_id: int, event: Event, call: str) -> Transaction:
+        """The transaction, if it is open and not doomed."""
+        found = self._standing(transaction_id, event, call)
+        assert isinstance(found, Transaction), "only an open transaction allows more work"
+        if found.doomed is not None:
+            raise refusals.lost(found, found.doomed)
+        return found
+
+    def _answered(self, request_id: str | None, call: Call, transaction_id: int | None, words: str) -> int | None:
+        """The transaction that the first call of this request id was about, if there was one."""
+        check_request_id(request_id)
+        first = None if request_id is None else self._ledger.requests.get(request_id)
+        if first is None:
+            return None
+        if first.call is not call or transaction_id not in (None, first.transaction_id):
+            raise refusals.reused(first, words)
+        return first.transaction_id
+
+    def _check_room(self) -> None:
+        if self.in_progress_count >= self.limits.in_progress_max:
+            raise refusals.too_many(self.in_progress_count, self.limits.in_progress_max, self.oldest)
+
+    def _doomed(
+        self, transaction: Transaction, loss: Loss, request_id: str | None, now_ms: int, *before: Edit
+    ) -> Proposal:
+        doomed = edits.Doomed(transaction.id, loss, request_id, now_ms)
+        return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
+
+    def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
+        ended = self._expired([transaction], now_ms)
+        return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
+
+    def _expired(self, transactions: Iterable[Transaction], now_ms: int) -> tuple[Edit, ...]:
+        invalid: list[int] = []
+        ended: list[Edit] = []
+        for transaction in transactions:
+            if transaction.outside:
+                invalid.append(transaction.id)
+            elif transaction.topics:
+                ended.append(edits.Aborting(transaction.id, True))
+            else:
+                ended.append(edits.Aborted(transaction.id, now_ms, True))
+        if invalid:  # one edit for all: each copies the invalid list
+            ended.append(edits.Invalidated(tuple(sorted(invalid)), now_ms, True))
+        return tuple(ended)

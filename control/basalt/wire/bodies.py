@@ -1,0 +1,308 @@
+"""The values of the messaging API's bodies, and the rules about what they may mean.
+
+A codec turns bytes into these values and refuses what is not well formed; the `check_` functions here refuse what is
+well formed and means nothing (a limit of 0, an id of 19 bytes). Both codecs call the same functions, so Avro and JSON
+cannot drift apart. Formats: docs/formats/avro-bodies.md and docs/formats/json-bodies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from basalt.errors import MalformedBodyError, TooLargeError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview  # memoryviews are one-dimensional, one byte an item
+
+MESSAGE_ID_BYTES = 20  # publish_ms(8) sequence(2) write_ms(8) payload_sequence(2)
+INT_MAX = 2**31 - 1  # Avro int
+LONG_MAX = 2**63 - 1  # Avro long; write pointers and times are signed 64-bit on disk too
+SEQUENCE_MAX = 65_535  # sequences are unsigned 16-bit, although Avro carries them in an int
+PUBLISH_MESSAGES_MAX = 65_536  # one millisecond has as many sequences, so a publish spans two milliseconds at most
+WORK_ENTRIES_MAX = 10_000  # per part of Work: one entry per topic or task, and a commit must stay one log entry
+WORK_IDS_MAX = 65_536  # acknowledged ids in one Work; longer runs are acknowledged by upTo
+RECORD_HEADERS_MAX = 1_024  # headers of one record: far more than tracing and routing need
+HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
+REQUEST_HEADERS_MAX = 131_072  # of all records of one request: small ones take 50 times their bytes in memory
+
+KIND_USER = "user"
+KIND_WATERMARK = "watermark"
+KIND_END_OF_STREAM = "end_of_stream"
+RECORD_KINDS = (KIND_USER, KIND_WATERMARK, KIND_END_OF_STREAM)  # order is that of the Avro enum: never reorder
+MARKER_KINDS = (KIND_WATERMARK, KIND_END_OF_STREAM)
+
+
+class PublishRequest(Struct, frozen=True):
+    """Body of publish and of store: messages in order, under a transaction when `write_pointer` is not None."""
+
+    write_pointer: int | None
+    messages: Sequence[Buffer]
+
+
+class PublishResponse(Struct, frozen=True):
+    """Where the messages of one publish stand; both ends inclusive. Also the body of a roll back."""
+
+    write_pointer: int | None
+    start_ms: int
+    start_sequence: int
+    end_ms: int
+    end_sequence: int
+
+
+class ConsumeRequest(Struct, frozen=True):
+    """Body of poll. `start_from` is a message id (20 bytes), a time in ms since 1970, or None for the oldest.
+
+    `limit` None leaves the number of messages to the server; `transaction` is TransactionCodec bytes.
+    """
+
+    start_from: Buffer | int | None = None
+    inclusive: bool = True
+    limit: int | None = None
+    transaction: Buffer | None = None
+
+
+class Message(Struct, frozen=True, gc=False):
+    """One message of a poll answer; `id` is its 20-byte position."""
+
+    id: bytes
+    payload: bytes
+
+
+class RecordIn(Struct, frozen=True):
+    """One record to publish: a payload with what may go with it. `ttl_ms` counts from publishing."""
+
+    payload: Buffer
+    key: Buffer | None = None
+    headers: tuple[tuple[str, Buffer], ...] = ()
+    event_time_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+class Record(Struct, frozen=True):
+    """One record as read: `kind` is one of RECORD_KINDS; `write_pointer` None means published outside a transaction."""
+
+    id: bytes
+    payload: Buffer
+    key: Buffer | None = None
+    headers: tuple[tuple[str, Buffer], ...] = ()
+    event_time_ms: int | None = None
+    ttl_ms: int | None = None
+    kind: str = KIND_USER
+    write_pointer: int | None = None
+
+
+class RecordsRequest(NamedTuple):
+    """Body of publishing records; a write pointer of None publishes outside a transaction."""
+
+    write_pointer: int | None
+    records: Sequence[RecordIn]
+
+
+class RecordsPage(NamedTuple):
+    """Answer of reading records: go on from `next_id`, exclusive; `held_by` is the transaction that ended the page."""
+
+    records: Sequence[Record]
+    next_id: bytes | None = None
+    held_by: int | None = None
+
+
+class WorkPublish(Struct, frozen=True):
+    """Messages that a commit publishes to one topic."""
+
+    namespace: str
+    topic: str
+    messages: Sequence[Buffer]
+
+
+class WorkAcknowledge(Struct, frozen=True):
+    """What a commit acknowledges for one consumer group: single ids, and everything up to and including `up_to`."""
+
+    namespace: str
+    topic: str
+    group: str
+    ids: Sequence[Buffer] = ()
+    up_to: Buffer | None = None
+
+
+class WorkMarker(Struct, frozen=True):
+    """An in-band marker that a commit publishes; `kind` is one of MARKER_KINDS, `event_time_ms` is for watermarks."""
+
+    namespace: str
+    topic: str
+    task: str
+    task_count: int
+    kind: str
+    event_time_ms: int | None = None
+
+
+class Work(Struct, frozen=True):
+    """What is to happen when a transaction commits, or the whole of a one-shot transaction."""
+
+    publish: Sequence[WorkPublish] = ()
+    acknowledge: Sequence[WorkAcknowledge] = ()
+    markers: Sequence[WorkMarker] = ()
+
+
+def check_write_pointer(write_pointer: int | None) -> None:
+    """Refuse a write pointer that no transaction can have; whether it is still open is the coordinator's to say."""
+    if write_pointer is not None and not 1 <= write_pointer <= LONG_MAX:
+        raise MalformedBodyError(
+            f"write pointer {write_pointer} is outside 1 to {LONG_MAX}",
+            field="transactionWritePointer",
+            hint="Send the writePointer that begin answered, or null to publish outside a transaction.",
+        )
+
+
+def check_publish(request: PublishRequest) -> None:
+    """A publish has messages, or a write pointer whose stored payloads it publishes, or both."""
+    check_write_pointer(request.write_pointer)
+    if request.write_pointer is None and not request.messages:
+        raise MalformedBodyError(
+            "a publish needs messages or a transactionWritePointer, and has neither",
+            field="messages",
+            hint="Send at least one message, or the write pointer whose stored payloads are to be published.",
+        )
+
+
+def check_store(request: PublishRequest) -> None:
+    """A store has both: payloads, and the write pointer that will publish them."""
+    check_write_pointer(request.write_pointer)
+    if request.write_pointer is None:
+        raise MalformedBodyError(
+            "a store needs a transactionWritePointer",
+            field="transactionWritePointer",
+            hint="Begin a transaction and send its writePointer, or use publish.",
+        )
+    if not request.messages:
+        raise MalformedBodyError("a store needs at least one message", field="messages", hint="Send its payloads.")
+
+
+def check_publish_response(response: PublishResponse) -> None:
+    """The range is one that a publish can have answered: times of 0 or more, 16-bit sequences, start not after end."""
+    check_write_pointer(response.write_pointer)
+    check_long(response.start_ms, "startTimestamp", minimum=0)
+    check_long(response.end_ms, "endTimestamp", minimum=0)
+    check_long(response.start_sequence, "startSequenceId", minimum=0, maximum=SEQUENCE_MAX)
+    check_long(response.end_sequence, "endSequenceId", minimum=0, maximum=SEQUENCE_MAX)
+    if (response.start_ms, response.start_sequence) > (response.end_ms, response.end_sequence):
+        raise MalformedBodyError(
+            f"the range starts at {response.start_ms}:{response.start_sequence},"
+            f" after its end {response.end_ms}:{response.end_sequence}",
+            field="endTimestamp",
+            hint="Send the publish answer exactly as it was received.",
+        )
+
+
+def check_rollback(response: PublishResponse) -> None:
+    """A roll back names a range and the writer whose rows in it are undone."""
+    check_publish_response(response)
+    if response.write_pointer is None:
+        raise MalformedBodyError(
+            "a roll back needs the transactionWritePointer of the publish that it undoes",
+            field="transactionWritePointer",
+            hint="Only a transactional publish can be rolled back; send its answer exactly as it was received.",
+        )
+
+
+def check_consume(request: ConsumeRequest) -> None:
+    """A position is 20 bytes or a time of 0 or more; a limit is at least one message."""
+    start_from = request.start_from
+    if isinstance(start_from, int):
+        check_long(start_from, "startFrom", minimum=0)
+    elif start_from is not None:
+        check_message_id(start_from, "startFrom")
+    if request.limit is not None:
+        check_long(request.limit, "limit", minimum=1, maximum=INT_MAX)
+
+
+def check_message_id(message_id: Buffer, field: str) -> None:
+    """Any 20 bytes are a position; nothing else is."""
+    if len(message_id) != MESSAGE_ID_BYTES:
+        raise MalformedBodyError(
+            f"{field} is {len(message_id)} bytes; a message id has {MESSAGE_ID_BYTES}",
+            field=field,
+            hint="Send the id of a message exactly as a poll answered it.",
+        )
+
+
+def check_long(value: int, field: str, *, minimum: int, maximum: int = LONG_MAX) -> None:
+    """Refuse a number outside minimum to maximum, both inclusive."""
+    if not minimum <= value <= maximum:
+        shown = value if -LONG_MAX <= value <= LONG_MAX else "a number of more than 64 bits"
+        raise MalformedBodyError(f"{field} is {shown}; it must be {minimum} to {maximum}", field=field)
+
+
+def check_count(count: int, maximum: int, field: str) -> None:
+    """Refuse more items than a call may carry, before anything is allocated for them."""
+    if count > maximum:
+        raise TooLargeError(
+            f"{field} has {count} items; one call may carry {maximum}",
+            field=field,
+            hint=f"Split them over calls of at most {maximum}.",
+        )
+
+
+def check_record(record: RecordIn, field: str) -> None:
+    """A record's TTL lasts, and its headers have names. `field` says which record, such as records[3]."""
+    if record.ttl_ms is not None and not 1 <= record.ttl_ms <= LONG_MAX:
+        check_long(record.ttl_ms, f"{field}.ttlMs", minimum=1)
+    if record.event_time_ms is not None and not -LONG_MAX <= record.event_time_ms <= LONG_MAX:
+        check_long(record.event_time_ms, f"{field}.eventTimeMs", minimum=-LONG_MAX)  # one less is stored as "none"
+    if record.headers:
+        check_count(len(record.headers), RECORD_HEADERS_MAX, f"{field}.headers")
+        for name, _ in record.headers:
+            if not name:
+                raise MalformedBodyError("a header needs a name", field=f"{field}.headers")
+            if len(name.encode("utf-8", "surrogatepass")) > HEADER_NAME_BYTES_MAX:
+                raise TooLargeError(
+                    f"a header's name has over {HEADER_NAME_BYTES_MAX} bytes",
+                    field=f"{field}.headers",
+                    hint="Move it into the header's value.",
+                )
+
+
+def check_records(request: RecordsRequest) -> None:
+    """Publishing records needs at least one; a reference to stored payloads is published by the plain publish."""
+    check_write_pointer(request.write_pointer)
+    if not request.records:
+        raise MalformedBodyError("there are no records", field="records", hint="Send at least one record.")
+
+
+def check_work(work: Work) -> None:
+    """Every entry of a Work does something; names are checked later, where topics and groups are looked up."""
+    for index, publish in enumerate(work.publish):
+        if not publish.messages:
+            field = f"publish[{index}].messages"
+            raise MalformedBodyError(f"{field} is empty", field=field, hint="Leave the entry out, or add messages.")
+    for index, acknowledge in enumerate(work.acknowledge):
+        _check_acknowledge(acknowledge, f"acknowledge[{index}]")
+    for index, marker in enumerate(work.markers):
+        _check_marker(marker, f"markers[{index}]")
+
+
+def _check_acknowledge(acknowledge: WorkAcknowledge, field: str) -> None:
+    if not acknowledge.ids and acknowledge.up_to is None:
+        raise MalformedBodyError(f"{field} has neither ids nor upTo", field=f"{field}.ids", hint="Send one of them.")
+    for index, message_id in enumerate(acknowledge.ids):
+        if len(message_id) != MESSAGE_ID_BYTES:
+            check_message_id(message_id, f"{field}.ids[{index}]")
+    if acknowledge.up_to is not None:
+        check_message_id(acknowledge.up_to, f"{field}.upTo")
+
+
+def _check_marker(marker: WorkMarker, field: str) -> None:
+    if not marker.task:
+        raise MalformedBodyError(f"{field}.task is empty", field=f"{field}.task", hint="Name the producing task.")
+    check_long(marker.task_count, f"{field}.taskCount", minimum=1, maximum=INT_MAX)
+    if marker.kind not in MARKER_KINDS:
+        raise MalformedBodyError(
+            f"{field}.kind is none of {', '.join(MARKER_KINDS)}", field=f"{field}.kind", hint="Send one of those."
+        )
+    if (marker.event_time_ms is None) == (marker.kind == KIND_WATERMARK):
+        raise MalformedBodyError(
+            f"{field}: a watermark has an eventTimeMs, an end of stream has none", field=f"{field}.eventTimeMs"
+        )
+    if marker.event_time_ms is not None:
+        check_long(marker.event_time_ms, f"{field}.eventTimeMs", minimum=-LONG_MAX - 1)

@@ -1,0 +1,99 @@
+"""Running the command line in this process, as a shell would see it: exit code, standard output, standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from basalt.cli.main import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """`run("topic", "list", stdin=b"")`: with a configuration folder of its own and no BASALT variables."""
+    for name in [name for name in os.environ if name.startswith(("BASALT", "_BASALT"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def ran(*arguments: str, stdin: bytes = b"") -> Ran:
+        out, err = io.BytesIO(), io.BytesIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            patch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="utf-8", write_through=True))
+            patch.setattr(sys, "stderr", io.TextIOWrapper(err, encoding="utf-8", write_through=True))
+            code = main(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Collected later, the wrappers would close the buffers under our hands.
+            sys.stdout.detach()
+            sys.stderr.detach()
+        return Ran(code, out.getvalue(), err.getvalue().decode())
+
+    return ran
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A real server on a memory store, in a thread of this process; its topics are shared by all tests."""
+    import uvicorn
+
+    from basalt.http.app import build_app
+    from basalt.server import open_services
+    from basalt.settings import load_settings
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    started = threading.Event()
+    running: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server]] = []
+
+    async def serve() -> None:
+        services = await open_services(load_settings(["store.kind=memory"]), None)
+        await services.scheduler.start()
+        config = uvicorn.Config(build_app(services), lifespan="off", log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        running.append((asyncio.get_running_loop(), server))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        started.set()  # the socket listens already: who connects waits in its queue
+        await serving
+        await services.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(30)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    loop, server = running[0]
+    loop.call_soon_threadsafe(setattr, server, "should_exit", True)
+    thread.join(30)
+
+
+@pytest.fixture
+def cli(run: Run, server_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run`, against the server, in a namespace of this test's own."""
+    monkeypatch.setenv("BASALT_URL", server_url)
+    monkeypatch.setenv("BASALT_NAMESPACE", f"test-{secrets.token_hex(6)}")
+    return run

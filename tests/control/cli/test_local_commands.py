@@ -1,0 +1,129 @@
+"""Commands that need no server: config, init, profile, completion."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+import yaml
+
+
+def test_config_show_lists_every_setting_and_with_origin_where_it_came_from(run, monkeypatch, tmp_path):
+    file = tmp_path / "basalt.toml"
+    file.write_text('[store]\nkind = "memory"\n')
+    monkeypatch.setenv("BASALT__LOG__LEVEL", "debug")
+    ran = run("config", "show", "--origin", "--config", str(file), "--set", "store.sync=false", "-o", "json")
+    rows = {row["key"]: row for row in json.loads(ran.out)}
+    assert rows["store.kind"] == {"key": "store.kind", "value": "memory", "origin": f"file {file}"}
+    assert rows["log.level"]["origin"] == "environment BASALT__LOG__LEVEL"
+    assert rows["store.sync"]["origin"] == "--set"
+    assert rows["http.body_bytes_max"] == {"key": "http.body_bytes_max", "value": "10MiB", "origin": "default"}
+
+
+def test_config_show_changed_leaves_defaults_out(run):
+    ran = run("config", "show", "--changed", "--set", "store.kind=memory")
+    assert ran.out.splitlines() == ["KEY         VALUE", "store.kind  memory"]
+
+
+@pytest.mark.parametrize("name", ["BASALT_CONFIG", None])
+def test_config_check_tells_every_problem_on_a_line_of_its_own_with_exit_code_2(run, monkeypatch, tmp_path, name):
+    file = tmp_path / "basalt.toml"
+    file.write_text("[store]\nkind = 7\n[log]\nlevel = 1\n")
+    if name:
+        monkeypatch.setenv(name, str(file))
+        ran = run("config", "check")
+    else:
+        ran = run("config", "check", str(file))
+    assert ran.code == 2
+    assert [line.split(":")[1].strip() for line in ran.err.splitlines()] == ["setting store.kind", "setting log.level"]
+    assert ran.out == ""
+
+
+def test_config_check_of_a_good_file_is_0(run, tmp_path):
+    file = tmp_path / "basalt.toml"
+    file.write_text("")
+    assert run("config", "check", str(file)).code == 0
+
+
+def test_init_writes_a_file_that_check_accepts_and_does_not_replace_it_without_yes(run, tmp_path):
+    file = tmp_path / "basalt.toml"
+    assert run("init", str(file), "--dry-run").code == 0
+    assert not file.exists()
+    assert run("init", str(file)).code == 0
+    assert run("config", "check", str(file)).code == 0
+    file.write_text("mine")
+    again = run("init", str(file))
+    assert (again.code, file.read_text()) == (4, "mine")
+    assert "--yes" in again.err
+    assert run("init", str(file), "--yes").code == 0
+    assert "fetch_messages_max" in file.read_text()
+
+
+def test_the_first_profile_is_used_at_once_and_another_when_told(run, tmp_path):
+    assert run("profile", "add", "dev", "--url", "http://127.0.0.1:4780").code == 0
+    assert run("profile", "add", "prod", "--url", "https://basalt.example:443", "--namespace", "shop").code == 0
+    listed = json.loads(run("profile", "list", "-o", "json").out)
+    assert [(row["name"], row["used"]) for row in listed] == [("dev", True), ("prod", False)]
+    assert run("profile", "use", "prod", "--dry-run").code == 0
+    assert json.loads(run("profile", "list", "-o", "json").out) == listed
+    run("profile", "use", "prod")
+    assert [row["used"] for row in json.loads(run("profile", "list", "-o", "json").out)] == [False, True]
+    run("profile", "remove", "prod")
+    path = tmp_path / "config" / "basalt" / "profiles.toml"
+    assert tomllib.loads(path.read_text()) == {"profiles": {"dev": {"url": "http://127.0.0.1:4780"}}}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_profile_that_is_not_there_is_exit_code_3_and_names_those_that_are(run):
+    run("profile", "add", "dev", "--url", "http://127.0.0.1:4780")
+    for arguments in (
+        ("profile", "use", "prod"),
+        ("profile", "remove", "prod"),
+        ("topic", "list", "--profile", "prod"),
+    ):
+        ran = run(*arguments)
+        assert ran.code == 3
+        assert "there are: dev" in ran.err
+
+
+def test_a_broken_profiles_file_is_named(run, tmp_path):
+    path = tmp_path / "config" / "basalt" / "profiles.toml"
+    path.parent.mkdir(parents=True)
+    for content in (
+        "current = 5\n",
+        "[profiles.dev]\nurl = 3\n",
+        "[profiles.dev]\npassword = 'x'\n",
+        "profiles = 1\n",
+        "x =",
+    ):
+        path.write_text(content)
+        ran = run("profile", "list")
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert str(path) in ran.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(run, shell):
+    ran = run("completion", shell)
+    assert ran.code == 0
+    assert "_BASALT_COMPLETE" in ran.out
+
+
+def test_completion_answers_the_shell_without_loading_a_command(run, monkeypatch):
+    monkeypatch.setenv("_BASALT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "basalt pro")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert run().out == "plain,profile\n"
+
+
+def test_yaml_and_jsonl_say_the_same_as_json(run):
+    as_json = json.loads(run("config", "show", "-o", "json").out)
+    assert yaml.safe_load(run("config", "show", "-o", "yaml").out) == as_json
+    assert [json.loads(line) for line in run("config", "show", "-o", "jsonl").out.splitlines()] == as_json
+
+
+def test_the_output_option_may_stand_before_the_command_and_the_later_one_wins(run):
+    before = run("-o", "jsonl", "config", "show")
+    assert before.out == run("config", "show", "-o", "jsonl").out
+    assert run("-o", "json", "config", "show", "-o", "jsonl").out == before.out

@@ -1,0 +1,127 @@
+"""What the client's tests share: plans played against given results, and a server that answers by script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from basalt.client.calls import Call, Steps
+from basalt.client.connecting import async_client_of, client_of
+from basalt.client.http_transport import HttpTransport
+from basalt.client.retries import RetryPolicy
+from basalt.client.scopes import ClientScope, TopicScope
+from basalt.client.urls import parse_url
+from basalt.errors import BasaltError
+from basalt_engine.clock import SystemClock
+from tests.control.client.scripted import ScriptedServer
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def scope() -> ClientScope:
+    """A client's scope at a fixed time."""
+    return ClientScope("shop", lambda: NOW_MS)
+
+
+@pytest.fixture
+def topic_scope() -> TopicScope:
+    """The scope of one topic at a fixed time."""
+    return TopicScope("shop", "orders", lambda: NOW_MS)
+
+
+@dataclass
+class Played:
+    """The calls that a plan made, in order, and what came out of it: a result or an exception."""
+
+    calls: list[Call[Any]] = field(default_factory=list)
+    result: Any = None
+    raised: BaseException | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{call.method} {call.path}" for call in self.calls]
+
+
+@pytest.fixture
+def play() -> Callable[..., Played]:
+    """Run a plan; its calls get these results one by one (an exception is raised in the plan). Without results: None."""
+
+    def run(steps: Steps[Any], *results: object) -> Played:
+        played = Played()
+        left = list(results)
+        try:
+            call = next(steps)
+            while True:
+                played.calls.append(call)
+                result = left.pop(0) if left else None
+                call = steps.throw(result) if isinstance(result, BaseException) else steps.send(result)
+        except StopIteration as stop:
+            played.result = stop.value
+        except BasaltError as error:
+            played.raised = error
+        assert not left, f"the plan made {len(played.calls)} calls, and {len(left)} results are left"
+        return played
+
+    return run
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    """A server that answers by script."""
+    scripted = ScriptedServer()
+    yield scripted
+    scripted.close()
+
+
+@dataclass
+class Side:
+    """One of the two clients, used alike: `do(client.topic("a").poll())`."""
+
+    name: str
+    runner: asyncio.Runner
+    clients: list[Any] = field(default_factory=list)
+
+    def connect(
+        self, url: str, *, timeout_ms: int = 5_000, attempts_max: int = 4, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """A client that hardly pauses between attempts."""
+        retries = RetryPolicy(timeout_ms, attempts_max, backoff_ms_base=1, backoff_ms_max=2)
+        clock = SystemClock()
+        where = parse_url(url)
+        if self.name == "blocking":
+            transport = HttpTransport(where, headers=headers or {}, tls=None, monotonic_ms=clock.monotonic_ms)
+            return self.keep(client_of(transport, where.text, "shop", retries, clock))
+        from basalt.client.async_transport import AiohttpTransport
+
+        over = AiohttpTransport(where, headers=headers or {}, tls=None)
+        return self.keep(async_client_of(over, where.text, "shop", retries, clock))
+
+    def keep(self, client: Any) -> Any:
+        """Close this client at the end of the test."""
+        self.clients.append(client)
+        return client
+
+    def do(self, result: Any) -> Any:
+        """The result of a call of either client."""
+        if isinstance(result, Awaitable):
+            return self.runner.run(_awaited(result))
+        return result
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+@pytest.fixture(params=["blocking", "async"])
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    """Both clients, one after the other."""
+    with asyncio.Runner() as runner:
+        both = Side(request.param, runner)
+        yield both
+        for client in both.clients:
+            both.do(client.close())

@@ -1,0 +1,100 @@
+"""A server that answers by script: whole answers, broken ones, or none."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass
+class Seen:
+    """A request as the scripted server got it."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def answer(status: int = 200, body: bytes = b"", **headers: str) -> bytes:
+    """An answer with its length; header names are written with underscores."""
+    lines = [f"HTTP/1.1 {status} X", f"content-length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def problem(status: int, code: str, **fields: Any) -> bytes:
+    """An answer with a problem document."""
+    document = {"type": f"urn:basalt:error:{code}", "status": status, "code": code, "detail": f"it is {code}"} | fields
+    return answer(status, msgspec.json.encode(document), content_type="application/problem+json")
+
+
+CUT = b""  # close without a word
+
+
+class ScriptedServer:
+    """Reads a request, sends the next bytes of the script, and so on; after the script's end it repeats the last."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.script: list[bytes | None] = [answer()]
+        self.connections = 0
+        self.hold = threading.Event()  # a None in the script waits for it, and closes without an answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        """Close the listener and every connection."""
+        self.hold.set()
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connection)
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            while (request := _read_request(stream)) is not None:
+                reply = self.script[min(len(self.seen), len(self.script) - 1)]
+                self.seen.append(request)
+                if reply is None:
+                    self.hold.wait(10)
+                    return
+                if not reply:
+                    return
+                connection.sendall(reply)
+                if b"connection: close" in reply:
+                    return
+
+
+def _read_request(stream: Any) -> Seen | None:
+    try:
+        first = stream.readline().decode()
+    except OSError:
+        return None
+    if not first:
+        return None
+    method, target, _ = first.split(" ", 2)
+    headers: dict[str, str] = {}
+    while (line := stream.readline().decode().rstrip("\r\n")) != "":
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    return Seen(method, target, headers, stream.read(int(headers.get("content-length", "0"))))

@@ -1,0 +1,110 @@
+"""The two clients are the same tables of the same plans, and importing Basalt loads neither."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import basalt
+import basalt.aio
+from basalt.client import async_client, blocking_client
+from basalt.client.connecting import NAMESPACE_DEFAULT
+from basalt.client.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
+from basalt.errors import InputError
+
+PAIRS = [
+    (blocking_client.Client, async_client.AsyncClient),
+    (blocking_client.Topics, async_client.AsyncTopics),
+    (blocking_client.Topic, async_client.AsyncTopic),
+    (blocking_client.Transactions, async_client.AsyncTransactions),
+    (blocking_client.Transaction, async_client.AsyncTransaction),
+    (blocking_client.Admin, async_client.AsyncAdmin),
+]
+
+
+def methods(of: type) -> dict[str, inspect.Signature]:
+    """The public methods and their parameters."""
+    return {
+        name: inspect.signature(member).replace(return_annotation=inspect.Signature.empty)
+        for name, member in inspect.getmembers(of, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)
+def test_they_have_the_same_methods(blocking, asynchronous):
+    assert methods(blocking) == methods(asynchronous)
+
+
+@pytest.mark.parametrize("each", [kind for pair in PAIRS for kind in pair])
+def test_every_method_is_described(each):
+    described = {name: inspect.getdoc(getattr(each, name)) for name in methods(each)}
+    assert [name for name, text in described.items() if not text] == []
+
+
+def test_the_two_doors_take_the_same():
+    parameters = inspect.signature(basalt.connect).parameters
+    assert parameters == inspect.signature(basalt.aio.connect).parameters
+    # They are written out there, for importing Basalt must not load the client.
+    assert parameters["timeout_ms"].default == TIMEOUT_MS_DEFAULT
+    assert parameters["attempts_max"].default == ATTEMPTS_MAX
+    assert parameters["namespace"].default == NAMESPACE_DEFAULT
+
+
+def test_importing_basalt_loads_no_client():
+    code = (
+        "import sys, basalt; basalt.__version__; "
+        "print([name for name in sys.modules if name.startswith(('basalt.', 'msgspec', 'http.client', 'asyncio'))])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_blocking_client_loads_no_async_library():
+    code = (
+        "import sys, basalt; basalt.connect('http://localhost:1').close(); "
+        "print([name for name in sys.modules if name in ('aiohttp', 'asyncio', 'basalt.server', 'rocksdict')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_async_door_is_there_without_importing_it():
+    code = "import basalt; print(basalt.aio.connect.__module__)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "basalt.aio\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:4780",
+        "ftp://localhost",
+        "http://",
+        "http://localhost:99999",
+        "http://[::1",
+        "http://localhost?x=1",
+        "http://user:secret@localhost",
+        "http://local host",
+        "http://löcal",
+        "http://localhost\n",
+        "embedded:",
+    ],
+)
+@pytest.mark.parametrize("connect", [basalt.connect, basalt.aio.connect])
+def test_a_url_that_is_none_is_refused(connect, url):
+    with pytest.raises(InputError) as raised:
+        connect(url)
+    assert raised.value.field == "url"
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("arguments", [{"timeout_ms": 0}, {"attempts_max": 0}])
+def test_limits_that_allow_nothing_are_refused(arguments):
+    with pytest.raises(InputError) as raised:
+        basalt.connect("http://localhost", **arguments)
+    assert raised.value.field in arguments

@@ -1,0 +1,212 @@
+"""Richer records over HTTP: in JSON, JSON lines and Avro, and as plain messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from basalt.wire import records_avro
+from basalt.wire.bodies import RecordIn, RecordsRequest
+
+AVRO = "avro/binary"
+LINES = "application/x-ndjson"
+RICH = {
+    "payload": "paid",
+    "key": "7",
+    "headers": [{"name": "trace", "value": "t1"}],
+    "eventTimeMs": 1_699_999_999_000,
+    "ttlMs": 60_000,
+}
+
+
+def test_records_keep_all_that_was_said_of_them(client):
+    path = client.topic()
+    assert client.call("POST", f"{path}/records", {"records": [RICH, {"payloadBase64": "AP8="}]}).body == b""
+    page = client.call("GET", f"{path}/records").json()
+    first, second = page["records"]
+    assert {name: first[name] for name in RICH} == RICH
+    assert second["payloadBase64"] == "AP8="
+    assert (first["kind"], page["heldBy"]) == ("user", None)
+    assert page["next"] >= second["id"] > first["id"]
+
+
+def test_records_are_plain_messages_to_the_plain_calls_and_the_other_way_round(client):
+    path = client.topic()
+    client.call("POST", f"{path}/records", {"records": [RICH]})
+    client.publish(path, "plain")
+    assert client.payloads(path) == ["paid", "plain"]
+    assert [record["payload"] for record in client.call("GET", f"{path}/records").json()["records"]] == [
+        "paid",
+        "plain",
+    ]
+
+
+@pytest.mark.parametrize("content_type", [LINES, "application/jsonl", "Application/X-NDJSON; charset=utf-8"])
+def test_records_may_come_as_json_lines(client, content_type):
+    path = client.topic()
+    body = json.dumps(RICH).encode() + b'\n{"payload": "second"}\n'
+    assert client.call("POST", f"{path}/records", body, content_type).status == 200
+    assert client.payloads(path) == ["paid", "second"]
+
+
+def test_records_may_be_read_as_json_lines(client):
+    path = client.topic()
+    client.publish(path, "a", "b")
+    reply = client.call("GET", f"{path}/records", accept=LINES)
+    assert reply.header("content-type") == LINES
+    assert [json.loads(line)["payload"] for line in reply.body.splitlines()] == ["a", "b"]
+    assert reply.header("basalt-next")
+
+
+def test_records_travel_in_avro_both_ways(client):
+    path = client.topic()
+    body = records_avro.encode_records_request(
+        RecordsRequest(None, [RecordIn(b"\x00\xff", b"key", (("h", b"v"),), 5, 60_000)])
+    )
+    assert client.call("POST", f"{path}/records", body, AVRO).status == 200
+    reply = client.call("GET", f"{path}/records", accept=f"text/html, {AVRO};q=0.9, application/json;q=0.5")
+    assert reply.header("content-type") == AVRO
+    (record,) = records_avro.decode_records(reply.body)
+    assert (record.payload, record.key, record.headers, record.event_time_ms, record.ttl_ms) == (
+        b"\x00\xff",
+        b"key",
+        (("h", b"v"),),
+        5,
+        60_000,
+    )
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/html", "", ";;,", "application/*", "application/json;q=1"])
+def test_records_are_json_where_accept_names_nothing_better(client, accept):
+    reply = client.call("GET", f"{client.topic()}/records", accept=accept)
+    assert reply.json() == {"records": [], "next": None, "heldBy": None}
+
+
+def test_a_record_ends_with_its_own_ttl(client):
+    path = client.topic()
+    client.call("POST", f"{path}/records", {"records": [RICH, {"payload": "stays"}]})
+    client.clock.advance(60_000)
+    assert client.payloads(path) == ["stays"]
+
+
+def test_records_under_a_writer_answer_their_range_and_name_it(client):
+    path = client.topic()
+    begun = client.begin()
+    reply = client.call(
+        "POST", f"{path}/records", {"records": [RICH], "transactionWritePointer": begun["writePointer"]}
+    )
+    assert reply.json()["transactionWritePointer"] == {"long": begun["writePointer"]}
+    lines = client.call(
+        "POST", f"{path}/records?transactionWritePointer={begun['writePointer']}", b'{"payload": "two"}', LINES
+    )
+    assert lines.json()["transactionWritePointer"] == {"long": begun["writePointer"]}
+    page = client.call("GET", f"{path}/records").json()["records"]
+    assert [record["transactionWritePointer"] for record in page] == [begun["writePointer"]] * 2
+    page = client.call("GET", f"{path}/records?isolation=committed").json()
+    assert (page["records"], page["heldBy"]) == ([], begun["id"])
+
+
+def test_a_writer_is_named_in_one_place_only(client):
+    path = client.topic()
+    reply = client.call("POST", f"{path}/records?transactionWritePointer=5", {"records": [{"payload": "a"}]})
+    assert (reply.status, reply.json()["field"]) == (400, "transactionWritePointer")
+    assert client.payloads(path) == []
+
+
+def test_records_are_read_from_a_position_in_pages(client):
+    path = client.topic()
+    client.publish(path, "a", "b")
+    time_ms = client.clock.now_ms()
+    client.clock.advance(10)
+    client.publish(path, "c", "d")
+
+    def read(query):
+        reply = client.call("GET", f"{path}/records?{query}")
+        assert reply.status == 200, reply.body
+        return [record["payload"] for record in reply.json()["records"]], reply
+
+    assert read("from=start&limit=3")[0] == ["a", "b", "c"]
+    first = read("limit=1")[1].json()
+    assert read(f"from={first['next']}&inclusive=false&limit=2")[0] == ["b", "c"]
+    assert read(f"from={first['records'][0]['id']}")[0] == ["a", "b", "c", "d"]
+    assert read(f"from=@{time_ms}&inclusive=false")[0] == ["c", "d"]
+    assert read("from=-5ms")[0] == ["c", "d"]
+    assert read("from=now")[0] == ["c", "d"]
+    assert read("from=end")[0] == []
+    assert read("from=%2B1h")[0] == []
+
+
+def test_from_the_end_only_what_comes_later_is_read(client):
+    path = client.topic()
+    client.publish(path, "before")
+    at = client.call("GET", f"{path}/records?from=end").json()["next"]
+    client.publish(path, "after")
+    page = client.call("GET", f"{path}/records?from={at}&inclusive=false").json()
+    assert [record["payload"] for record in page["records"]] == ["after"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=",
+        "from=yesterday",
+        "from=1700000000000",
+        "from=@-5",
+        "from=-1",
+        "from=00",
+        "limit=0",
+        "limit=x",
+        "inclusive=yes",
+    ],
+)
+def test_a_position_that_is_none_is_refused(client, query):
+    reply = client.call("GET", f"{client.topic()}/records?{query}")
+    assert (reply.status, reply.json()["field"]) == (400, query.split("=")[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b'{"records": []}',
+        b'{"records": [{}]}',
+        b'{"records": [{"payload": 5}]}',
+        b'{"records": [{"payload": "a", "payloadBase64": "YQ=="}]}',
+        b'{"records": [{"payloadBase64": "%%"}]}',
+        b'{"records": [{"payload": "a", "ttlMs": 0}]}',
+        b'{"records": [{"payload": "a", "ttlMs": -1}]}',
+        b'{"records": [{"payload": "a", "headers": {"a": "b"}}]}',
+        b'{"records": [{"payload": "a", "headers": [{"value": "b"}]}]}',
+        b'{"records": [{"payload": "a", "id": "x"}]}',
+        b'{"records": [{"payload": "\\ud800"}]}',
+        b'{"payload": "a"}',
+    ],
+)
+def test_malformed_records_are_refused(client, body):
+    path = client.topic()
+    reply = client.call("POST", f"{path}/records", body, "application/json")
+    assert (reply.status, reply.code) == (400, "malformed_body"), reply.body
+    assert client.payloads(path) == []
+
+
+def test_one_bad_line_refuses_all_lines(client):
+    path = client.topic()
+    reply = client.call("POST", f"{path}/records", b'{"payload": "a"}\n{"payload"\n', LINES)
+    assert (reply.status, reply.code) == (400, "malformed_body")
+    assert client.payloads(path) == []
+
+
+def test_a_long_page_of_records_comes_in_parts(client):
+    path = client.topic()
+    client.publish(path, *[f"record {number}" for number in range(2_500)])
+    for accept in ("application/json", LINES, AVRO):
+        reply = client.call("GET", f"{path}/records", accept=accept)
+        assert len(reply.parts) > 2
+        if accept == AVRO:
+            assert len(records_avro.decode_records(reply.body)) == 2_500
+        elif accept == LINES:
+            assert len(reply.body.splitlines()) == 2_500
+        else:
+            assert [record["payload"] for record in reply.json()["records"]][-1] == "record 2499"

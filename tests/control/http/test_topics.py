@@ -1,0 +1,163 @@
+"""The calls on topics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+NAMESPACE = "/v1/namespaces/shop/topics"
+ORDERS = f"{NAMESPACE}/orders"
+
+
+def test_a_topic_is_created_with_defaults(client):
+    reply = client.call("PUT", ORDERS)
+    assert (reply.status, reply.json()["name"]) == (200, "orders")
+    assert reply.json()["properties"]["ttl"] == "604800"
+    assert reply.json()["properties"]["generation"] == "1"
+
+
+def test_properties_are_shown_as_text(client):
+    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing", "urgent": True})
+    shown = client.call("GET", ORDERS).json()["properties"]
+    assert {name: shown[name] for name in ("ttl", "owner", "urgent")} == {
+        "ttl": "60",
+        "owner": "billing",
+        "urgent": "true",
+    }
+
+
+def test_a_topic_is_a_flat_map_where_the_settings_say_so(connect, settings):
+    client = connect(replace(settings, http=replace(settings.http, flat_topics=True)))
+    client.call("PUT", ORDERS, {"ttl": 60})
+    shown = client.call("GET", ORDERS).json()
+    assert shown["ttl"] == "60"
+    assert "properties" not in shown
+
+
+def test_an_existing_topic_is_not_created_again(client):
+    client.call("PUT", ORDERS, {"ttl": 60})
+    reply = client.call("PUT", ORDERS, {"ttl": 70})
+    assert (reply.status, reply.code) == (409, "topic_exists")
+    assert client.call("GET", ORDERS).json()["properties"]["ttl"] == "60"
+
+
+def test_of_twelve_racing_creates_one_succeeds(client):
+    async def race():
+        return await asyncio.gather(*(client.ask("PUT", ORDERS, {"ttl": ttl}) for ttl in range(1, 13)))
+
+    replies = client.run(race())
+    assert sorted(reply.status for reply in replies) == [200] + [409] * 11
+    won = next(reply for reply in replies if reply.status == 200).json()
+    assert client.call("GET", ORDERS).json() == won
+
+
+def test_an_update_puts_back_to_default_what_it_leaves_out(client):
+    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing"})
+    reply = client.call("PUT", f"{ORDERS}/properties", {"onInvalid": "retain"})
+    shown = reply.json()["properties"]
+    assert (shown["ttl"], shown["onInvalid"], "owner" in shown) == ("604800", "retain", False)
+
+
+def test_properties_may_be_given_back_as_they_were_shown(client):
+    client.call("PUT", ORDERS, {"ttl": 60})
+    shown = client.call("GET", ORDERS).json()["properties"]
+    assert client.call("PUT", f"{ORDERS}/properties", shown).json()["properties"] == shown
+
+
+def test_topics_are_listed_by_namespace_in_order(client):
+    for name in ("orders", "Invoices", "a", "Z"):
+        client.topic(name)
+    client.topic("elsewhere", namespace="other")
+    assert client.call("GET", NAMESPACE).json() == ["Invoices", "Z", "a", "orders"]
+
+
+def test_a_namespace_without_topics_is_an_empty_list(client):
+    assert client.call("GET", NAMESPACE).json() == []
+
+
+def test_a_deleted_topic_is_gone_and_comes_back_empty_with_new_properties(client):
+    client.topic(ttl=60)
+    client.publish(ORDERS, "old")
+    assert client.call("DELETE", ORDERS).status == 200
+    assert client.call("GET", ORDERS).code == "topic_not_found"
+    assert client.poll(ORDERS).code == "topic_not_found"
+    assert client.call("DELETE", ORDERS).code == "topic_not_found"
+    shown = client.call("PUT", ORDERS, {"ttl": 70}).json()["properties"]
+    assert (shown["ttl"], shown["generation"]) == ("70", "2")
+    assert client.payloads(ORDERS) == []
+
+
+@pytest.mark.parametrize("target", [ORDERS, f"{ORDERS}/properties"])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"[]", "malformed_body"),
+        (b"null", "malformed_body"),
+        (b'"ttl"', "malformed_body"),
+        (b"7", "malformed_body"),
+        (b"{", "malformed_body"),
+        (b"{} {}", "malformed_body"),
+        (b"{'ttl': 1}", "malformed_body"),
+        (b"\xef\xbb\xbf{}", "malformed_body"),
+        (b'{"ttl": 1}\x00', "malformed_body"),
+        (b'{"ttl": "\xff"}', "malformed_body"),
+        (b'{"ttl": 1, "ttl": 2}', "malformed_body"),
+        (b'{"ttl": NaN}', "malformed_body"),
+        (b'{"a": ' + b"[" * 50_000, "malformed_body"),
+        (b'{"ttl": ' + b"9" * 5_000 + b"}", "malformed_body"),
+        (b'{"ttl": 0}', "invalid_property"),
+        (b'{"ttl": -1}', "invalid_property"),
+        (b'{"ttl": "soon"}', "invalid_property"),
+        (b'{"ttl": ""}', "invalid_property"),
+        (b'{"ttl": " 60"}', "invalid_property"),
+        (b'{"ttl": "6_0"}', "invalid_property"),
+        ('{"ttl": "٦٠"}'.encode(), "invalid_property"),
+        (b'{"ttl": 1.5}', "invalid_property"),
+        (b'{"ttl": 1e3}', "invalid_property"),
+        (b'{"ttl": true}', "invalid_property"),
+        (b'{"ttl": null}', "invalid_property"),
+        (b'{"ttl": [60]}', "invalid_property"),
+        (b'{"ttl": 99999999999999999999}', "invalid_property"),
+        (b'{"ttl": 3155760001}', "invalid_property"),
+        (b'{"spread": 0}', "invalid_property"),
+        (b'{"spread": 1000}', "invalid_property"),
+        (b'{"onInvalid": "DROP"}', "invalid_property"),
+        (b'{"generation": 7}', "invalid_property"),
+        (b'{"owner": {"name": "x"}}', "invalid_property"),
+        (b'{"owner": "a\\u0000b"}', "invalid_property"),
+        (b'{"owner": "\\ud800"}', "invalid_property"),
+        (b'{"": "x"}', "invalid_property"),
+        (b'{"a b": "x"}', "invalid_property"),
+        (b'{"\\u202e": "x"}', "invalid_property"),
+    ],
+)
+def test_bad_properties_are_refused_and_change_nothing(client, target, body, code):
+    if target != ORDERS:
+        client.topic(ttl=60)
+    before = client.call("GET", ORDERS).body if target != ORDERS else None
+    reply = client.call("PUT", target, body, "application/json")
+    assert (reply.status, reply.code) == (400, code), reply.body
+    if before is None:
+        assert client.call("GET", NAMESPACE).json() == []
+    else:
+        assert client.call("GET", ORDERS).body == before
+
+
+def test_properties_without_end_are_too_large(client):
+    body = json.dumps({f"p{index}": "x" * 4_000 for index in range(300)}).encode()
+    assert client.call("PUT", ORDERS, body, "application/json").code == "too_large"
+
+
+def test_properties_in_another_type_are_unsupported(client):
+    assert client.call("PUT", ORDERS, b"ttl=60", "application/x-www-form-urlencoded").code == "unsupported_media_type"
+    assert client.call("GET", NAMESPACE).json() == []
+
+
+def test_a_delete_takes_no_body(client):
+    path = client.topic()
+    reply = client.call("DELETE", path, b'{"force": true}', content_length="15")
+    assert (reply.status, reply.code) == (400, "malformed_body")
+    assert client.call("GET", path).status == 200

@@ -1,0 +1,26 @@
+"""The services under every combination that readers must not notice: batches atomic or not, tail cache or store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from basalt_engine.stores.memory import MemoryStore
+from tests.wiring import A, B, Wired
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["atomic-cached", "atomic-stored", "by-row-cached", "by-row-stored"])
+async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
+    """Two empty topics, orders and invoices."""
+    atomicity, caching = request.param.rsplit("-", 1)
+    wired = await Wired.start(MemoryStore(atomic=atomicity == "atomic"), cached=caching == "cached")
+    await wired.topics.create(A, {})
+    await wired.topics.create(B, {"spread": "3"})
+    yield wired
+    await wired.services.close()

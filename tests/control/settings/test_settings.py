@@ -1,0 +1,255 @@
+"""Settings: precedence, origins, and a clear refusal for everything that is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from basalt.errors import InvalidSettingError
+from basalt.settings import DayWindow, Settings, effective, load_settings, read_settings
+from basalt.settings.keys import keys
+from basalt.settings.reference import settings_file, settings_page
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+
+
+def written(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "basalt.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_without_any_source_every_setting_has_its_default():
+    settings = load_settings()
+    assert settings == Settings()
+    assert settings.store.kind == "rocks"
+    assert settings.messaging.fetch_messages_max == 10_000
+    assert settings.transactions.lifetime_ms_max == 90_000_000
+    assert settings.thrift.port is None
+    assert {row.origin for row in effective(settings)} == {"default"}
+
+
+def test_a_flag_goes_before_the_environment_the_environment_before_the_file(tmp_path):
+    file = written(tmp_path, '[store]\nkind = "memory"\nsync = false\n[log]\nlevel = "error"\nformat = "text"\n')
+    environment = {"BASALT__STORE__SYNC": "true", "BASALT__LOG__LEVEL": "warning", "HOME": "/root"}
+    settings = load_settings(["log.level=debug"], environment, file)
+    assert (settings.store.kind, settings.store.sync, settings.log.level, settings.log.format) == (
+        "memory",
+        True,
+        "debug",
+        "text",
+    )
+    shown = {row.key: (row.value, row.origin) for row in effective(settings)}
+    assert shown["store.kind"] == ("memory", f"file {file}")
+    assert shown["store.sync"] == ("true", "environment BASALT__STORE__SYNC")
+    assert shown["log.level"] == ("debug", "--set")
+    assert shown["http.flat_topics"] == ("false", "default")
+
+
+def test_a_job_name_with_a_dash_is_written_alike_in_flags_and_files_and_with_an_underscore_in_the_environment(tmp_path):
+    file = written(tmp_path, '[jobs.log-snapshot]\nwindow = "22:00-04:30"\n')
+    environment = {"BASALT__JOBS__LOG_SNAPSHOT__ENABLED": "false"}
+    job = load_settings(["jobs.log-snapshot.interval_ms=2h"], environment, file).jobs.by_name()["log-snapshot"]
+    assert (job.interval_ms, job.enabled, job.window) == (7_200_000, False, DayWindow(22 * 60, 4 * 60 + 30))
+
+
+def test_every_job_is_found_by_the_name_its_keys_have():
+    named = {name.split(".")[1] for name in keys() if name.startswith("jobs.")}
+    assert named == set(Settings().jobs.by_name())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1024", 1024), ("64KiB", 65_536), ("10 MiB", 10 * 2**20), ("1GiB", 2**30), ("2048B", 2048)],
+)
+def test_sizes_take_binary_units(text, value):
+    settings = load_settings([f"http.body_bytes_max={text}", "messaging.queue_bytes_max=16GiB"])
+    assert settings.http.body_bytes_max == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1500", 1500), ("900ms", 900), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000)]
+)
+def test_durations_take_units_of_time(text, value):
+    settings = load_settings([f"transactions.timeout_ms_max={text}", "transactions.timeout_ms_default=100"])
+    assert settings.transactions.timeout_ms_max == value
+
+
+def test_a_window_may_span_midnight():
+    late, noon = DayWindow(22 * 60, 2 * 60), DayWindow(11 * 60, 13 * 60)
+    hour = 3_600_000
+    assert [late.contains(h * hour) for h in (21, 22, 23, 24, 25, 26)] == [False, True, True, True, True, False]
+    assert [noon.contains(h * hour) for h in (10, 11, 12, 13, 36)] == [False, True, True, False, True]
+
+
+def test_a_value_may_be_kept_in_a_file_of_its_own_and_is_then_never_shown(tmp_path):
+    secret = tmp_path / "prefix"
+    secret.write_text("hush\n")
+    settings = load_settings([], {"BASALT__STORE__HBASE__PREFIX_FILE": str(secret)})
+    assert settings.store.hbase.prefix == "hush"
+    assert not [row for row in effective(settings) if "hush" in row.value + row.origin]
+    secret.write_text("hu sh")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings([], {"BASALT__STORE__HBASE__PREFIX_FILE": str(secret)})
+    assert "hu sh" not in str(caught.value)
+
+
+# flag, what the message must contain
+BAD_FLAGS = [
+    ("store.kind=", "store.kind"),
+    ("store.kind=rock", "not one of memory, rocks, hbase"),
+    ("store.kind=ROCKS", "not one of"),
+    ("store.knd=rocks", "no setting 'store.knd'"),
+    ("kind=rocks", "no setting 'kind'"),
+    ("store=rocks", "is a section"),
+    ("store.kind", "not KEY=VALUE"),
+    ("=rocks", "not KEY=VALUE"),
+    ("store.sync=yes", "neither true nor false"),
+    ("store.sync=1", "neither true nor false"),
+    ("store.sync=null", "neither true nor false"),
+    ("store.hbase.buckets=0", "out of range: 1 to 256"),
+    ("store.hbase.buckets=257", "out of range"),
+    ("store.hbase.buckets=1.5", "not a whole number"),
+    ("store.hbase.buckets=16MiB", "takes none"),
+    ("store.hbase.thrift=gateway", "host:port"),
+    ("store.hbase.thrift=gateway:0", "port"),
+    ("store.hbase.prefix=a b", "letters, digits"),
+    ("http.body_bytes_max=10MB", "did you mean 10MiB"),
+    ("http.body_bytes_max=10mib", "did you mean 10MiB"),
+    ("http.body_bytes_max=-1", "out of range"),
+    ("http.body_bytes_max=\uff11\uff10", "not a whole number"),
+    ("http.body_bytes_max=1e6", "'1e6' is not a whole number"),
+    ("http.body_bytes_max=99999999999999999999", "not a whole number"),
+    ("transactions.timeout_ms_default=30sec", "did you mean 30s"),
+    ("transactions.timeout_ms_default=0", "out of range"),
+    ("transactions.manager=tephra", "builtin, external"),
+    ("thrift.port=65536", "0 to 65535, off"),
+    ("thrift.port=none", "0 to 65535, off"),
+    ("jobs.log_snapshot.enabled=true", "no setting 'jobs.log_snapshot.enabled'"),
+    ("jobs.compact.interval_ms=1s", "no setting"),
+    ("jobs.stats.interval_ms=1x", "units are ms, s, m, h, d"),
+    ("jobs.stats.window=22:00", "HH:MM-HH:MM"),
+    ("jobs.stats.window=24:00-25:00", "no clock shows"),
+    ("jobs.stats.window=10:00-10:00", "is empty"),
+    ("log.level=trace", "debug, info, warning, error"),
+]
+
+
+@pytest.mark.parametrize(("flag", "expected"), BAD_FLAGS)
+def test_a_bad_flag_is_refused_with_key_value_reason_and_origin(flag, expected):
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings([flag])
+    assert expected in str(caught.value)
+    assert "--set" in str(caught.value)
+    assert caught.value.hint
+
+
+# file content, what the message must contain
+BAD_FILES = [
+    (b"[store]\nkind = 5\n", "'store.kind'"),
+    (b'[store]\nkind = ""\n', "store.kind"),
+    (b"[store]\nsync = 1\n", "neither true nor false (a number)"),
+    (b"[store]\nkind = [1]\n", "a list"),
+    (b"[store.kind]\nx = 1\n", "a table"),
+    (b"store = 3\n", "is a section"),
+    (b"[messaging]\nfetch_messages_max = true\n", "true or false, not a whole number"),
+    (b"[messaging]\nfetch_messages_max = 1.0\n", "a fraction"),
+    (b"[messaging]\nfetch_messages_max = 2026-01-01\n", "a date or time"),
+    (b"[messaging]\nfetch_messages_max = nan\n", "a fraction"),
+    (b"[messaging]\nfetch_messages_max = 0x" + b"f" * 5000 + b"\n", "out of range"),
+    (b"[messagin]\nfetch_messages_max = 1\n", "no setting 'messagin'"),
+    (b'[store]\nkind = "rocks"\nkind = "memory"\n', "set twice"),
+    (b"[store]\nsync = true\n[store]\nsync = false\n", "set twice"),
+    (b"[store\n", "is not TOML"),
+    (b"store: {kind: memory}\n", "is not TOML"),
+    (b"[store]\nkind = null\n", "is not TOML"),
+    (b"[store]\nkind = '\xff'\n", "not UTF-8: byte 0xff at offset 16"),
+    (b"\xff\xfe[\x00", "not UTF-8"),
+    (b"a = " + b"[" * 100_000, "Nested too deeply"),
+    (b"#" * (1024 * 1024 + 1), "longer than"),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), BAD_FILES)
+def test_a_bad_file_is_refused_with_its_name_and_the_reason(tmp_path, content, expected):
+    path = written(tmp_path, content)
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings([], {}, path)
+    assert expected.strip("'") in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path):
+    for path, reason in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(InvalidSettingError, match=reason):
+            load_settings([], {}, path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"BASALT__STORE__KND": "rocks"}, "BASALT__STORE__KIND"),
+        ({"BASALT__STORE__KIND": ""}, "from environment BASALT__STORE__KIND"),
+        ({"BASALT__store__kind": "rocks"}, "BASALT__STORE__KIND"),
+        ({"BASALT__STORE__KIND": "rocks", "BASALT__STORE__KIND_FILE": "/etc/hostname"}, "by both"),
+        ({"BASALT__STORE__KIND_FILE": "/nowhere/at/all"}, "No such file"),
+        ({"BASALT__STORE__KIND_FILE": "/"}, "Is a directory"),
+    ],
+)
+def test_a_bad_environment_variable_is_refused(environment, expected):
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings([], environment)
+    assert expected in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_key_given_twice_with_flags_is_refused():
+    with pytest.raises(InvalidSettingError, match="given twice"):
+        load_settings(["store.kind=memory", "store.kind=rocks"])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["transactions.timeout_ms_default=11m"],
+        ["transactions.timeout_ms_max=26h"],
+        ["transactions.long_timeout_ms=26h"],
+        ["http.body_bytes_max=65MiB"],
+        ["store.kind=hbase"],
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(flags):
+    with pytest.raises(InvalidSettingError):
+        load_settings(flags)
+
+
+def test_every_problem_is_collected_not_just_the_first(tmp_path):
+    file = written(tmp_path, "[store]\nkind = 1\nsync = 2\n")
+    found = read_settings(["log.level=x"], {"BASALT__A": "b"}, file).problems
+    assert [problem.field for problem in found] == ["store.kind", "store.sync", "BASALT__A", "log.level"]
+
+
+def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
+    text = settings_file()
+    assert tomllib.loads(text).keys() == {"store", "http", "messaging", "transactions", "thrift", "jobs", "log"}
+    assert load_settings([], {}, written(tmp_path, text)) == Settings()
+    uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
+    settings = load_settings([], {}, written(tmp_path, uncommented))
+    assert settings == Settings()
+    assert set(settings.origins) == set(keys())
+
+
+def test_the_reference_page_is_written_from_the_table_of_keys():
+    assert PAGE.read_text() == settings_page(), "run python -m basalt.settings.reference > docs/reference/settings.md"
+    for name, key in keys().items():
+        assert f"`{name}`" in PAGE.read_text()
+        assert key.kind.help
+        assert key.kind.read(key.kind.write(key.default)) == key.default
+
+
+def test_no_environment_name_stands_for_two_things():
+    names = [key.environment for key in keys().values()]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {f"{name}_FILE" for name in names}

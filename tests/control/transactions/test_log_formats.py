@@ -1,0 +1,331 @@
+"""Entries and snapshots of the log as bytes: vectors, round trips, and everything a strict reader refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt.transactions import edits
+from basalt.transactions.conflicts import CommittedSet
+from basalt.transactions.entry_format import decode_entry, encode_entry
+from basalt.transactions.fields import Reader, pointers_field, sealed, varint_field
+from basalt.transactions.image import Image
+from basalt.transactions.log import _part_key, entry_key
+from basalt.transactions.outcomes import Call, Outcome, Request
+from basalt.transactions.pointers import PointerSet
+from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.states import Join, Kind, Loss, State, Transaction
+from basalt_engine.errors import CorruptionError
+from basalt_engine.snapshot import InvalidList
+
+ROOT = Path(__file__).resolve().parents[3]
+VECTORS = {
+    name: (bytes.fromhex(data), json.loads(value))
+    for name, data, value in (
+        line.split("\t") for line in (ROOT / "tests/vectors/transaction-log.tsv").read_text().splitlines()
+    )
+}
+ENTRIES = [name for name in VECTORS if name.startswith("entry_")]
+SNAPSHOTS = [name for name in VECTORS if name.startswith("snapshot_")]
+
+pointers = st.integers(0, 2**63 - 1)
+times_ms = st.integers(-(2**63), 2**63 - 1)
+texts = st.text(max_size=8)
+request_ids = st.none() | st.text(min_size=1, max_size=8)
+joins = st.builds(Join, st.binary(max_size=8), st.integers(0, 2**31 - 1), times_ms)
+losses = st.builds(Loss, pointers, st.binary(max_size=8), texts)
+sets = st.frozensets(st.binary(max_size=5), max_size=5)
+sorted_pointers = st.frozensets(pointers, max_size=6).map(lambda found: tuple(sorted(found)))
+kinds = st.sampled_from(Kind)
+
+EDITS = (
+    st.builds(edits.Began, pointers, kinds, st.booleans(), times_ms, times_ms, texts, request_ids),
+    st.builds(edits.Checkpointed, pointers, pointers),
+    st.builds(edits.Joined, pointers, joins),
+    st.builds(edits.Changed, pointers, st.booleans(), sets),
+    st.builds(edits.Doomed, pointers, losses, request_ids, times_ms),
+    st.builds(edits.Committing, pointers, request_ids, times_ms),
+    st.builds(edits.Committed, pointers, times_ms, request_ids),
+    st.builds(edits.Aborting, pointers, st.booleans()),
+    st.builds(edits.Aborted, pointers, times_ms, st.booleans()),
+    st.builds(edits.Invalidated, sorted_pointers, times_ms, st.booleans()),
+    st.builds(edits.OneShot, pointers, times_ms, texts, request_ids),
+    st.builds(edits.Pruned, sorted_pointers),
+    st.builds(edits.Truncated, pointers),
+)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_reads_and_writes_as_its_vector(name, as_json):
+    data, value = VECTORS[name]
+    first_edit, group = decode_entry(data, name)
+    assert {"first_edit": first_edit, "edits": as_json(group)} == value
+    assert encode_entry(first_edit, group) == data
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_snapshot_reads_and_writes_as_its_vector(name, as_json):
+    data, value = VECTORS[name]
+    image = decode_snapshot(data, name)
+    assert as_json(image) == value
+    assert encode_snapshot(image) == data
+
+
+def test_row_keys_read_as_their_vectors():
+    for name, (key, value) in VECTORS.items():
+        if name.startswith("key_"):
+            made = _part_key(value["position"], value["part"]) if "part" in value else entry_key(value["position"])
+            assert made == key, name
+
+
+def test_keys_sort_by_entry_and_snapshots_after_all_entries():
+    keys = [entry_key(position) for position in (0, 1, 4_095, 4_096, 4_097, 1 << 40)]
+    keys += [_part_key(0, 0), _part_key(0, 1), _part_key(5, 0), _part_key(4_096, 0)]
+    assert keys == sorted(keys)
+
+
+def test_the_vectors_hold_every_edit():
+    kinds_of_edits = {edit["type"] for name in ENTRIES for edit in VECTORS[name][1]["edits"]}
+    assert kinds_of_edits == {edit.__name__ for edit in edits.Edit.__args__}
+
+
+def test_the_numbers_of_the_edits_are_those_of_the_page():
+    page = (ROOT / "docs/formats/transaction-log.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (\w+) \|", page, re.MULTILINE))
+    assert rows == {str(edit.number): edit.__name__ for edit in edits.Edit.__args__}
+
+
+@pytest.mark.parametrize("name", ["entry_began", "snapshot_new"])
+def test_the_worked_examples_of_the_page_are_the_vectors(name):
+    page = (ROOT / "docs/formats/transaction-log.md").read_text()
+    example = page.split(f"Vector `{name}`", 1)[1].split("\n\n")[1]
+    columns = [re.split(r" {4,}", line.strip())[0] for line in example.splitlines()]
+    assert bytes.fromhex("".join(columns)) == VECTORS[name][0]
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(st.one_of(EDITS), max_size=4))
+def test_every_entry_reads_back_as_it_was_written(first_edit, group):
+    assert decode_entry(encode_entry(first_edit, group), "row") == (first_edit, tuple(group))
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS])
+def test_every_cut_is_refused(name):
+    data = VECTORS[name][0]
+    decode = decode_entry if name in ENTRIES else decode_snapshot
+    for length in range(len(data)):
+        with pytest.raises(CorruptionError, match=r"row 17 .* at offset \d+"):
+            decode(data[:length], "row 17")
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS])
+def test_every_flipped_bit_is_refused(name):
+    data = VECTORS[name][0]
+    decode = decode_entry if name in ENTRIES else decode_snapshot
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError, match=r"row 17 .* at offset \d+"):
+            decode(bytes(flipped), "row 17")
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS])
+def test_bytes_that_only_have_a_fitting_crc_are_refused_or_mean_what_they_say(name):
+    """A reader that trusts nothing but the CRC: each byte changed, each cut, all resealed."""
+    body = VECTORS[name][0][:-4]
+    decode, encode = (decode_entry, _encode_entry) if name in ENTRIES else (decode_snapshot, encode_snapshot)
+    changed = [body[:length] for length in range(1, len(body))]
+    changed += [
+        body[:at] + bytes([body[at] ^ flip]) + body[at + 1 :] for at in range(1, len(body)) for flip in (1, 128)
+    ]
+    changed.append(body + b"\0")
+    for data in map(sealed, changed):
+        try:
+            read = decode(data, "row 17")
+        except CorruptionError as error:
+            assert "row 17" in str(error)
+        else:
+            assert encode(read) == data, "what is accepted has one encoding"
+
+
+def _encode_entry(read: tuple) -> bytes:
+    return encode_entry(*read)
+
+
+@pytest.mark.parametrize(("decode", "name"), [(decode_entry, "entry_began"), (decode_snapshot, "snapshot_new")])
+def test_a_newer_format_is_told_apart_from_damage(decode, name):
+    body = VECTORS[name][0][:-4]
+    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 2 .* start that version again"):
+        decode(sealed(b"\x02" + body[1:] + b"whatever"), "row 17")
+    with pytest.raises(CorruptionError, match="format version 0 at offset 0, which never was"):
+        decode(sealed(b"\x00" + body[1:]), "row 17")
+
+
+def edit_entry(number: int, body: bytes) -> bytes:
+    head = b"\x01" + (0).to_bytes(8, "big") + (1).to_bytes(4, "big")
+    return sealed(head + bytes([number]) + len(body).to_bytes(4, "big") + body)
+
+
+ID = (17).to_bytes(8, "big")
+BAD_EDITS = {
+    "an edit number that never was": (0, ID),
+    "an edit number of tomorrow": (14, ID),
+    "a negative id": (13, b"\xff" * 8),
+    "a kind of 0": (1, ID + b"\x00\x00" + bytes(16) + bytes(4)),
+    "a kind of 3": (1, ID + b"\x03\x00" + bytes(16) + bytes(4)),
+    "a flag of 2": (8, ID + b"\x02"),
+    "a set out of order": (4, ID + b"\0" + b"\0\0\0\2" + b"\0\0\0\1b" + b"\0\0\0\1a"),
+    "a set with an item twice": (4, ID + b"\0" + b"\0\0\0\2" + b"\0\0\0\1a" + b"\0\0\0\1a"),
+    "a set of four billion": (4, ID + b"\0" + b"\xff\xff\xff\xff"),
+    "text that is not UTF-8": (7, ID + bytes(8) + b"\0\1\xff"),
+    "ids that do not ascend": (10, bytes(9) + b"\0\0\0\2" + ID + ID),
+    "four billion ids": (12, b"\xff\xff\xff\xff" + ID),
+    "a byte too many": (13, ID + b"\0"),
+    "a byte too few": (13, ID[:-1]),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD_EDITS))
+def test_an_edit_that_could_not_have_been_written_is_refused(case):
+    with pytest.raises(CorruptionError, match=r"row 17 is damaged: .* at offset \d+; restore"):
+        decode_entry(edit_entry(*BAD_EDITS[case]), "row 17")
+
+
+def test_a_count_of_edits_beyond_the_entry_is_refused_before_it_is_believed():
+    with pytest.raises(CorruptionError, match="4294967295 edits"):
+        decode_entry(sealed(b"\x01" + bytes(8) + b"\xff\xff\xff\xff"), "row 17")
+
+
+@pytest.mark.parametrize("data", [b"\x80\x00", b"\x80" * 9 + b"\x01", b"\xff" * 8, b""])
+def test_a_varint_has_one_encoding_and_63_bits(data):
+    with pytest.raises(CorruptionError):
+        Reader(data, "row").varint()
+
+
+@given(pointers)
+def test_a_varint_reads_back(value):
+    reader = Reader(varint_field(value), "row")
+    assert reader.varint() == value
+    reader.end()
+
+
+@given(sorted_pointers)
+def test_a_list_of_pointers_reads_back(found):
+    reader = Reader(pointers_field(found), "row")
+    assert reader.pointers() == found
+    reader.end()
+
+
+def test_a_list_whose_numbers_pass_63_bits_is_refused():
+    data = varint_field(2) + varint_field(2**63 - 1) + varint_field(1)
+    with pytest.raises(CorruptionError, match="beyond 63 bits"):
+        Reader(data, "row").pointers()
+
+
+@st.composite
+def images(draw: st.DrawFn) -> Image:
+    ids = draw(st.lists(st.integers(1, 2**62), unique=True, max_size=5).map(sorted))
+    invalids = [InvalidList(draw(sorted_pointers), draw(st.integers(0, 9))) for _ in range(2)]
+    concurrents = [PointerSet.of(draw(sorted_pointers)) for _ in range(2)]
+    transactions = tuple(
+        Transaction(
+            id=key,
+            kind=draw(kinds),
+            state=draw(st.sampled_from([State.OPEN, State.COMMITTING, State.ABORTING])),
+            read_pointer=draw(pointers),
+            first_short=draw(pointers),
+            began_ms=draw(times_ms),
+            deadline_ms=draw(times_ms),
+            owner=draw(texts),
+            request_id=draw(request_ids),
+            outside=draw(st.booleans()),
+            timed_out=draw(st.booleans()),
+            was_invalid=draw(st.booleans()),
+            checkpoints=tuple(sorted({key + step for step in draw(st.lists(st.integers(1, 99), max_size=3))})),
+            concurrent=draw(st.sampled_from(concurrents)),
+            invalid=draw(st.sampled_from(invalids)),
+            topics=tuple(draw(st.lists(joins, max_size=2))),
+            changes=draw(st.none() | sets),
+            doomed=draw(st.none() | losses),
+        )
+        for key in ids
+    )
+    seen_from = draw(st.lists(pointers, max_size=3).map(sorted))
+    committed = tuple(CommittedSet(draw(pointers), draw(texts), key, draw(sets)) for key in seen_from)
+    outcome = st.builds(
+        lambda key, step, state, kind, owner, at_ms, late, hidden, topics: Outcome(
+            key,
+            key + step,
+            state,
+            kind,
+            owner,
+            at_ms,
+            late,
+            hidden if state is State.INVALID else (),
+            tuple(topics) if state is State.INVALID else (),
+        ),
+        st.integers(0, 2**62),
+        st.integers(0, 2**62),
+        st.sampled_from(State),
+        kinds,
+        texts,
+        times_ms,
+        st.booleans(),
+        sorted_pointers,
+        st.lists(joins, max_size=2),
+    )
+    request = st.builds(Request, texts, st.sampled_from(Call), pointers, times_ms)
+    return Image(
+        edits_applied=draw(pointers),
+        last_pointer=draw(pointers),
+        read_pointer=draw(pointers),
+        invalid=invalids[0],
+        invalid_version=invalids[0].version,
+        transactions=transactions,
+        committed=committed,
+        outcomes=tuple(draw(st.lists(outcome, max_size=3, unique_by=lambda one: one.id))),
+        requests=tuple(draw(st.lists(request, max_size=3, unique_by=lambda one: one.id))),
+    )
+
+
+@settings(deadline=None)
+@given(images())
+def test_every_snapshot_reads_back_as_it_was_written(image: Image):
+    data = encode_snapshot(image)
+    read = decode_snapshot(data, "row")
+    assert read == image
+    assert [one.invalid.version for one in read.transactions] == [one.invalid.version for one in image.transactions]
+    assert encode_snapshot(read) == data
+
+
+def test_transactions_that_began_together_share_their_lists_again_once_they_are_read(scene):
+    scene.invalidate(scene.begin())
+    for _ in range(300):
+        scene.begin()
+    read = decode_snapshot(encode_snapshot(scene.state.image()), "row").transactions
+    assert len({id(one.invalid) for one in read}) == 1
+    chunks = {id(chunk) for one in read[-100:] for chunk in one.concurrent._chunks}
+    assert len(chunks) < 200
+
+
+BAD_IMAGES = {
+    "transactions out of order": lambda image: (image.transactions[1], image.transactions[0], *image.transactions[2:]),
+    "a transaction twice": lambda image: (image.transactions[0], *image.transactions),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD_IMAGES))
+def test_a_snapshot_of_a_state_that_cannot_be_is_refused(case):
+    image = decode_snapshot(VECTORS["snapshot_of_everything"][0], "row")
+    fields = {name: getattr(image, name) for name in image.__struct_fields__}
+    bad = Image(**{**fields, "transactions": BAD_IMAGES[case](image)})
+    with pytest.raises(CorruptionError, match="out of order"):
+        decode_snapshot(encode_snapshot(bad), "row")
+    for twice in ("outcomes", "requests"):
+        bad = Image(**{**fields, twice: getattr(image, twice) * 2})
+        with pytest.raises(CorruptionError, match="twice"):
+            decode_snapshot(encode_snapshot(bad), "row")

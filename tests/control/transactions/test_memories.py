@@ -1,0 +1,84 @@
+"""The deadline heap against a plain dict, and what the memories of outcomes and requests forget."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basalt.transactions.deadlines import STALE_MAX, Deadlines
+from basalt.transactions.outcomes import Call, Memory, Request
+
+
+def request(name: str, at_ms: int, key: int = 1) -> Request:
+    return Request(name, Call.BEGIN, key, at_ms)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 9)), max_size=60), st.integers(-1, 10))
+def test_exactly_the_open_transactions_past_their_deadline_are_due(steps: list[tuple[bool, int, int]], now_ms: int):
+    deadlines, expected, used = Deadlines(), {}, set()
+    for add, key, deadline_ms in steps:
+        if add and key not in used:
+            deadlines.add(key, deadline_ms)
+            expected[key] = deadline_ms
+            used.add(key)
+        elif not add:
+            deadlines.remove(key)
+            expected.pop(key, None)
+    assert deadlines.next_ms() == min(expected.values(), default=None)
+    due = sorted((deadline_ms, key) for key, deadline_ms in expected.items() if deadline_ms <= now_ms)
+    assert deadlines.due(now_ms) == [key for _, key in due]
+    assert deadlines.due(now_ms) == [key for _, key in due], "asking changes nothing"
+
+
+def test_ended_transactions_do_not_pile_up_behind_an_old_one():
+    deadlines = Deadlines()
+    deadlines.add(0, 1)
+    for key in range(1, 10 * STALE_MAX):
+        deadlines.add(key, 1_000)
+        deadlines.remove(key)
+    assert len(deadlines._heap) <= STALE_MAX + 3
+    assert deadlines.due(1_000) == [0]
+
+
+def test_a_memory_forgets_the_oldest_beyond_its_count():
+    memory: Memory[Request] = Memory(2, 1_000)
+    for number in range(5):
+        memory.put(request(f"r{number}", number))
+    assert [entry.id for entry in memory.entries()] == ["r3", "r4"]
+    assert memory.get("r2") is None
+    assert len(memory) == 2
+
+
+def test_a_memory_forgets_what_is_too_old_when_something_newer_comes():
+    memory: Memory[Request] = Memory(100, 1_000)
+    memory.put(request("old", 0))
+    memory.put(request("edge", 500))
+    memory.put(request("new", 1_500))
+    assert [entry.id for entry in memory.entries()] == ["edge", "new"]
+
+
+def test_a_clock_step_back_makes_a_memory_forget_nothing():
+    memory: Memory[Request] = Memory(100, 1_000)
+    memory.put(request("before", 1_000_000))
+    memory.put(request("after", 5))
+    assert len(memory) == 2
+
+
+def test_an_entry_that_changes_keeps_its_place():
+    memory: Memory[Request] = Memory(2, 1_000)
+    memory.put(request("a", 1))
+    memory.put(request("b", 2))
+    memory.put(request("a", 3, key=9))
+    assert [(entry.id, entry.transaction_id) for entry in memory.entries()] == [("a", 9), ("b", 1)]
+    memory.put(request("c", 4))
+    assert [entry.id for entry in memory.entries()] == ["b", "c"]
+
+
+def test_a_memory_that_is_made_of_entries_goes_on_like_the_one_they_are_from():
+    memory: Memory[Request] = Memory(3, 1_000)
+    for number in range(5):
+        memory.put(request(f"r{number}", number))
+    again: Memory[Request] = Memory(3, 1_000, memory.entries())
+    memory.put(request("next", 9))
+    again.put(request("next", 9))
+    assert again.entries() == memory.entries()

@@ -1,0 +1,154 @@
+"""The bodies in Avro's JSON encoding: round trips, tagged and untagged unions, and what may be left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basalt.wire import avro, json_bodies
+from basalt.wire.bodies import (
+    ConsumeRequest,
+    Message,
+    PublishRequest,
+    PublishResponse,
+    Work,
+    WorkAcknowledge,
+    WorkMarker,
+    WorkPublish,
+)
+
+PAYLOADS = st.binary(max_size=40)
+IDS = st.binary(min_size=20, max_size=20)
+WRITE_POINTERS = st.none() | st.integers(1, 2**63 - 1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+VALUES = [
+    (
+        "publish_request",
+        st.builds(PublishRequest, WRITE_POINTERS, st.lists(PAYLOADS, min_size=1, max_size=8)),
+    ),
+    (
+        "publish_response",
+        st.builds(PublishResponse, WRITE_POINTERS, st.integers(0, 9), st.integers(0, 65_535), st.just(10), st.just(7)),
+    ),
+    (
+        "consume_request",
+        st.builds(
+            ConsumeRequest,
+            st.none() | IDS | st.integers(0, 2**63 - 1),
+            st.booleans(),
+            st.none() | st.integers(1, 2**31 - 1),
+            st.none() | PAYLOADS,
+        ),
+    ),
+    ("messages", st.lists(st.builds(Message, IDS, PAYLOADS), max_size=8)),
+    (
+        "work",
+        st.builds(
+            Work,
+            st.lists(st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=3)), max_size=3),
+            st.lists(st.builds(WorkAcknowledge, TEXTS, TEXTS, TEXTS, st.lists(IDS, max_size=3), IDS), max_size=3),
+            st.lists(
+                st.builds(
+                    WorkMarker,
+                    TEXTS,
+                    TEXTS,
+                    TEXTS.filter(bool),
+                    st.integers(1, 9),
+                    st.just("watermark"),
+                    st.integers(-9, 9),
+                ),
+                max_size=3,
+            ),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), VALUES, ids=[name for name, _ in VALUES])
+@given(data=st.data())
+def test_what_is_written_reads_back_and_says_the_same_as_avro(
+    name: str, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    value = data.draw(values)
+    body = getattr(json_bodies, f"encode_{name}")(value)
+    from_json = getattr(json_bodies, f"decode_{name}")(body)
+    from_avro = getattr(avro, f"decode_{name}")(getattr(avro, f"encode_{name}")(value))
+    assert from_json == value
+    assert from_json == from_avro
+
+
+def test_bytes_are_code_points_and_unions_are_tagged() -> None:
+    body = json.loads(json_bodies.encode_publish_request(PublishRequest(5, ["é".encode(), b"\x00\xff"])))
+    assert body == {"transactionWritePointer": {"long": 5}, "messages": ["\u00c3\u00a9", "\x00\u00ff"]}
+    body = json.loads(json_bodies.encode_consume_request(ConsumeRequest(b"i" * 20, False, 3, b"t")))
+    assert body == {
+        "startFrom": {"bytes": "i" * 20},
+        "inclusive": False,
+        "limit": {"int": 3},
+        "transaction": {"bytes": "t"},
+    }
+    body = json.loads(json_bodies.encode_consume_request(ConsumeRequest(start_from=7)))
+    assert body == {"startFrom": {"long": 7}, "inclusive": True, "limit": None, "transaction": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", ConsumeRequest()),
+        ('{"startFrom": null, "limit": null, "transaction": null}', ConsumeRequest()),
+        ('{"startFrom": 7}', ConsumeRequest(start_from=7)),
+        ('{"startFrom": {"long": 7}}', ConsumeRequest(start_from=7)),
+        ('{"startFrom": "iiiiiiiiiiiiiiiiiiii"}', ConsumeRequest(start_from=b"i" * 20)),
+        ('{"startFrom": {"bytes": "iiiiiiiiiiiiiiiiiii\\u00ff"}}', ConsumeRequest(start_from=b"i" * 19 + b"\xff")),
+        ('{"limit": 3, "inclusive": false}', ConsumeRequest(limit=3, inclusive=False)),
+        ('{"limit": {"int": 3}}', ConsumeRequest(limit=3)),
+        ('{"transaction": "\u00ff"}', ConsumeRequest(transaction=b"\xff")),
+        ('{"transaction": {"bytes": ""}}', ConsumeRequest(transaction=b"")),
+        ('\n { "limit" : 3 }\r\n\t', ConsumeRequest(limit=3)),
+    ],
+)
+def test_a_poll_may_be_written_by_hand(text: str, expected: ConsumeRequest) -> None:
+    assert json_bodies.decode_consume_request(text.encode()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"messages": ["a"]}', PublishRequest(None, [b"a"])),
+        ('{"messages": [""], "transactionWritePointer": null}', PublishRequest(None, [b""])),
+        ('{"transactionWritePointer": 5}', PublishRequest(5, [])),
+        ('{"transactionWritePointer": {"long": 5}, "messages": []}', PublishRequest(5, [])),
+    ],
+)
+def test_a_publish_may_be_written_by_hand(text: str, expected: PublishRequest) -> None:
+    assert json_bodies.decode_publish_request(text.encode()) == expected
+
+
+def test_absent_parts_of_a_work_are_empty() -> None:
+    assert json_bodies.decode_work(b"{}") == Work([], [], [])
+    entry = b'{"acknowledge": [{"namespace": "n", "topic": "t", "group": "g", "upTo": "iiiiiiiiiiiiiiiiiiii"}]}'
+    assert json_bodies.decode_work(entry) == Work([], [WorkAcknowledge("n", "t", "g", [], b"i" * 20)], [])
+
+
+def test_blocks_of_messages_are_joined_by_commas() -> None:
+    blocks = [
+        json_bodies.encode_messages_block([b"i" * 20], [b"a"]),
+        json_bodies.encode_messages_block([b"j" * 20, b"k" * 20], [memoryview(b"\xff"), b""]),
+    ]
+    body = json_bodies.START_OF_MESSAGES + b",".join(blocks) + json_bodies.END_OF_MESSAGES
+    assert json_bodies.decode_messages(body) == [
+        Message(b"i" * 20, b"a"),
+        Message(b"j" * 20, b"\xff"),
+        Message(b"k" * 20, b""),
+    ]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_body_may_be_any_buffer(kind: Callable[[bytes], Any]) -> None:
+    assert json_bodies.decode_publish_request(kind(b'{"messages": ["a"]}')) == PublishRequest(None, [b"a"])
