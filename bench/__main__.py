@@ -1,0 +1,57 @@
+"""`make bench`: run the measurements named, or all; print JSON lines, then a table.
+
+python -m bench [--quick] [--json FILE] [NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import publishing, reading, transacting
+from bench.figures import Figure, table
+
+MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
+    "batches": publishing.batches,
+    "singles": publishing.singles,
+    "poll": reading.poll,
+    "delivery": reading.delivery,
+    "one-shots": transacting.one_shots,
+    "transactions": transacting.batches,
+    "memory": publishing.memory,
+    "topics": publishing.topics,
+    "invalid": publishing.invalid,
+    "start": publishing.start,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(MEASUREMENTS)}")
+    parser.add_argument("--quick", action="store_true", help="smaller runs, to see that all work")
+    parser.add_argument("--json", type=Path, help="also write the JSON lines to this file")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in MEASUREMENTS]
+    if unknown:
+        parser.error(f"no measurement is called {unknown[0]}; there are {', '.join(MEASUREMENTS)}")
+    figures: list[Figure] = []
+    for name in arguments.names or MEASUREMENTS:
+        folder = Path(tempfile.mkdtemp(prefix="basalt-bench-"))
+        try:
+            for figure in MEASUREMENTS[name](folder, arguments.quick):
+                print(figure.json_line(), flush=True)
+                figures.append(figure)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    if arguments.json is not None:
+        arguments.json.write_text("".join(f"{figure.json_line()}\n" for figure in figures))
+    print("\n" + table(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

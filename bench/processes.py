@@ -1,0 +1,71 @@
+"""Servers under test: Basalt itself, and the same HTTP stack with nothing behind it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+READY_S = 60
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A server that listens on 127.0.0.1."""
+
+    port: int
+    pid: int
+    start_s: float  # from exec to ready
+
+    def cpu_s(self) -> float:
+        """Processor seconds that it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def rss_mib(self) -> float:
+        """Resident memory that is its own (mapped files are the page cache's)."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) / 1_024
+        raise RuntimeError(f"process {self.pid} has no RssAnon")
+
+
+@contextmanager
+def basalt(data: Path, *settings: str) -> Iterator[Process]:
+    """`basalt serve` on a data directory, with synced writes."""
+    arguments = ["-m", "basalt.cli.main", "serve", "--data", str(data), "--port", "0", "--set", "log.level=warning"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    with _started(arguments) as process:
+        yield process
+
+
+@contextmanager
+def trivial() -> Iterator[Process]:
+    """uvicorn with the same loop and parser, and an application that reads the body and answers 200."""
+    with _started(["-m", "bench.trivial_server"]) as process:
+        yield process
+
+
+@contextmanager
+def _started(arguments: list[str]) -> Iterator[Process]:
+    with tempfile.TemporaryDirectory() as folder:
+        port_file = Path(folder) / "port"
+        began = time.monotonic()
+        child = subprocess.Popen([sys.executable, *arguments, "--port-file", str(port_file)])
+        try:
+            while not port_file.exists():
+                if child.poll() is not None or time.monotonic() - began > READY_S:
+                    raise RuntimeError(f"{' '.join(arguments)} did not start (exit status {child.poll()})")
+                time.sleep(0.005)
+            yield Process(int(port_file.read_text()), child.pid, time.monotonic() - began)
+        finally:
+            child.terminate()
+            child.wait(20)

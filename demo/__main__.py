@@ -1,0 +1,85 @@
+"""`make demo`: starts a server, publishes an access log in transactions through two SIGKILLs, reads it back, and checks."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import basalt
+from demo.own_log import access_lines, make_requests
+from demo.pages import print_next_steps, print_views
+from demo.producer import ABORTED_MARK, read_lines
+from demo.report import Views, differences
+from demo.server_process import ServerProcess
+from demo.story import Story
+
+
+def main() -> int:
+    """Run the demo; 1 when anything that was read is not what was published."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("log", nargs="?", type=Path, help="an access log; without one, the demo server's own requests")
+    parser.add_argument("--folder", type=Path, help="an empty folder to work in; without one, a new temporary folder")
+    arguments = parser.parse_args()
+    if arguments.log is not None and not arguments.log.is_file():
+        parser.error(f"{arguments.log} is not a file")
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="basalt-demo-"))
+    server = ServerProcess(folder)
+    try:
+        server.start()
+        return run(server, arguments.log)
+    except BaseException:
+        if arguments.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        server.stop()
+
+
+def run(server: ServerProcess, log: Path | None) -> int:
+    """Publish, kill, read and check on this server; the exit code."""
+    if log is None:
+        print(f"No LOG given: sending the server {make_requests(server.url):,} requests for a log of real lines")
+        lines = access_lines(server.log)
+    else:
+        lines = log.read_bytes().splitlines()
+    if not lines:
+        print(f"{log} is empty: there is nothing to publish", file=sys.stderr)
+        return 1
+    print(f"Publishing {len(lines):,} lines of {log.name if log else 'that log'} in transactions, some of them aborted")
+    story = Story(server, lines, print)
+    story.play()
+
+    began = time.monotonic()
+    with basalt.connect(server.url) as client:
+        read = read_lines(client)
+    reading_s = time.monotonic() - began
+
+    seen, counted = Views.of(read), Views.of(lines)
+    print_views(seen)
+    wrong = differences(lines, read, [ABORTED_MARK])
+    if seen != counted and not wrong:
+        wrong = ["the table differs from a direct count of the file"]
+    figures = story.figures
+    print(
+        f"{figures.transactions} transactions committed, {figures.aborted} aborted and published anew,"
+        f" {figures.kills} SIGKILLs ({figures.restarting_s:.1f} s to be back)\n"
+        f"{len(lines) / figures.publishing_s:,.0f} lines/s published, {len(read) / reading_s:,.0f} lines/s read"
+    )
+    for sentence in wrong:
+        print(f"WRONG: {sentence}", file=sys.stderr)
+    if wrong:
+        return 1
+    print(
+        f"Checked against a direct count of the file: {counted.total:,} page views, {len(counted.clients):,} clients,"
+        f" {len(counted.paths):,} paths.\nNone lost, none twice, in order, nothing aborted seen."
+    )
+    print_next_steps(server.data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

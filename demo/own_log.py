@@ -1,0 +1,50 @@
+"""Real lines without a log at hand: the demo sends its own server requests, and takes the server's request log."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+from pathlib import Path
+from urllib.parse import urlsplit
+
+CLIENTS = 40
+REQUESTS = 3_000
+PATHS = (
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/v1/namespaces/default/topics",
+    "/v1/namespaces/shop/topics",
+    "/v1/namespaces/shop/topics/orders",
+    "/v1/transactions",
+    "/v1/admin/jobs",
+    "/favicon.ico",
+)
+
+
+def make_requests(url: str) -> int:
+    """Send the server requests from many loopback addresses, some paths more often than others; returns how many."""
+    address = urlsplit(url)
+    chance = random.Random(2015)  # the same mix each time
+    weights = [1 / rank for rank in range(1, len(PATHS) + 1)]
+    for client in range(CLIENTS):
+        # Linux takes any 127.x.y.z as a source address; elsewhere all requests come from one client.
+        source = (f"127.0.0.{client + 1}", 0)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, source_address=source)
+        try:
+            connection.connect()
+        except OSError:
+            connection = http.client.HTTPConnection(address.hostname or "", address.port)
+        for path in chance.choices(PATHS, weights, k=REQUESTS // CLIENTS):
+            connection.request("GET", path, headers={"User-Agent": "basalt-demo"})
+            connection.getresponse().read()
+        connection.close()
+    return CLIENTS * (REQUESTS // CLIENTS)
+
+
+def access_lines(server_log: Path) -> list[bytes]:
+    """The requests in a server's log, which has a JSON object a line, as access log lines in their order."""
+    events = (json.loads(line) for line in server_log.read_bytes().splitlines() if line.startswith(b"{"))
+    return [event["message"].encode() for event in events if event.get("logger") == "basalt.access"]

@@ -1,0 +1,60 @@
+"""What the demo prints: the table of page views, and the commands to try next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from demo.report import Views
+
+BARS = " ▁▂▃▄▅▆▇█"
+TOP_PATHS = 6
+PATH_CHARS = 48
+
+
+def print_views(views: Views) -> None:
+    """Page views and unique clients: by day, with a bar for each hour, and of the most viewed paths."""
+    days = Table("day", "page views", "unique clients", "hour by hour", title_justify="left")
+    highest = max((max(hours) for _, _, hours in views.by_day()), default=0)
+    for day, group, hours in views.by_day():
+        days.add_row(day, f"{group.views:,}", f"{len(group.clients):,}", bars(hours, highest))
+    days.add_section()
+    days.add_row("all", f"{views.total:,}", f"{len(views.clients):,}", "")
+    paths = Table("most viewed", "page views", "unique clients")
+    for path, group in views.top_paths(TOP_PATHS):
+        shown = path.encode(errors="backslashreplace").decode()
+        shown = shown if len(shown) <= PATH_CHARS else shown[: PATH_CHARS - 1] + "…"
+        paths.add_row(shown, f"{group.views:,}", f"{len(group.clients):,}")
+    console = Console(markup=False, highlight=False)
+    for table in (days, paths):
+        for column in table.columns[1:3]:
+            column.justify = "right"
+        console.print(table)
+    if views.skipped:
+        console.print(
+            f"{views.skipped:,} lines are not access log lines; they were published and read, but not counted"
+        )
+
+
+def bars(values: list[int], highest: int) -> str:
+    """One sign for each value, as high as its part of `highest`; any value above zero is seen."""
+    steps = len(BARS) - 1
+    return "".join(BARS[-(-value * steps // highest)] if highest else BARS[0] for value in values)
+
+
+def print_next_steps(data: Path) -> None:
+    """The commands that show the same data from other sides."""
+    command = "basalt" if shutil.which("basalt") else os.path.relpath(Path(sys.executable).with_name("basalt"))
+    print(
+        f"\nTry next:\n"
+        f"  {command} serve --data {data} &\n"
+        f"  {command} topic list\n"
+        f"  {command} consume access-log --limit 3\n"
+        f"  {command} tx list\n"
+        f"  {command} doctor"
+    )

@@ -1,0 +1,62 @@
+"""A `basalt serve` process of the demo's own: started on a free port, killed without mercy, started again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_TIMEOUT_S = 30.0  # a start takes about a second; a loaded machine gets its time
+STOP_TIMEOUT_S = 15.0  # the server promises to drain within 10 s
+POLL_S = 0.01
+
+
+class ServerStartError(RuntimeError):
+    """The server did not come up; the message holds the end of its log."""
+
+
+class ServerProcess:
+    """The server on one data directory. After `start`, `url` says where it listens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.url = ""
+        self._port_file = folder / "port"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Start it and wait until it is ready; returns the seconds that took."""
+        self._port_file.unlink(missing_ok=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
+        command += ["--port", "0", "--port-file", str(self._port_file)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        while not (port := self._port()):
+            if self._process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
+                self.kill()
+                tail = self.log.read_bytes()[-2_000:].decode(errors="replace")
+                raise ServerStartError(f"the server did not start (exit code {self._process.returncode}):\n{tail}")
+            time.sleep(POLL_S)
+        self.url = f"http://127.0.0.1:{port}"
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to write, close or say anything."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has drained."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _port(self) -> str:
+        return self._port_file.read_text().strip() if self._port_file.exists() else ""

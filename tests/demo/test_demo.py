@@ -1,0 +1,61 @@
+"""`make demo` as a whole: a real server, killed twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO_TIMEOUT_S = 300
+
+
+def run_demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "demo", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEMO_TIMEOUT_S, check=False)
+
+
+@pytest.fixture
+def access_log(tmp_path: Path) -> Path:
+    """The log that the environment names, or one with the same traits: doubled lines, bytes that are no UTF-8, noise."""
+    if named := os.environ.get("BASALT_ACCESS_LOG"):
+        return Path(named)
+    chance = random.Random(7)
+    lines = [
+        b'10.0.0.%d - - [%02d/May/2015:%02d:00:00 +0000] "GET /%d\xff HTTP/1.1" 200 5'
+        % (chance.randrange(200), 17 + number // 1_000, chance.randrange(24), chance.randrange(50))
+        for number in range(4_000)
+    ]
+    path = tmp_path / "access.log"
+    path.write_bytes(b"\n".join([*lines, b"not an access log line", lines[0], lines[0]]) + b"\n")
+    return path
+
+
+@pytest.mark.system
+def test_a_log_is_published_exactly_once_through_two_kills(tmp_path: Path, access_log: Path):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    demo = run_demo(access_log, "--folder", folder)
+    assert (demo.returncode, demo.stderr) == (0, ""), demo.stdout + demo.stderr
+    assert "2 SIGKILLs" in demo.stdout
+    assert "None lost, none twice, in order, nothing aborted seen." in demo.stdout
+    paths = {line.split()[6] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
+    clients = {line.split()[0] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
+    assert f"{len(clients):,} clients, {len(paths):,} paths" in demo.stdout
+
+
+@pytest.mark.system
+def test_without_a_log_it_takes_the_requests_of_its_own_server(tmp_path: Path):
+    demo = run_demo("--folder", tmp_path)
+    assert (demo.returncode, demo.stderr) == (0, ""), demo.stdout + demo.stderr
+    assert "None lost, none twice, in order, nothing aborted seen." in demo.stdout
+
+
+def test_a_log_that_is_not_there_is_a_usage_error(tmp_path: Path):
+    demo = run_demo(tmp_path / "none.log")
+    assert demo.returncode == 2
+    assert "is not a file" in demo.stderr
