@@ -42,8 +42,9 @@ def main() -> int:
 def run(server: ServerProcess, log: Path | None) -> int:
     """Publish, kill, read and check on this server; the exit code."""
     if log is None:
-        print(f"No LOG given: sending the server {make_requests(server.url):,} requests for a log of real lines")
-        lines = access_lines(server.log)
+        sent = make_requests(server.url)
+        print(f"No LOG given: {sent:,} requests to the demo's own server make a log of real lines")
+        lines = access_lines(server.log, sent)
     else:
         lines = log.read_bytes().splitlines()
     if not lines:

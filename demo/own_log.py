@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 CLIENTS = 40
 REQUESTS = 3_000
+LOG_TIMEOUT_S = 10.0  # far more than a server takes to write a line
+POLL_S = 0.01
 PATHS = (
     "/livez",
     "/readyz",
@@ -44,7 +47,18 @@ def make_requests(url: str) -> int:
     return CLIENTS * (REQUESTS // CLIENTS)
 
 
-def access_lines(server_log: Path) -> list[bytes]:
-    """The requests in a server's log, which has a JSON object a line, as access log lines in their order."""
-    events = (json.loads(line) for line in server_log.read_bytes().splitlines() if line.startswith(b"{"))
+def access_lines(server_log: Path, count: int) -> list[bytes]:
+    """The first `count` requests in a server's log, which has a JSON object a line, as access log lines in their order.
+
+    A server logs a request when it has answered it, so the last ones may take a moment.
+    """
+    give_up_s = time.monotonic() + LOG_TIMEOUT_S
+    while len(lines := _access_lines(server_log)) < count and time.monotonic() < give_up_s:
+        time.sleep(POLL_S)
+    return lines[:count]
+
+
+def _access_lines(server_log: Path) -> list[bytes]:
+    whole = server_log.read_bytes().rpartition(b"\n")[0]
+    events = (json.loads(line) for line in whole.splitlines() if line.startswith(b"{"))
     return [event["message"].encode() for event in events if event.get("logger") == "basalt.access"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,13 +19,12 @@ PATH_CHARS = 48
 
 def print_views(views: Views) -> None:
     """Page views and unique clients: by day, with a bar for each hour, and of the most viewed paths."""
-    days = Table("day", "page views", "unique clients", "hour by hour", title_justify="left")
+    days = Table("day", "page views", "unique clients", "hour by hour", box=box.SIMPLE_HEAD)
     highest = max((max(hours) for _, _, hours in views.by_day()), default=0)
     for day, group, hours in views.by_day():
         days.add_row(day, f"{group.views:,}", f"{len(group.clients):,}", bars(hours, highest))
-    days.add_section()
     days.add_row("all", f"{views.total:,}", f"{len(views.clients):,}", "")
-    paths = Table("most viewed", "page views", "unique clients")
+    paths = Table("most viewed path", "page views", "unique clients", box=box.SIMPLE_HEAD)
     for path, group in views.top_paths(TOP_PATHS):
         shown = path.encode(errors="backslashreplace").decode()
         shown = shown if len(shown) <= PATH_CHARS else shown[: PATH_CHARS - 1] + "…"
@@ -49,7 +48,7 @@ def bars(values: list[int], highest: int) -> str:
 
 def print_next_steps(data: Path) -> None:
     """The commands that show the same data from other sides."""
-    command = "basalt" if shutil.which("basalt") else os.path.relpath(Path(sys.executable).with_name("basalt"))
+    command = "basalt" if shutil.which("basalt") else str(_shortened(Path(sys.executable).with_name("basalt")))
     print(
         f"\nTry next:\n"
         f"  {command} serve --data {data} &\n"
@@ -58,3 +57,8 @@ def print_next_steps(data: Path) -> None:
         f"  {command} tx list\n"
         f"  {command} doctor"
     )
+
+
+def _shortened(path: Path) -> Path:
+    """The path from here, when it is below here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

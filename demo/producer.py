@@ -65,11 +65,11 @@ class Producer:
         except ChangedItsMindError:
             self.transaction_id = None
 
-    def settle(self, client: Client) -> str:
-        """After a crash: see to it that the latest transaction has ended, and tell how (its state, in words)."""
+    def settle(self, client: Client) -> str | None:
+        """After a crash: see to it that the latest transaction has ended, and tell how; None when there was none."""
         transaction_id, self.transaction_id = self.transaction_id, None
         if transaction_id is None:
-            return "none was open"
+            return None
         try:
             return client.transactions.abort(transaction_id).state.lower()
         except TransactionEndedError:

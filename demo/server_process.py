@@ -31,7 +31,7 @@ class ServerProcess:
         self._port_file.unlink(missing_ok=True)
         began = time.monotonic()
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
-        command += ["--port", "0", "--port-file", str(self._port_file)]
+        command += ["--port", "0", "--port-file", str(self._port_file), "--set", "log.format=json"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         while not (port := self._port()):

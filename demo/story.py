@@ -18,7 +18,7 @@ from demo.server_process import ServerProcess
 LINES_PER_TRANSACTION_MAX = 250
 TRANSACTIONS_MIN = 20  # so that a short log has room for every incident too
 ABORT_EVERY = 6
-COMMIT_S = 0.006  # about two commits: the second SIGKILL falls before, into or after its commit, by chance
+COMMIT_S = 0.012  # a commit or two: the second SIGKILL falls before, into or after its commit, by chance
 
 
 class Incident(Enum):
@@ -44,8 +44,11 @@ class Figures:
 def incidents(transactions: int) -> dict[int, Incident]:
     """What goes wrong at which transaction (from 0), of so many."""
     plan = dict.fromkeys(range(2, transactions, ABORT_EVERY), Incident.ABORT)
-    plan[transactions * 2 // 5] = Incident.KILL_OPEN
-    plan[transactions * 7 // 10] = Incident.KILL_COMMIT
+    for incident, number in (
+        (Incident.KILL_OPEN, transactions * 2 // 5),
+        (Incident.KILL_COMMIT, transactions * 7 // 10),
+    ):
+        plan[number + 1 if number in plan else number] = incident
     return plan
 
 
@@ -98,9 +101,12 @@ class Story:
         with self._connect() as client:
             state = self._producer.settle(client)
             position = self._producer.position(client)
+        if state == "committed":
+            self.figures.transactions += 1
         took_s = time.monotonic() - began
         self.figures.restarting_s += took_s
-        self._say(f"  back in {took_s:.1f} s; the transaction was {state}; going on at line {position + 1:,}")
+        ended = "no transaction was open" if state is None else f"the transaction was {state}"
+        self._say(f"  back in {took_s:.1f} s; {ended}; going on at line {position + 1:,}")
         return position
 
     def _before_commit(self, incident: Incident) -> BeforeCommit:

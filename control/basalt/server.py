@@ -18,6 +18,7 @@ from basalt.backups import Backups
 from basalt.errors import CorruptionError, InvalidSettingError, UnavailableError
 from basalt.group_commit import GroupCommit
 from basalt.http.app import build_app
+from basalt.http.protocol import GuardedProtocol
 from basalt.jobs import build_jobs
 from basalt.logs import set_up_logging
 from basalt.messaging.appender import Appender
@@ -196,7 +197,7 @@ async def _serve(settings: Settings, data_directory: Path | None, host: str, por
     try:
         await services.scheduler.start()
         config = uvicorn.Config(
-            build_app(services), host=host, port=port, http="httptools", lifespan="off", log_config=None, access_log=False,
+            build_app(services), host=host, port=port, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
             server_header=False, date_header=False,
         )  # fmt: skip

@@ -69,7 +69,11 @@ class PayloadTable:
         """The position up to which the writer's payloads are published, and the rows after it."""
         start = keys.payload_start(write_pointer)
         columns = self._table.get(start + BOUND_POSITION)
-        bound = None if columns is None else columns.get(BOUND)
+        bound = None if columns is None else columns.get(BOUND, b"")
+        if bound is not None and len(bound) != POSITION_BYTES:
+            raise CorruptionError(
+                f"bound row {(start + BOUND_POSITION).hex()} holds {len(bound)} bytes, not a position"
+            )
         rows = self._table.scan(start if bound is None else start + bound + b"\0", start + BOUND_POSITION)
         return bound, (_decode(row.key, row.columns.get(BATCH)) for row in rows)
 

@@ -32,6 +32,13 @@ class InvalidList:
         self.pointers = pointers
         self.version = version
 
+    @classmethod
+    def _of(cls, pointers: tuple[int, ...], version: int) -> InvalidList:
+        """A list that is known to be sorted, because it was made from one."""
+        made = cls.__new__(cls)
+        made.pointers, made.version = pointers, version
+        return made
+
     def __contains__(self, write_pointer: int) -> bool:
         return _contains(self.pointers, write_pointer)
 
@@ -48,13 +55,18 @@ class InvalidList:
         return f"InvalidList({len(self.pointers)} pointers, version {self.version})"
 
     def with_added(self, pointers: Iterable[int]) -> InvalidList:
-        """A new list that also holds these; its version is one higher."""
-        return InvalidList(tuple(sorted({*self.pointers, *pointers})), self.version + 1)
+        """A new list that also holds these; its version is one higher. Costs a copy, and a search for each pointer."""
+        merged = list(self.pointers)
+        for pointer in pointers:
+            index = bisect_left(merged, pointer)
+            if index == len(merged) or merged[index] != pointer:
+                merged.insert(index, pointer)
+        return InvalidList._of(tuple(merged), self.version + 1)
 
     def without(self, pointers: Iterable[int]) -> InvalidList:
         """A new list that no longer holds these; its version is one higher."""
         gone = frozenset(pointers)
-        return InvalidList(tuple(pointer for pointer in self.pointers if pointer not in gone), self.version + 1)
+        return InvalidList._of(tuple(pointer for pointer in self.pointers if pointer not in gone), self.version + 1)
 
 
 NO_INVALID = InvalidList()

@@ -1,24 +1,41 @@
-"""Each test of this directory runs once per store."""
+"""Each test of this directory runs once per store, and finds its tables empty."""
 
 from __future__ import annotations
 
 import pytest
 
+from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES
 from tests.contract.stores import OPENERS
 
 
-@pytest.fixture(params=OPENERS, ids=lambda opener: opener.name)
+@pytest.fixture(params=OPENERS, ids=lambda opener: opener.name, scope="module")
 def opener(request):
     return request.param
 
 
-@pytest.fixture
-def store(opener, tmp_path):
-    store = opener.open(tmp_path / "data")
+@pytest.fixture(scope="module")
+def shared_store(opener, tmp_path_factory):
+    """One store for the tests of a module: opening one takes longer than most of them."""
+    store = opener.open(tmp_path_factory.mktemp("data"))
     yield store
     store.close()
 
 
 @pytest.fixture
+def store(shared_store):
+    for name in TABLE_NAMES:
+        shared_store.table(name).delete_range(b"", b"\xff" * (KEY_BYTES_MAX + 1))
+    return shared_store
+
+
+@pytest.fixture
 def table(store):
     return store.table("message")  # on rocks the one with large values apart
+
+
+@pytest.fixture
+def own_store(opener, tmp_path):
+    """A store of the test's own, which it may close."""
+    store = opener.open(tmp_path)
+    yield store
+    store.close()

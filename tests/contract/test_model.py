@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
-    initialize,
     invariant,
     precondition,
     rule,
@@ -48,28 +43,28 @@ def apply(rows, mutation):
         del rows[key]
 
 
-def machine(opener):
-    class StoreMachine(RuleBasedStateMachine):
-        @initialize()
-        def open(self):
-            self.directory = tempfile.TemporaryDirectory(prefix="basalt-model-")
-            self.store = opener.open(Path(self.directory.name) / "data")
-            self.model = {name: {} for name in TABLES}
+def machine(opener, directory):
+    class Held:
+        store = opener.open(directory)  # opening one per example would take most of the time
 
-        def teardown(self):
-            if hasattr(self, "store"):
-                self.store.close()
-                self.directory.cleanup()
+    held = Held()
+
+    class StoreMachine(RuleBasedStateMachine):
+        def __init__(self):
+            super().__init__()
+            self.model = {name: {} for name in TABLES}
+            for name in TABLES:
+                held.store.table(name).delete_range(b"", b"\xff" * 4)
 
         @rule(name=st.sampled_from(TABLES), mutations=MUTATIONS)
         def write(self, name, mutations):
-            self.store.table(name).write(mutations)
+            held.store.table(name).write(mutations)
             for mutation in mutations:
                 apply(self.model[name], mutation)
 
         @rule(writes=st.lists(st.builds(TableWrite, st.sampled_from(TABLES), MUTATIONS), max_size=3))
         def write_tables(self, writes):
-            self.store.write(writes)
+            held.store.write(writes)
             for name, mutations in writes:
                 for mutation in mutations:
                     apply(self.model[name], mutation)
@@ -78,13 +73,13 @@ def machine(opener):
         def check_and_write(self, name, key, column, expected, columns):
             rows = self.model[name]
             holds = rows.get(key, {}).get(column) == expected
-            assert self.store.table(name).check_and_write(key, column, expected, columns) == holds
+            assert held.store.table(name).check_and_write(key, column, expected, columns) == holds
             if holds:
                 apply(rows, Put(key, columns))
 
         @rule(name=st.sampled_from(TABLES), start=BOUNDS, stop=BOUNDS)
         def delete_range(self, name, start, stop):
-            self.store.table(name).delete_range(start, stop)
+            held.store.table(name).delete_range(start, stop)
             apply(self.model[name], DeleteRange(start, stop))
 
         @rule(
@@ -105,34 +100,35 @@ def machine(opener):
                     break
                 expected.append((key, columns))
                 size += len(key) + sum(map(len, columns.values()))
-            found = self.store.table(name).scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
+            found = held.store.table(name).scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
             assert list(found) == expected
 
         @precondition(lambda self: opener.persistent)
         @rule()
         def open_again(self):
-            self.store.close()
-            self.store = opener.open(Path(self.directory.name) / "data")
+            held.store.close()
+            held.store = opener.open(directory)
 
         @invariant()
         def every_row_is_as_in_the_model(self):
-            if not hasattr(self, "store"):
-                return
             for name, rows in self.model.items():
-                table = self.store.table(name)
+                table = held.store.table(name)
                 assert {row.key: row.columns for row in table.scan(b"", None)} == rows
                 assert all(table.get(key) == columns for key, columns in rows.items())
                 assert (table.size_bytes(b"", b"\xff" * 9) > 0) == bool(rows)
 
-    return StoreMachine
+    return StoreMachine, held
 
 
-@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-def test_a_store_is_a_dictionary_of_rows(opener):
-    examples = 25 if opener.persistent else 60  # opening files takes most of the time
-    run_state_machine_as_test(
-        machine(opener),
-        settings=settings(
-            max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+def test_a_store_is_a_dictionary_of_rows(opener, tmp_path):
+    examples = 15 if opener.persistent else 50  # closing and opening takes longer than everything else
+    store_machine, held = machine(opener, tmp_path)
+    try:
+        run_state_machine_as_test(
+            store_machine,
+            settings=settings(
+                max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
+        )
+    finally:
+        held.store.close()

@@ -183,7 +183,8 @@ def test_a_reader_never_sees_half_a_row(table):
     assert torn == []
 
 
-def test_a_closed_store_refuses_every_call(store):
+def test_a_closed_store_refuses_every_call(own_store):
+    store = own_store
     table = store.table("message")
     table.write([Put(b"k", {b"c": b"1"})])
     scan = table.scan(b"", None)

@@ -70,8 +70,14 @@ def one_line(error: BasaltError | click.ClickException) -> str:
     else:
         message, hint = _click_message(error)
     message = message.strip().rstrip(".")
-    line = printable(f"{message}; {hint.strip().rstrip('.')}" if hint else message)
+    line = printable(f"{message}; {_continued(hint)}" if hint else message)
     return line if len(line) <= _LINE_CHARS_MAX else line[:_LINE_CHARS_MAX] + "…"
+
+
+def _continued(hint: str) -> str:
+    """A hint as the second half of a sentence."""
+    text = hint.strip().rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 def _click_message(error: click.ClickException) -> tuple[str, str | None]:

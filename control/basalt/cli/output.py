@@ -75,6 +75,11 @@ def count_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts: 1 message, 1,500 messages."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: the row's key, how its cells are written, and a heading if the key will not do."""
@@ -150,7 +155,9 @@ class Output:
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
         cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
-        numeric = [_is_numeric([row.get(column.key) for row in rows]) for column in columns]
+        numeric = [
+            column.text is not time_text and _is_numeric([row.get(column.key) for row in rows]) for column in columns
+        ]
         headings = [column.heading for column in columns]
         if sys.stdout.isatty():
             _rich_table(headings, numeric, cells)

@@ -7,7 +7,7 @@ it for whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from starlette.types import Send
@@ -22,15 +22,21 @@ PROBLEM = b"application/problem+json"
 Headers = list[tuple[bytes, bytes]]
 
 
+Body = bytes | list[bytes] | Iterator[bytes]
+
+
 class Answer:
-    """A status, a body (bytes, or parts made while they are sent) and its content type; None: no body."""
+    """A status, a body and its content type (None: no body).
+
+    A body is one piece, or a list of pieces, or pieces that are made while they are sent.
+    """
 
     __slots__ = ("body", "content_type", "headers", "status")
 
     def __init__(
         self,
         status: int = 200,
-        body: bytes | Iterable[bytes] = b"",
+        body: Body = b"",
         content_type: bytes | None = None,
         headers: Headers | None = None,
     ) -> None:
@@ -52,32 +58,39 @@ async def send_answer(request: Request, answer: Answer, send: Send) -> None:
         headers.append((b"content-type", answer.content_type))
     if answer.headers:
         headers += answer.headers
-    body = answer.body
+    parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
     accepted = request.headers.get(b"accept-encoding")
-    if accepted is not None and (not isinstance(body, bytes) or len(body) >= codings.CODED_BYTES_MIN):
-        headers.append((b"vary", b"accept-encoding"))
-        coding = codings.choose(accepted.decode("latin-1"))
-        if coding is not None:
-            headers.append((b"content-encoding", coding.encode("ascii")))
-            whole = isinstance(body, bytes)
-            body = codings.encode(coding, [body] if isinstance(body, bytes) else body)
-            body = b"".join(body) if whole else body
+    if accepted is not None:
+        parts = _coded(accepted.decode("latin-1"), parts, headers)
+    if isinstance(parts, list) and answer.status != 204:
+        headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     request.status = answer.status
-    if isinstance(body, bytes):
-        if answer.status != 204:
-            headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        sent = b"" if request.is_head else body
-        request.sent_bytes = len(sent)
-        await send({"type": "http.response.body", "body": sent})
-    else:
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await _send_parts(request, iter(() if request.is_head else body), send)
-
-
-async def _send_parts(request: Request, parts: Iterator[bytes], send: Send) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if request.is_head:
+        parts = [b""]
+    if isinstance(parts, list):
+        for number, part in enumerate(parts, 1):
+            request.sent_bytes += len(part)
+            await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+        return
     for part in parts:
         request.sent_bytes += len(part)
         await send({"type": "http.response.body", "body": part, "more_body": True})
         await asyncio.sleep(0)  # making a part takes time: others go in between
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _coded(
+    accept_encoding: str, parts: list[bytes] | Iterator[bytes], headers: Headers
+) -> list[bytes] | Iterator[bytes]:
+    """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
+    whole = isinstance(parts, list)
+    if isinstance(parts, list) and sum(map(len, parts)) < codings.CODED_BYTES_MIN:
+        return parts
+    headers.append((b"vary", b"accept-encoding"))
+    coding = codings.choose(accept_encoding)
+    if coding is None:
+        return parts
+    headers.append((b"content-encoding", coding.encode("ascii")))
+    coded = codings.encode(coding, parts)
+    return list(coded) if whole else coded

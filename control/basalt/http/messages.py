@@ -6,7 +6,7 @@ Formats: docs/formats/avro-bodies.md and docs/formats/json-bodies.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine
 from types import ModuleType
 
 from basalt.errors import (
@@ -19,12 +19,13 @@ from basalt.errors import (
 )
 from basalt.http.answers import AVRO, JSON, Answer, Headers
 from basalt.http.bodies import MESSAGE_TYPES, read_body, required_type
+from basalt.http.message_parts import avro_parts, json_parts
 from basalt.http.operations import Operation, choice, integer, words
 from basalt.http.requests import ClientGoneError, Request
 from basalt.http.schemas import CONSUME_REQUEST, MESSAGES, PUBLISH_REQUEST, PUBLISH_RESPONSE, STORE_REQUEST, in_both
 from basalt.http.topics import TOPIC_PATH, named_topic
 from basalt.http.transactions import parse_id
-from basalt.messaging.fetch import Fetch, Slice
+from basalt.messaging.fetch import Fetch
 from basalt.topics import TopicName
 from basalt.transactions.codec import decode_transaction
 from basalt.wire import avro, json_bodies
@@ -32,11 +33,9 @@ from basalt.wire.bodies import Buffer
 from basalt_engine.snapshot import TransactionSnapshot
 
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
-PART_BYTES = 256 * 1024  # an answer is made and sent in parts of about this size, so that it is never in memory twice
-WHOLE_BYTES_MAX = PART_BYTES  # an answer up to here is one part, and is sent with its length
+WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
 
 _CODECS = {AVRO: avro, JSON: json_bodies}
-_MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
 
 
 async def publish(request: Request) -> Answer:
@@ -79,9 +78,8 @@ async def poll(request: Request) -> Answer:
     fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
     request.figures.topics.fetched(title, fetched.messages, fetched.payload_bytes)
     parts = avro_parts(fetched.slices) if content_type == AVRO else json_parts(fetched.slices)
-    size_bytes = fetched.payload_bytes + fetched.messages * _MESSAGE_OVERHEAD_BYTES
-    whole = size_bytes <= WHOLE_BYTES_MAX
-    return Answer(200, b"".join(parts) if whole else parts, content_type, position_headers(request, fetched))
+    whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
+    return Answer(200, list(parts) if whole else parts, content_type, position_headers(request, fetched))
 
 
 async def fetch(
@@ -147,38 +145,6 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
     if fetched.held_by is not None:
         headers.append((b"basalt-held-by", b"%d" % request.services.transactions.id_of(fetched.held_by)))
     return headers
-
-
-def columns(slices: Sequence[Slice]) -> Iterator[tuple[list[bytes], list[Buffer]]]:
-    """Ids and payloads of the slices, a part's worth at a time."""
-    ids: list[bytes] = []
-    payloads: list[Buffer] = []
-    size_bytes = 0
-    for piece in slices:
-        ids += piece.ids()
-        payloads += piece.payloads()
-        size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
-        if size_bytes >= PART_BYTES:
-            yield ids, payloads
-            ids, payloads, size_bytes = [], [], 0
-    if ids:
-        yield ids, payloads
-
-
-def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
-    """A Messages answer as Avro: a block a part, then the end of the array."""
-    for ids, payloads in columns(slices):
-        yield avro.encode_messages_block(ids, payloads)
-    yield avro.END_OF_ARRAY
-
-
-def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
-    """A Messages answer as JSON."""
-    before = json_bodies.START_OF_MESSAGES
-    for ids, payloads in columns(slices):
-        yield before + json_bodies.encode_messages_block(ids, payloads)
-        before = b","
-    yield json_bodies.END_OF_MESSAGES if before == b"," else b"[]"
 
 
 def _codec(request: Request) -> tuple[ModuleType, bytes]:

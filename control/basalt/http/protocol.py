@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
@@ -23,6 +23,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
         self._in_head = True
+        self._deaf = False  # what follows a broken request on its connection means nothing
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = self._arm_head_timer()
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -34,6 +35,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return
@@ -99,10 +102,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._arm_stall_timer()
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer what never became a request, and hang up."""
-        if not getattr(self.cycle, "response_complete", True):  # there is no cycle before the first request
-            self.transport.abort()  # it came behind a request whose answer is still being sent
+        """Answer what never became a request, and hang up; but first answer the requests that came before it."""
+        if self._owes_an_answer():
+            self._deaf = True
+            self.cycle.keep_alive = False  # hangs up after its answer
             return
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # a body that turned out to be none: its call must not go on
+            self.cycle.message_event.set()
         problem = {"type": f"urn:basalt:error:{code}", "title": _REASONS[status], "status": status, "code": code}
         body = msgspec.json.encode({**problem, "detail": detail})
         head = (
@@ -111,3 +118,10 @@ class GuardedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode("ascii") + body)
         self.transport.close()
+
+    def _owes_an_answer(self) -> bool:
+        """Whether a request came whole, or is being answered already, and its answer is not complete."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body

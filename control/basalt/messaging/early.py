@@ -30,7 +30,7 @@ class EarlyRows:
 
     def range_of(self, topic: TopicKey, transaction: Transaction, from_position: bytes) -> Range | None:
         """Where rows of the transaction may lie in the topic; None when it has none there."""
-        if transaction.id <= self._unknown_up_to:
+        if transaction.id <= self._unknown_up_to or transaction.was_invalid:  # it was forgotten when it became invalid
             return from_position, None
         ranges = [self._ranges[topic, pointer] for pointer in transaction.pointers if (topic, pointer) in self._ranges]
         if not ranges:

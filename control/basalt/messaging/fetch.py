@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.payloads import PayloadRow
@@ -18,6 +19,7 @@ from basalt_engine.snapshot import TransactionSnapshot, Visibility
 ROWS_MAX = 10_000  # rows one fetch looks at; behind a long stretch of hidden rows it answers "go on from here"
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
 _NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
+_NUMBERS = [number.to_bytes(2, "big") for number in range(1 << 16)]  # at hand, for every poll needs thousands
 
 
 class Slice:
@@ -39,6 +41,8 @@ class Slice:
             self._stored_ms, stored_last = position_fields(stored)
             self._first_sequence = stored_last - batch.count + 1
             self._head = row.position + stored[:8]
+        if self._first_sequence < 0:
+            raise CorruptionError(f"row {row.key.hex()} ends at sequence {last} and has {batch.count} messages")
 
     @property
     def count(self) -> int:
@@ -54,6 +58,11 @@ class Slice:
         head, tail, first = self._head, self._tail(), self._first_sequence
         numbers = range(first + self.start, first + self.stop)
         return [head + number.to_bytes(2, "big") + tail for number in numbers]
+
+    def id_parts(self) -> tuple[bytes, list[bytes], bytes]:
+        """The ids in parts: what all begin with, the two bytes that are each one's own, what all end with."""
+        first = self._first_sequence
+        return self._head, _NUMBERS[first + self.start : first + self.stop], self._tail()
 
     def last_id(self) -> bytes:
         """The id of the last message."""
@@ -136,6 +145,16 @@ class Start(NamedTuple):
             return self.id[:POSITION_BYTES] + b"\0"  # that row was passed as a whole, and need not be read again
         return self.id[:POSITION_BYTES]
 
+    def is_past(self, row: MessageRow) -> bool:
+        """Whether all messages of the row lie before the start, as its position and reference alone can tell.
+
+        A reader that goes on from a row's last message need not decode the row again, nor wait for its writer.
+        """
+        if row.position != self.id[:POSITION_BYTES]:
+            return False
+        last = _NO_PAYLOAD_ROW if row.reference is None else row.reference.last
+        return self.id[POSITION_BYTES:] > last or (self.id[POSITION_BYTES:] == last and not self.inclusive)
+
     def within(self, row: MessageRow) -> MessageRow:
         """The row, referring to no payload rows that lie before the start."""
         if row.reference is None or row.position != self.id[:POSITION_BYTES]:
@@ -204,6 +223,8 @@ def fetch(
     messages = payload_bytes = looked_at = 0
     for row in rows:
         seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
+        if start.is_past(row):
+            seen = Visibility.SKIP
         if seen is Visibility.HOLD:
             return Fetch(slices, next_id, row.written_by, messages, payload_bytes, row.position + _NO_PAYLOAD_ROW)
         looked_at += 1

@@ -38,6 +38,15 @@ class CommittedChanges:
         """The commit is decided: from now on everyone else loses, until `settle` says who sees it."""
         self._enter(CommittedSet(transaction_id, owner, NOT_YET, changes))
 
+    def release(self, transaction_id: int, changes: frozenset[bytes]) -> None:
+        """The commit that reserved these changes was given up: whoever committed them before counts again."""
+        for key in changes:
+            if self._latest[key].id == transaction_id:
+                del self._latest[key]
+                before = next((settled for settled in reversed(self._settled) if key in settled.changes), None)
+                if before is not None:
+                    self._latest[key] = before
+
     def settle(self, committed: CommittedSet) -> None:
         """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`."""
         assert not self._settled or self._settled[-1].seen_from <= committed.seen_from, "commits settle in order"

@@ -43,6 +43,7 @@ class Ledger:
         self.in_progress = PointerSet()
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
+        self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
         self._view: TransactionSnapshot | None = None
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self._index(image)
@@ -67,6 +68,8 @@ class Ledger:
         for committed in image.committed:
             self.conflicts.settle(committed)
         for transaction in image.transactions:
+            if transaction.state is not State.OPEN:
+                self._unfinished.add(transaction.id)
             if transaction.was_invalid:
                 continue
             pointers += transaction.pointers
@@ -114,6 +117,10 @@ class Ledger:
         """The transactions that are in one of these states, oldest first."""
         found = [transaction for transaction in self.transactions.values() if transaction.state in states]
         return sorted(found, key=lambda transaction: transaction.id)
+
+    def unfinished(self) -> list[Transaction]:
+        """The transactions that are COMMITTING or ABORTING, oldest first; costs their number."""
+        return [self.transactions[key] for key in sorted(self._unfinished)]
 
     def apply(self, edit: Edit) -> None:
         """Make the edit true. `CorruptionError`, and nothing changed, when the state does not allow it."""
@@ -173,6 +180,7 @@ class Ledger:
     def _committing(self, edit: edits.Committing) -> None:
         transaction = self._moved(edit.id, State.COMMITTING, Event.COMMIT)
         self.transactions[edit.id] = replace(transaction, state=State.COMMITTING)
+        self._unfinished.add(edit.id)
         self.deadlines.remove(edit.id)
         if transaction.changes and transaction.kind is Kind.SHORT:
             self.conflicts.reserve(edit.id, transaction.owner, transaction.changes)
@@ -188,10 +196,13 @@ class Ledger:
         self._leave(transaction, State.COMMITTED, edit.ended_ms, timed_out=False)
 
     def _aborting(self, edit: edits.Aborting) -> None:
-        transaction = self._moved(edit.id, State.ABORTING, Event.ABORT)
+        transaction = self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP)
+        if transaction.state is State.COMMITTING and transaction.changes:
+            self.conflicts.release(edit.id, transaction.changes)
         self.transactions[edit.id] = replace(
             transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
         )
+        self._unfinished.add(edit.id)
         self.deadlines.remove(edit.id)
 
     def _aborted(self, edit: edits.Aborted) -> None:
@@ -265,6 +276,7 @@ class Ledger:
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
         self.transactions.pop(transaction.id, None)
+        self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)
         for pointer in transaction.pointers:
             self.in_progress = self.in_progress.without(pointer)

@@ -37,6 +37,37 @@ _PART_NUMBER_BYTES = 2
 _PART = struct.Struct(">BHQQ")
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotDraft:
+    """A snapshot that is still to be encoded: that may happen on another thread, while the state moves on."""
+
+    position: int
+    image: Image
+
+    @property
+    def entries(self) -> int:
+        """How many things it holds; encoding takes some microseconds for each."""
+        image = self.image
+        return len(image.outcomes) + len(image.requests) + len(image.transactions) + len(image.invalid)
+
+    def mutations(self) -> list[Mutation]:
+        """See `TransactionLog.snapshot`; may be written any time after the rows that were encoded before the draft."""
+        data = encode_snapshot(self.image)
+        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
+        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
+        # Part 0 comes last: a snapshot counts once it is there. Only then may what it replaces go.
+        header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
+        puts: list[Mutation] = [
+            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + parts[part])})
+            for part in reversed(range(len(parts)))
+        ]
+        return [
+            *puts,
+            DeleteRange(entry_key(0), entry_key(self.position)),
+            DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
+        ]
+
+
 class TransactionLog(Protocol):
     """Where edits become durable. Not thread-safe: its calls come from the one writer's stages."""
 
@@ -67,37 +98,16 @@ class TransactionLog(Protocol):
         """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed."""
         ...
 
+    def draft(self, state: TransactionState) -> SnapshotDraft:
+        """A snapshot of the state, to be encoded and written later; the state holds all that was encoded, and no more."""
+        ...
+
     def snapshot(self, state: TransactionState) -> list[Mutation]:
         """What writes a snapshot of the state and then drops what it replaces; the state holds all that was encoded.
 
         To be written after all rows that were encoded before. Any prefix of the mutations does no harm.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotDraft:
-    """A snapshot that is still to be encoded: that may happen on another thread, while the state moves on."""
-
-    position: int
-    image: Image
-
-    def mutations(self) -> list[Mutation]:
-        """See `TransactionLog.snapshot`; may be written any time after the rows that were encoded before the draft."""
-        data = encode_snapshot(self.image)
-        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
-        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
-        # Part 0 comes last: a snapshot counts once it is there. Only then may what it replaces go.
-        header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
-        puts: list[Mutation] = [
-            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + parts[part])})
-            for part in reversed(range(len(parts)))
-        ]
-        return [
-            *puts,
-            DeleteRange(entry_key(0), entry_key(self.position)),
-            DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
-        ]
 
 
 class TableTransactionLog:

@@ -60,20 +60,22 @@ class Event(enum.Enum):
     ABORT_INLINE = "abort inline"
     INVALIDATE = "invalidate"
     FINISH = "finish"  # the participants are done
+    GIVE_UP = "give up"  # a commit was interrupted before its outcome was logged: its rows are rolled back
 
 
 _NO = None
 _STATES: dict[State, tuple[State | None, ...]] = {
     # The columns are the events in their order; a state that stays itself is a repeated call, answered as the first was.
     State.OPEN: (State.OPEN,) * 4
-    + (State.COMMITTING, State.COMMITTED, State.ABORTING, State.ABORTED, State.INVALID, _NO),
-    State.COMMITTING: (_NO,) * 4 + (State.COMMITTING, State.COMMITTING, _NO, _NO, _NO, State.COMMITTED),
-    State.COMMITTED: (_NO,) * 4 + (State.COMMITTED, State.COMMITTED, _NO, _NO, _NO, State.COMMITTED),
+    + (State.COMMITTING, State.COMMITTED, State.ABORTING, State.ABORTED, State.INVALID, _NO, _NO),
+    State.COMMITTING: (_NO,) * 4 + (State.COMMITTING, State.COMMITTING, _NO, _NO, _NO, State.COMMITTED, State.ABORTING),
+    State.COMMITTED: (_NO,) * 4 + (State.COMMITTED, State.COMMITTED, _NO, _NO, _NO, State.COMMITTED, _NO),
     # An operator may give up on a roll back that keeps failing: the writes stay hidden either way.
-    State.ABORTING: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTING, State.INVALID, State.ABORTED),
-    State.ABORTED: (_NO,) * 4 + (_NO, _NO, State.ABORTED, State.ABORTED, State.ABORTED, State.ABORTED),
+    State.ABORTING: (_NO,) * 4
+    + (_NO, _NO, State.ABORTING, State.ABORTING, State.INVALID, State.ABORTED, State.ABORTING),
+    State.ABORTED: (_NO,) * 4 + (_NO, _NO, State.ABORTED, State.ABORTED, State.ABORTED, State.ABORTED, State.ABORTED),
     # The abort of a short transaction promises that its writes are undone, so it may leave the invalid list.
-    State.INVALID: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTED, State.INVALID, State.INVALID),
+    State.INVALID: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTED, State.INVALID, State.INVALID, State.INVALID),
 }
 TABLE: dict[tuple[State, Event], State | None] = {
     (state, event): after for state, row in _STATES.items() for event, after in zip(Event, row, strict=True)

@@ -89,7 +89,7 @@ class TransactionState:
 
     def unfinished(self) -> list[Transaction]:
         """Those whose end is decided and whose participants are not done: to be driven on, after a crash too."""
-        return self._ledger.in_states(State.COMMITTING, State.ABORTING)
+        return self._ledger.unfinished()
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` will next have something to do."""
@@ -161,6 +161,12 @@ class TransactionState:
         check_owner(owner)
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
+
+    def one_shot_before(self, request_id: str | None) -> int | None:
+        """The transaction of an earlier call with this request id, where a one-shot is logged as begin and commit."""
+        check_request_id(request_id)
+        first = None if request_id is None else self._ledger.requests.get(request_id)
+        return None if first is None or first.call is Call.BEGIN else first.transaction_id
 
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         """A further write pointer for an open transaction."""
@@ -272,11 +278,18 @@ class TransactionState:
             return Proposal((), transaction_id)
         return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
 
-    def finish(self, transaction_id: int, now_ms: int) -> Proposal:
+    def give_up(self, transaction_id: int) -> Proposal:
+        """A commit was interrupted before its outcome was logged: nobody can tell which of its rows there are."""
+        found = self._standing(transaction_id, Event.GIVE_UP, "giving up")
+        if found.state is not State.COMMITTING:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
+
+    def finish(self, transaction_id: int, now_ms: int, *, request_id: str | None = None) -> Proposal:
         """The participants of a committing or aborting transaction are done. Repeated: no edits."""
         found = self._standing(transaction_id, Event.FINISH, "finish")
         if found.state is State.COMMITTING:
-            return Proposal((edits.Committed(transaction_id, now_ms, None),), transaction_id)
+            return Proposal((edits.Committed(transaction_id, now_ms, request_id),), transaction_id)
         if found.state is State.ABORTING:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
         return Proposal((), transaction_id)

@@ -63,6 +63,7 @@ __all__ = [
     "encode_consume_request",
     "encode_messages",
     "encode_messages_block",
+    "encode_messages_run",
     "encode_publish_request",
     "encode_publish_response",
     "encode_work",
@@ -185,6 +186,27 @@ def encode_messages_block(ids: Sequence[Buffer], payloads: Sequence[Buffer]) -> 
     return b"".join(parts)
 
 
+def encode_messages_run(id_head: bytes, id_numbers: Sequence[bytes], id_tail: bytes, payloads: Sequence[Buffer]) -> bytes:
+    """As `encode_messages_block`, where `id_head + id_numbers[i] + id_tail` is the id of `payloads[i]`.
+
+    Neighbouring messages differ in two bytes of their ids: so told, they cost half as much.
+    """
+    count = len(id_numbers)
+    if count != len(payloads):
+        raise ValueError(f"{count} ids for {len(payloads)} payloads")
+    if not count:
+        return b""
+    number_bytes = MESSAGE_ID_BYTES - len(id_head) - len(id_tail)
+    if set(map(len, id_numbers)) != {number_bytes}:
+        raise ValueError(f"a message id has {MESSAGE_ID_BYTES} bytes, and those of this run have not")
+    parts: list[Buffer] = [_ID_LENGTH + id_head] * (4 * count + 1)
+    parts[0] = encode_long(count)
+    parts[2::4] = id_numbers
+    parts[3::4] = _with_lengths(id_tail, payloads)
+    parts[4::4] = payloads
+    return b"".join(parts)
+
+
 def encode_messages(messages: Sequence[Message]) -> bytes:
     """A whole Messages answer, for a caller that has it in one piece."""
     return encode_messages_block([m.id for m in messages], [m.payload for m in messages]) + END_OF_ARRAY
@@ -255,6 +277,13 @@ def encode_work(work: Work) -> bytes:
         for m in work.markers
     ]
     return encode_array(publish) + encode_array(acknowledge) + encode_array(markers)
+
+
+def _with_lengths(id_tail: bytes, payloads: Sequence[Buffer]) -> list[bytes]:
+    """What stands between an id's number and each payload: the id's tail and the payload's length."""
+    lengths = list(map(len, payloads))
+    known = {length: id_tail + encode_length(length) for length in set(lengths)}
+    return list(map(known.__getitem__, lengths))
 
 
 def _read_publish_request(body: Buffer, messages_max: int) -> PublishRequest:

@@ -79,7 +79,7 @@ def test_a_problem_becomes_the_exit_code_of_its_kind_and_one_line_with_its_hint(
     ran = run("topic", "create", "orders", "--url", url_of(canned))
     assert (ran.code, ran.out) == (expected, "")
     assert ran.err.startswith("basalt: it is\\nso\\x1b[31m")
-    assert "Do this next" in ran.err
+    assert "do this next" in ran.err
     assert ran.err.count("\n") == 1
 
 

@@ -305,10 +305,8 @@ def test_following_delivers_what_comes_later(side, connected):
     assert side.do(follow()) == b"late"
 
 
+@pytest.mark.parametrize("side", ["async"], indirect=True)
 def test_a_cancelled_long_poll_ends_at_once(side, connected):
-    if side.name == "blocking":
-        pytest.skip("threads cannot be cancelled")
-
     async def cancel() -> None:
         waiting = asyncio.ensure_future(connected.topic("orders").poll(wait_ms=60_000))
         await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import threading
 
@@ -325,6 +326,29 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(side, server):
     for _ in range(2):
         (message,) = side.do(side.connect(server.url).topic("orders").poll())
         assert message.payload == payload
+
+
+class Interrupted(Exception):
+    """What a signal's handler raises here; Ctrl-C raises KeyboardInterrupt."""
+
+
+def test_a_long_poll_can_be_interrupted(server):
+    from basalt.client import connect
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted
+
+    server.script = [None, NO_MESSAGES]
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with connect(server.url) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interrupted):
+                client.topic("orders").poll(wait_ms=60_000)
+            assert len(client.topic("orders").poll()) == 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert server.connections == 2  # half an answer may be on the first: it is not used again
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

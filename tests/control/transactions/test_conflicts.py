@@ -63,6 +63,17 @@ def test_a_reserved_set_survives_forgetting():
     assert changes.conflict(99, {b"a"}) == Loss(11, b"a", "etl")
 
 
+def test_of_a_commit_that_was_given_up_nobody_loses_to_it_and_to_those_before_still():
+    changes = CommittedChanges()
+    changes.settle(committed(10, 50, b"a"))
+    changes.reserve(11, "etl", frozenset({b"a", b"b"}))
+    changes.release(11, frozenset({b"a", b"b"}))
+    assert changes.conflict(49, {b"a"}) == Loss(10, b"a", "owner 10")
+    assert changes.conflict(50, {b"a", b"b"}) is None
+    changes.forget(NO_SHORT)
+    assert changes._latest == {}
+
+
 def test_an_empty_change_set_is_not_kept():
     changes = CommittedChanges()
     changes.settle(committed(10, 50))

@@ -83,7 +83,20 @@ def test_an_abort_off_the_invalid_list_rolls_its_topics_back_first(scene):
     assert scene.state.view().judge(opened.id) is Visibility.SKIP, "it stays hidden until its rows are gone"
     assert scene.replayed().image() == scene.state.image()
     assert scene.finish(opened).state is State.ABORTED
+    assert scene.state.outcome(opened.id).timed_out
     assert scene.state.invalid.pointers == ()
+
+
+def test_an_abort_off_the_invalid_list_is_not_in_progress_again(scene):
+    older, opened = scene.begin(), scene.begin()
+    scene.join(opened)
+    scene.invalidate(opened)
+    scene.abort(opened)
+    assert scene.begin().in_progress == (older.id,)
+    scene.abort(older)
+    assert scene.state.unfinished()[0].id == opened.id
+    later = scene.begin()
+    assert older.id < opened.id < later.first_short
 
 
 def test_a_commit_is_refused_once_another_end_is_decided_and_the_error_tells_it(scene):

@@ -15,12 +15,14 @@ CALLS = {
     "checkpoint": lambda state, key, now_ms: state.checkpoint(key, now_ms),
     "join": lambda state, key, now_ms: state.join(key, TOPIC._replace(generation=2), now_ms),
     "set_changes": lambda state, key, now_ms: state.set_changes(key, [b"other"], now_ms),
+    "mark_outside": lambda state, key, now_ms: state.mark_outside(key, now_ms),
     "commit": lambda state, key, now_ms: state.commit(key, now_ms),
     "commit inline": lambda state, key, now_ms: state.commit(key, now_ms, inline=True),
     "abort": lambda state, key, now_ms: state.abort(key, now_ms),
     "abort inline": lambda state, key, now_ms: state.abort(key, now_ms, inline=True),
     "invalidate": lambda state, key, now_ms: state.invalidate(key, now_ms),
     "finish": lambda state, key, now_ms: state.finish(key, now_ms),
+    "give_up": lambda state, key, now_ms: state.give_up(key),
 }
 NOTHING = ()
 # For each call: what it proposes when the transaction is OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED, INVALID.
@@ -28,11 +30,13 @@ EXPECTED = {
     "checkpoint": (edits.Checkpointed, ENDED, ENDED, ENDED, ENDED, ENDED),
     "join": (edits.Joined, ENDED, ENDED, ENDED, ENDED, ENDED),
     "set_changes": (edits.Changed, ENDED, ENDED, ENDED, ENDED, ENDED),
+    "mark_outside": (edits.Changed, ENDED, ENDED, ENDED, ENDED, ENDED),
     "commit": (edits.Committing, NOTHING, NOTHING, ENDED, ENDED, ENDED),
     "commit inline": (edits.Committed, NOTHING, NOTHING, ENDED, ENDED, ENDED),
     "abort": (edits.Aborting, ENDED, ENDED, NOTHING, NOTHING, edits.Aborting),
     "abort inline": (edits.Aborted, ENDED, ENDED, NOTHING, NOTHING, edits.Aborted),
     "invalidate": (edits.Invalidated, ENDED, ENDED, edits.Invalidated, NOTHING, NOTHING),
+    "give_up": (ENDED, edits.Aborting, ENDED, NOTHING, NOTHING, NOTHING),
     "finish": (ENDED, edits.Committed, NOTHING, edits.Aborted, NOTHING, NOTHING),
 }
 AFTER: dict[object, State] = {
@@ -50,7 +54,7 @@ AFTER: dict[object, State] = {
 def brought_to(scene, state: State) -> int:
     opened = scene.begin(owner="etl")
     scene.join(opened, TOPIC)
-    scene.change(opened, b"row")
+    scene.change(opened)
     if state in (State.COMMITTING, State.COMMITTED):
         scene.commit(opened, inline=False)
     if state in (State.ABORTING, State.ABORTED):

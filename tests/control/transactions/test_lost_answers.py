@@ -64,6 +64,8 @@ def test_a_repeated_commit_that_lost_a_conflict_loses_it_again(scene):
     for _ in range(2):
         with pytest.raises(TransactionConflictError, match=f"to transaction {winner.id}"):
             scene.commit(loser, request_id="r1")
+    with pytest.raises(RequestReusedError):
+        scene.begin(request_id="r1")
     assert scene.replayed().image() == scene.state.image()
 
 

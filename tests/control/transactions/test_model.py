@@ -285,6 +285,19 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             self.end(one, State.COMMITTED if one.state is State.COMMITTING else State.ABORTED)
         self.call(lambda: self.state.finish(key, self.now_ms), expected, edits=moves)
 
+    @rule(number=PICKS)
+    def give_up(self, number: int):
+        one, key = self.pick(number)
+        expected: type[BasaltError] | None = None
+        if one is None:
+            expected = TransactionNotFoundError
+        elif one.state in (State.OPEN, State.COMMITTED):
+            expected = TransactionEndedError
+        moves = one is not None and one.state is State.COMMITTING
+        if moves:
+            self.end(one, State.ABORTING)
+        self.call(lambda: self.state.give_up(key), expected, edits=moves)
+
     # What chance alone would seldom bring about.
 
     @rule(kinds=st.sampled_from([(Kind.SHORT, Kind.SHORT), (Kind.SHORT, Kind.LONG)]), inline=st.booleans())
@@ -293,6 +306,17 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         for writer in (one, other):
             self.changed(writer, writer.id, frozenset([b"a"]))
         self.committed(one, one.id, inline)
+
+    @rule()
+    def a_commit_is_given_up(self):
+        one, other, before = (self.begun(Kind.SHORT) for _ in range(3))
+        for writer, inline in ((before, True), (one, False)):
+            self.changed(writer, writer.id, frozenset([b"a"]) if writer is one else frozenset([b"b"]))
+            self.committed(writer, writer.id, inline)
+        if one.state is State.COMMITTING:
+            self.end(one, State.ABORTING)
+            self.call(lambda: self.state.give_up(one.id), None, edits=True)
+        self.changed(other, other.id, frozenset([b"a"]))
 
     @rule(join=TOPICS, inline=st.booleans())
     def an_abort_comes_late(self, join: Join, inline: bool):
@@ -380,6 +404,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
                 seen = (found.read_pointer, found.in_progress, found.invalid.pointers, found.first_short)
                 assert seen == one.snapshot
                 assert found.outside == one.outside
+        decided = [one.id for one in live if one.state is not State.OPEN]
+        assert [found.id for found in self.state.unfinished()] == decided
         deadlines = [one.deadline_ms for one in live if one.state is State.OPEN]
         assert self.state.next_deadline_ms() == min(deadlines, default=None)
 

@@ -19,6 +19,7 @@ ABORT        ABORTING    -           -           ABORTING    ABORTED     ABORTIN
 ABORT_INLINE ABORTED     -           -           ABORTING    ABORTED     ABORTED
 INVALIDATE   INVALID     -           -           INVALID     ABORTED     INVALID
 FINISH       -           COMMITTED   COMMITTED   ABORTED     ABORTED     INVALID
+GIVE_UP      -           ABORTING    -           ABORTING    ABORTED     INVALID
 """
 ROWS = [line.split() for line in PICTURE.strip().splitlines()]
 PAIRS = [

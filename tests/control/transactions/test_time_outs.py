@@ -44,6 +44,19 @@ def test_a_time_out_of_a_transaction_with_writes_outside_makes_all_its_pointers_
     assert scene.state.outcome(opened.id).timed_out
 
 
+def test_a_transaction_may_say_at_any_time_that_it_writes_outside(scene):
+    opened = scene.begin()
+    scene.change(opened)
+    scene.done(scene.state.mark_outside(opened.id, scene.now_ms))
+    assert scene.state.mark_outside(opened.id, scene.now_ms).edits == ()
+    assert scene.state.get(opened.id).changes == frozenset()
+    scene.clock.advance(scene.limits.timeout_ms_default)
+    scene.expire()
+    assert scene.state.invalid.pointers == (opened.id,)
+    with pytest.raises(TransactionEndedError, match="went to the invalid list"):
+        scene.state.mark_outside(opened.id, scene.now_ms)
+
+
 def test_many_time_outs_cost_one_copy_of_the_invalid_list(scene):
     opened = [scene.begin(outside=True) for _ in range(5)]
     scene.clock.advance(scene.limits.timeout_ms_default)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from basalt.cli.escaping import printable_bytes
 from basalt.cli.options import Command, MessageId, PositionText, common_options
 from basalt.cli.output import Column, duration_text, time_text
 from basalt.cli.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, message_row, payload_line
@@ -99,7 +100,7 @@ def _row(session: Session, found: PeekedMessage, form: PayloadFormat) -> dict[st
         row["payload"] = payload_line(found.content, form)
         row["key"] = row.get("key", row.get("key_base64"))
         row["headers"] = [
-            f"{header.name}={header.value if header.value is not None else header.value_base64!r}"
+            f"{header.name}={header.value if header.value_base64 is None else printable_bytes(header.value_base64)}"
             for header in found.headers
         ]
     return row

@@ -10,6 +10,7 @@ import click
 from basalt.cli import intake
 from basalt.cli.failures import Usage
 from basalt.cli.options import Bytes, Command, DurationMs, Pair, TransactionId, common_options, dry_run_option
+from basalt.cli.output import counted
 from basalt.cli.progress import progress
 from basalt.cli.session import Session, pass_session
 from basalt.errors import BasaltError
@@ -75,9 +76,8 @@ def publish(
     result = {"topic": topic, "namespace": namespace, **counts, "transaction": transaction, "dry_run": dry_run}
     what = "would publish" if dry_run else "stored" if transaction else "published"
     when = f", to be published when transaction {transaction} commits" if transaction else ""
-    session.out.done(
-        f"{what} {counts['messages']} messages, {counts['bytes']} bytes, to {namespace}:{topic}{when}", result
-    )
+    how_much = f"{counted(counts['messages'], 'message')}, {counted(counts['bytes'], 'byte')}"
+    session.out.done(f"{what} {how_much}, to {namespace}:{topic}{when}", result)
 
 
 def _sender(
@@ -110,7 +110,7 @@ def _send_all(source: Iterable[bytes], send: Send, batch: int, size_bytes: int |
                 send(run)
             except BasaltError as error:
                 if messages:
-                    error.add_note(f"the {messages} messages before that are published")
+                    error.add_note(f"the first {counted(messages, 'message')} are published")
                 raise
             run_bytes = sum(map(len, run))
             messages, sent_bytes, requests = messages + len(run), sent_bytes + run_bytes, requests + 1

@@ -10,7 +10,7 @@ import click
 from basalt.cli.answers import described_topic_row, topic_row
 from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
 from basalt.cli.options import Command, DurationMs, Pair, common_options, confirm, dry_run_option, yes_option
-from basalt.cli.output import Column, count_text, duration_text, size_text, time_text
+from basalt.cli.output import Column, count_text, counted, duration_text, size_text, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
 
@@ -169,8 +169,8 @@ def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
         messages = client.topic(name).stats().messages
         result = {"name": name, "namespace": namespace, "messages": messages, "dry_run": dry_run}
         if dry_run:
-            session.out.done(f"would delete topic {namespace}:{name} and its {messages} messages", result)
+            session.out.done(f"would delete topic {namespace}:{name} and its {counted(messages, 'message')}", result)
             return
-        confirm(f"Delete topic {namespace}:{name} and its {messages} messages?", yes=yes)
+        confirm(f"Delete topic {namespace}:{name} and its {counted(messages, 'message')}?", yes=yes)
         client.topics.delete(name)
     session.out.done(f"deleted topic {namespace}:{name}", result)

@@ -130,17 +130,18 @@ class HiddenRows:
         snapshot = self._decisions.snapshot()
         gone: list[tuple[bytes, RowCount]] = []
         for note, rows, _, rest in found:
-            undecided = None
+            decided = True
             for row, counted in rows:
                 verdict = self._judge(group, current, row, snapshot)
                 if verdict is None:
-                    undecided = undecided or row.position
+                    decided = False
                     reasons["undecided"] += 1
                     continue
                 reasons[verdict.reason.replace(",", "").replace(" ", "_")] += 1
                 if verdict.fate is Fate.DROP:
                     gone.append((row.position, counted))
-            self._move_on(group, current, note, undecided or rest, snapshot)
+            if decided:
+                self._move_on(group, current, note, rest, snapshot)
         if gone:
             removed.note_newest(group, current, self._messaging.appender.newest(current))
             self._usage.remove(group, current, gone)
@@ -175,8 +176,7 @@ class HiddenRows:
     ) -> None:
         """Keep of the note what is left to do, or remove it."""
         if left is not None:
-            if left.hex() > note.start:
-                hidden.advance(group, note, left)
+            hidden.advance(group, note, left)
             return
         hidden.remove(group, note)
         if snapshot is None or topic.metadata.on_invalid is not OnInvalid.DROP:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 from rocksdict import Checkpoint, ColumnFamily, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
 
-from basalt_engine.errors import CorruptionError
+from basalt_engine.errors import BasaltError
+from basalt_engine.stores.rocks.blob_files import BlobFile, check_blob_files, damaged_offset
 from basalt_engine.stores.rocks.errors import from_rocksdb
 from basalt_engine.stores.rocks.options import RocksOptions
 from basalt_engine.table import TABLE_NAMES
@@ -15,10 +18,23 @@ from basalt_engine.table import TABLE_NAMES
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
 
 _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
-_BLOB_FILES = "rocksdb.num-blob-files"
-_BLOB_BYTES = "rocksdb.total-blob-file-size"
+
+# Lines of RocksDB's list of files. A table file: number, size, first and last key in hexadecimal digits. A blob file:
+# number, bytes of its records, table files that point into it.
+_TABLE_FILE = re.compile(r"^ (\d+):\d+\[.*?\]\['([0-9A-F]*)' .*? \.\. '([0-9A-F]*)' ", re.MULTILINE)
+_BLOB_FILE = re.compile(
+    r"^blob_file_number: (\d+) .*?total_blob_bytes: (\d+) .*?linked_ssts: \{([\d ]*)\}", re.MULTILINE
+)
 
 log = logging.getLogger("basalt.store")
+
+
+class TableFile(NamedTuple):
+    """One of RocksDB's table files: its number, and the first and last key in it."""
+
+    number: int
+    first: bytes
+    last: bytes
 
 
 class Database:
@@ -130,24 +146,35 @@ class Database:
             raise from_rocksdb(error, self.path) from error
 
     def check_blob_files(self) -> None:
-        """`CorruptionError` when there are fewer or shorter blob files than the manifest counts.
+        """`CorruptionError` when a blob file is missing, or not what RocksDB wrote there."""
+        for table in LARGE_TABLES:
+            check_blob_files(self._blob_files(table))
 
-        RocksDB checks its table files when it opens them, but looks for a blob file only once a value in it is read.
-        """
-        large = [self.large(name) for name in LARGE_TABLES]
-        count = sum(family.property_int_value(_BLOB_FILES) or 0 for family in large)
-        size = sum(family.property_int_value(_BLOB_BYTES) or 0 for family in large)
-        found = [file.stat().st_size for file in self.path.glob("*.blob")]
-        if len(found) < count or sum(found) < size:
-            raise CorruptionError(
-                f"{self.path}/*.blob: {len(found)} files with {sum(found)} bytes, "
-                f"but the manifest has {count} with {size} bytes",
-                hint="put the missing files back, or the data directory from a backup",
-            )
+    def _blob_files(self, table: str) -> list[BlobFile]:
+        return [
+            BlobFile(self.path / f"{int(number):06d}.blob", int(size), frozenset(map(int, tables.split())))
+            for number, size, tables in _BLOB_FILE.findall(self._files(self.large(table)))
+        ]
 
-    def files(self, table: str) -> str:
-        """RocksDB's list of the files with the table's packed rows: a line each, with its first and last key."""
-        return self.rows(table).property_value("rocksdb.sstables") or ""
+    def table_files(self, family: Rdict) -> list[TableFile]:
+        """The family's table files."""
+        found = _TABLE_FILE.findall(self._files(family))
+        return [TableFile(int(number), bytes.fromhex(first), bytes.fromhex(last)) for number, first, last in found]
+
+    @staticmethod
+    def _files(family: Rdict) -> str:
+        return family.property_value("rocksdb.sstables") or ""
+
+    def suspect(self, table: str, key: bytes) -> str:
+        """Which file is at fault when the large values under a key cannot be read, as far as that can be told."""
+        tables = {file.number for file in self.table_files(self.large(table)) if file.first <= key <= file.last}
+        for blob in self._blob_files(table):
+            if tables & blob.table_files:
+                offset = damaged_offset(blob.path)
+                if offset is not None:
+                    return f"{blob.path} is damaged at byte {offset}"
+        names = [f"{number:06d}.sst" for number in sorted(tables)]
+        return f"{self.path / ' or '.join(names)} is damaged" if names else f"no file in {self.path} has it"
 
     def entries_by_file(self) -> dict[int, int]:
         """How many entries each file of the database has, by the file's number."""
@@ -168,19 +195,24 @@ class Database:
 
     def close(self) -> bool:
         """Write what is in memory to table files and let go of the database; True when all of it was written."""
-        flushed = True
+        failure: BasaltError | None = None
         self._handles = {}  # each of them would keep the database open
         for family in [*self._families.values(), self._rocks]:
             try:
-                family.close()
-            except DbClosedError:
-                pass
-            except Exception:
-                log.warning(
-                    "%s was closed without writing its tables; its log has everything", self.path, exc_info=True
-                )
-                flushed = False
-        return flushed
+                self._close(family)
+            except BasaltError as error:
+                failure = error
+        if failure is not None:
+            log.warning("%s was closed, but its tables are not all in files; its log has them: %s", self.path, failure)
+        return failure is None
+
+    def _close(self, family: Rdict) -> None:
+        try:
+            family.close()
+        except DbClosedError:
+            pass
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
 
 
 def large_name(table: str) -> str:

@@ -16,11 +16,12 @@ _MAKE_SPACE = "free some space on the disk of the data directory; writing goes o
 
 def from_rocksdb(error: Exception, directory: Path) -> BasaltError:
     """Our error for one of RocksDB's, over the database in `directory`."""
-    text = str(error)
+    # It blames the manifest for what it finds in other files; that the manifest is whole was checked before.
+    text = re.sub(r"\s*The file \S+/MANIFEST-\d+ may be corrupted\.", "", str(error)).strip()
+    if "No such file" in text or "Missing WAL" in text:
+        return CorruptionError(f"{_where(text, directory)} is missing: {text}", hint=RESTORE)
     if text.startswith("Corruption"):
         return CorruptionError(f"{_where(text, directory)} is damaged: {text}", hint=RESTORE)
-    if text.startswith("IO error: No such file"):
-        return CorruptionError(f"{_where(text, directory)} is missing: {text}", hint=RESTORE)
     if _DISK_FULL.search(text):
         return DiskFullError(f"the disk of {directory} is full: {text}", hint=_MAKE_SPACE)
     if "lock file" in text or "lock hold" in text:

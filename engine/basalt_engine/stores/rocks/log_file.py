@@ -61,11 +61,12 @@ def _end_of_records(content: memoryview, start: int) -> int:
         stop = at + _HEADER.size + length
         if stop > size or _HEADER.size + length > left:
             return end
-        if checksum != _masked(crc32c(content[at + _TYPE_OFFSET : stop])):
+        if checksum != masked_crc32c(crc32c(content[at + _TYPE_OFFSET : stop])):
             return end
         at = end = stop
 
 
-def _masked(crc: int) -> int:
+def masked_crc32c(crc: int) -> int:
+    """A CRC-32C as RocksDB stores it in logs and blob files."""
     rotated = (crc >> 15) | (crc << 17)
     return (rotated + _MASK_DELTA) & 0xFFFFFFFF

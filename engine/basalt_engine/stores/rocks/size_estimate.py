@@ -9,7 +9,6 @@ level in either direction, which matters little where it is used, on ranges with
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from basalt_engine.stores.rocks.database import Database
@@ -18,9 +17,6 @@ from basalt_engine.stores.rocks.rows import row_bytes
 ROWS_COUNTED_MAX = 20_000  # some 20 ms, the longest that an estimate may hold up an event loop
 CHUNK_ROWS = 1_000  # are in memory at a time, or fewer with
 CHUNK_BYTES = 1 << 20
-
-# A line of RocksDB's property: number, size, and the first and last key in hexadecimal digits.
-_FILE = re.compile(r"^ (\d+):\d+\[.*?\]\['([0-9A-F]*)' .*? \.\. '([0-9A-F]*)' ", re.MULTILINE)
 
 
 class _Counted(NamedTuple):
@@ -58,10 +54,9 @@ def _count(database: Database, table: str, start: bytes, stop: bytes) -> _Counte
 def _rows_in_files(database: Database, table: str, start: bytes, stop: bytes) -> int:
     entries = database.entries_by_file()
     rows = database.entries_in_memory(table) // 2
-    for number, first_hex, last_hex in _FILE.findall(database.files(table)):
-        first, last = bytes.fromhex(first_hex), bytes.fromhex(last_hex)
+    for number, first, last in database.table_files(database.rows(table)):
         if last < start or first >= stop:
             continue
         inside = start <= first and last < stop
-        rows += entries.get(int(number), 0) // (1 if inside else 2)
+        rows += entries.get(number, 0) // (1 if inside else 2)
     return rows

@@ -71,26 +71,33 @@ class SyncedFile:
         """
         self._verify_manifest()
         existing = {file.name: file for file in self._database.glob("*.log")}
+        ends: dict[Path, int] = {}
         for name, synced_bytes in self.marks.logs.items():
             file = existing.get(name)
             if file is not None:
-                end = check_log(file, synced_bytes)
-                if self.marks.torn_tails:
-                    _cut(file, end)
+                ends[file] = check_log(file, synced_bytes)
             elif not any(_number(other) > _number(name) for other in existing):
                 # RocksDB removes a log only when a newer one exists; it checks by itself that it needs none of these.
-                raise CorruptionError(f"{self._database / name} is missing: {synced_bytes} bytes", hint=RESTORE)
+                raise CorruptionError(
+                    f"{self._database / name} is missing; {synced_bytes} bytes of it were synced", hint=RESTORE
+                )
+        if self.marks.torn_tails:
+            for file, end in ends.items():
+                _cut(file, end)
 
     def _verify_manifest(self) -> None:
         current = self._database / "CURRENT"
         try:
-            manifest = current.read_text("latin-1").removesuffix("\n")
+            content = current.read_text("latin-1")
         except OSError as error:
             raise from_os(error, current) from error
-        if not manifest.startswith("MANIFEST-") or not manifest[9:].isdecimal():
+        manifest = content.removesuffix("\n")
+        if not manifest.startswith("MANIFEST-") or not manifest[9:].isdecimal() or manifest == content:
             raise CorruptionError(f"{current} is damaged: it does not name a manifest", hint=RESTORE)
         if _number(manifest) < _number(self.marks.manifest):
             raise CorruptionError(f"{current} names {manifest}, but {self.marks.manifest} is newer", hint=RESTORE)
+        if not (self._database / manifest).exists():
+            raise CorruptionError(f"{self._database / manifest} is missing, but {current} names it", hint=RESTORE)
         known = manifest == self.marks.manifest
         check_log(self._database / manifest, self.marks.manifest_bytes if known else 0)
 
@@ -220,12 +227,15 @@ def _decode(slot: bytes) -> Marks | None:
 
 
 def _cut(path: Path, end: int) -> None:
-    torn_bytes = path.stat().st_size - end
-    if torn_bytes:
-        log.warning("cut %d bytes of a write that was never acknowledged off %s", torn_bytes, path)
-        with path.open("r+b") as file:
-            file.truncate(end)
-            os.fsync(file.fileno())
+    try:
+        torn_bytes = path.stat().st_size - end
+        if torn_bytes:
+            log.warning("cut %d bytes of a write that was never acknowledged off %s", torn_bytes, path)
+            with path.open("r+b") as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise from_os(error, path) from error
 
 
 def _number(name: str) -> int:

@@ -104,6 +104,14 @@ class RocksTable:
         row = self._unpacked(key, value)
         if not row.large:
             return row.inline
+        try:
+            return self._with_large(key, value, row)
+        except CorruptionError as error:
+            suspect = self._store.reading(lambda database: database.suspect(self.name, key))
+            message = f"row {key.hex()} of table {self.name} cannot be read, {suspect}: {error.message}"
+            raise CorruptionError(message, hint=RESTORE) from error
+
+    def _with_large(self, key: bytes, value: bytes, row: PackedRow) -> Columns | None:
         for _ in range(READ_TRIES):
             large = row.split(self._store.reading(lambda database: database.get(database.large(self.name), key)))
             if large is not None:
@@ -114,12 +122,11 @@ class RocksTable:
             if now == value:
                 break
             value, row = now, self._unpacked(key, now)
-        # RocksDB's own check of the value finds out which file is bad, and raises that.
+        # RocksDB's own check of the value may find out which file is bad, and raises that.
         values = self._store.reading(lambda database: database.get(database.large(self.name), key, checked=True))
         large = row.split(values)
         if large is None:
-            what = "are missing" if values is None else "are damaged"
-            raise CorruptionError(f"the large values of row {key.hex()} of table {self.name} {what}", hint=RESTORE)
+            raise CorruptionError("its large values are missing" if values is None else "its large values are damaged")
         return {**row.inline, **large}
 
     def _unpacked(self, key: bytes, value: bytes) -> PackedRow:

@@ -1,0 +1,28 @@
+"""The services over stores that write whole batches, or row by row."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from basalt.settings import Settings, TransactionSettings
+from basalt_engine.stores.memory import MemoryStore
+from tests.control.jobs.readers import LIFETIME_MS
+from tests.wiring import A, B, Wired
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["atomic", "by-row"])
+async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
+    """Two empty topics, orders and invoices; a transaction lives an hour at most."""
+    settings = Settings(transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS))
+    wired = await Wired.start(MemoryStore(atomic=request.param == "atomic"), settings=settings)
+    await wired.topics.create(A, {})
+    await wired.topics.create(B, {"spread": "3"})
+    yield wired
+    await wired.services.close()

@@ -1,0 +1,403 @@
+"""Fetching against a model that looks at one message at a time: the same messages, stops and places to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt.messaging import fetch as fetching
+from basalt.messaging.fetch import Fetch, Limits, Start, end_of, fetch, not_before, start_from
+from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import MessageId, position, position_fields
+from basalt_engine.messages import MessageRow, Reference
+from basalt_engine.payloads import PayloadRow
+from basalt_engine.records import Compression, Extras, Kind, encode
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
+
+relaxed = settings(deadline=None)
+thorough = settings(deadline=None, max_examples=400)
+
+EVERYTHING = Limits(10**6, 10**9)
+FIRST_MS, NOW_MS = 100, 110
+WRITERS = (11, 12, 13, 14)
+
+
+@dataclass
+class Message:
+    """One message as the model knows it."""
+
+    id: bytes
+    payload: bytes
+    expire_ms: int | None
+    row: MessageRow
+
+
+@dataclass
+class Log:
+    """A topic: its rows, the payload rows behind them, and every message in order."""
+
+    rows: list[MessageRow] = field(default_factory=list)
+    stored: dict[int, list[PayloadRow]] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    place: tuple[int, int] = (FIRST_MS, -1)
+    stored_place: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def payload_rows(self, row: MessageRow) -> list[PayloadRow]:
+        assert row.reference is not None
+        assert row.written_by is not None
+        first, last, _ = row.reference
+        return [each for each in self.stored.get(abs(row.written_by), []) if first <= each.position <= last]
+
+    def add(self, payloads: list[bytes], ttls: list[int | None], written_by: int | None, later_ms: int, zstd: bool) -> None:
+        self.place = (self.place[0], self.place[1] + len(payloads))
+        if later_ms:
+            self.place = (self.place[0] + later_ms, len(payloads) - 1)
+        ms, last = self.place
+        extras = [Extras(ttl_ms=ttl) for ttl in ttls] if any(ttls) else None
+        batch = encode(payloads, extras, compression=Compression.ZSTD if zstd else Compression.NONE)
+        row = MessageRow(position(ms, last), written_by, batch)
+        self.rows.append(row)
+        for number, (payload, ttl) in enumerate(zip(payloads, ttls, strict=True), last - len(payloads) + 1):
+            self.messages.append(Message(MessageId(ms, number).encode(), payload, ms + ttl if ttl else None, row))
+
+    def add_marker(self, later_ms: int) -> None:
+        self.place = (self.place[0] + later_ms, 0 if later_ms else self.place[1] + 1)
+        self.rows.append(MessageRow(position(*self.place), None, encode([b"never seen"], kind=Kind.WATERMARK)))
+
+    def refer(self, batches: list[list[bytes]], written_by: int, later_ms: int, lost: bool) -> None:
+        """A row that refers to some payload rows; `lost`: they were removed already."""
+        self.place = (self.place[0] + later_ms, 0 if later_ms else self.place[1] + 1)
+        ms, last, made = self.stored_place.get(abs(written_by), (FIRST_MS - 50, -1))[:2] + ([],)  # type: ignore[operator]
+        found: list[tuple[bytes, list[bytes]]] = made
+        for payloads in batches:
+            last += len(payloads)
+            found.append((position(ms, last), payloads))
+        self.stored_place[abs(written_by)] = (ms, last)
+        reference = Reference(found[0][0], found[-1][0], sum(map(len, batches)))
+        row = MessageRow(position(*self.place), written_by, None, reference)
+        self.rows.append(row)
+        if lost:
+            return
+        for where, payloads in found:
+            self.stored.setdefault(abs(written_by), []).append(PayloadRow(where, encode(payloads)))
+            first = position_fields(where)[1] - len(payloads) + 1
+            for number, payload in enumerate(payloads, first):
+                self.messages.append(Message(MessageId(*self.place, ms, number).encode(), payload, None, row))
+
+
+PAYLOADS = st.lists(st.binary(max_size=6), min_size=1, max_size=5)
+WRITER = st.sampled_from(WRITERS).flatmap(lambda pointer: st.sampled_from([pointer, pointer, -pointer]))
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    log = Log()
+    for _ in range(draw(st.integers(0, 7))):
+        later_ms = draw(st.sampled_from([0, 0, 1, 3]))
+        kind = draw(st.sampled_from(["plain", "plain", "transaction", "reference", "reference", "marker"]))
+        if kind == "marker":
+            log.add_marker(later_ms)
+        elif kind == "reference":
+            batches = draw(st.lists(PAYLOADS, min_size=1, max_size=3))
+            log.refer(batches, draw(WRITER), later_ms, lost=draw(st.integers(0, 5)) == 0)
+        else:
+            payloads = draw(PAYLOADS)
+            own = st.sampled_from([None, None, 1, 5, 10, 50])
+            ttls = draw(st.lists(own, min_size=len(payloads), max_size=len(payloads)))
+            log.add(payloads, ttls, draw(WRITER) if kind == "transaction" else None, later_ms, draw(st.booleans()))
+    return log
+
+
+SNAPSHOTS = st.none() | st.builds(
+    lambda read, busy, failed, own: TransactionSnapshot(
+        read, 0, tuple(sorted(busy)), InvalidList(tuple(sorted(failed))), tuple(own)
+    ),
+    st.integers(10, 14),
+    st.sets(st.sampled_from(WRITERS), max_size=1),
+    st.sets(st.sampled_from(WRITERS), max_size=2),
+    st.sets(st.sampled_from(WRITERS), max_size=1),
+)
+LIMITS = st.builds(Limits, st.integers(1, 12), st.integers(1, 30))
+
+
+def starts(draw: st.DrawFn, log: Log) -> Start:
+    """The oldest message, a time, a message, just beside one, the end of a row, or any 20 bytes."""
+    inclusive = draw(st.booleans())
+    kind = draw(st.sampled_from(["oldest", "time", "message", "beside", "end", "any"]))
+    if kind == "time":
+        return start_from(draw(st.integers(FIRST_MS - 1, FIRST_MS + 25)), inclusive)
+    if kind == "any":
+        return Start(draw(st.binary(min_size=20, max_size=20)), inclusive)
+    if kind == "end" and log.rows:
+        return Start(end_of(draw(st.sampled_from(log.rows)).position), inclusive)
+    if kind in ("message", "beside") and log.messages:
+        chosen = draw(st.sampled_from(log.messages)).id
+        aside = draw(st.sampled_from([-1, 1, -(1 << 80), 1 << 80])) if kind == "beside" else 0
+        return Start((int.from_bytes(chosen, "big") + aside).to_bytes(20, "big"), inclusive)
+    return start_from(None, inclusive)
+
+
+def wanted(row: MessageRow, start: Start) -> bool:
+    """Whether a row may hold a message from the start on, by the ids that it can have."""
+    end = row.position + (row.reference.last if row.reference is not None else bytes(10))
+    return end > start.id or (end == start.id and start.inclusive)
+
+
+def naively(
+    log: Log, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, now_ms: int
+) -> tuple[list[Message], int | None]:
+    """The messages that a reader gets, and the writer that it has to wait for."""
+    found: list[Message] = []
+    payload_bytes = 0
+    for row in sorted(log.rows, key=lambda each: each.position):
+        if not wanted(row, start):
+            continue
+        seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
+        if seen is Visibility.HOLD:
+            return found, row.written_by
+        for message in log.messages if seen is Visibility.VISIBLE else ():
+            if message.row is not row or message.id < start.id or (message.id == start.id and not start.inclusive):
+                continue
+            if message.expire_ms is not None and message.expire_ms <= now_ms:
+                continue
+            if found and (len(found) == limits.messages_max or payload_bytes + len(message.payload) > limits.bytes_max):
+                return found, None
+            found.append(message)
+            payload_bytes += len(message.payload)
+        if len(found) >= limits.messages_max or payload_bytes >= limits.bytes_max:
+            return found, None
+    return found, None
+
+
+def fetched(
+    log: Log, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, *, verify: bool = True
+) -> Fetch:
+    rows = [row for row in log.rows if row.position >= start.position]
+    return fetch(rows, log.payload_rows, start, limits, snapshot, NOW_MS, verify=verify)
+
+
+def ids(found: Fetch) -> list[bytes]:
+    return [message_id for part in found.slices for message_id in part.ids()]
+
+
+def payloads(found: Fetch) -> list[bytes]:
+    return [bytes(payload) for part in found.slices for payload in part.payloads()]
+
+
+@thorough
+@given(logs(), st.data(), LIMITS, SNAPSHOTS, st.booleans())
+def test_a_fetch_finds_what_looking_at_one_message_at_a_time_does(
+    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None, verify: bool
+) -> None:
+    start = data.draw(st.composite(starts)(log))  # type: ignore[arg-type]
+    found = fetched(log, start, limits, snapshot, verify=verify)
+    expected, held_by = naively(log, start, limits, snapshot, NOW_MS)
+    assert ids(found) == [message.id for message in expected]
+    assert payloads(found) == [message.payload for message in expected]
+    assert found.held_by == held_by
+    assert found.messages == len(expected)
+    assert found.payload_bytes == sum(len(message.payload) for message in expected)
+    assert found.messages <= limits.messages_max
+    assert found.payload_bytes <= limits.bytes_max or found.messages == 1
+    assert all(part.count for part in found.slices)
+
+
+@thorough
+@given(logs(), st.data(), LIMITS, SNAPSHOTS)
+def test_the_place_to_go_on_from_skips_nothing_and_repeats_nothing(
+    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None
+) -> None:
+    start = data.draw(st.composite(starts)(log))  # type: ignore[arg-type]
+    found = fetched(log, start, limits, snapshot)
+    everything, _ = naively(log, start, EVERYTHING, snapshot, NOW_MS)
+    returned = ids(found)
+    if found.next_id is None:
+        assert returned == []
+        return
+    assert found.next_id >= start.id
+    assert [message.id for message in everything if message.id <= found.next_id] == returned
+    if found.held_at is not None:
+        assert found.held_at > found.next_id
+
+
+@thorough
+@given(logs(), st.data(), LIMITS, SNAPSHOTS, st.sampled_from([1, 2, 10_000]))
+def test_paging_with_any_limit_is_the_same_as_one_large_fetch(
+    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None, rows_max: int
+) -> None:
+    start = data.draw(st.composite(starts)(log))  # type: ignore[arg-type]
+    whole = fetched(log, start, EVERYTHING, snapshot)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetching, "ROWS_MAX", rows_max)
+        found: list[bytes] = []
+        for _ in range(200):
+            page = fetched(log, start, limits, snapshot)
+            found += ids(page)
+            if page.next_id is None or (page.held_by is not None and not page.messages):
+                break
+            start = Start(page.next_id, False)
+        else:
+            pytest.fail("the pages do not come to an end")
+    assert found == ids(whole)
+    assert page.held_by == whole.held_by
+
+
+@relaxed
+@given(logs(), st.data(), LIMITS, SNAPSHOTS)
+def test_paging_by_the_last_message_loses_nothing_either(
+    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None
+) -> None:
+    start = data.draw(st.composite(starts)(log))  # type: ignore[arg-type]
+    whole = ids(fetched(log, start, EVERYTHING, snapshot))
+    found: list[bytes] = []
+    while page := ids(fetched(log, start, limits, snapshot)):
+        found += page
+        start = Start(page[-1], False)
+    assert found == whole
+
+
+@relaxed
+@given(logs(), SNAPSHOTS)
+def test_every_slice_says_the_same_of_its_messages_in_every_way(log: Log, snapshot: TransactionSnapshot | None) -> None:
+    for part in fetched(log, start_from(None, True), EVERYTHING, snapshot).slices:
+        head, own, tail = part.id_parts()
+        assert [head + number + tail for number in own] == part.ids()
+        assert part.last_id() == part.ids()[-1]
+        assert len(part.payloads()) == len(part.extras()) == part.count
+        assert part.payload_bytes == sum(map(len, part.payloads()))
+
+
+@relaxed
+@given(logs(), st.data(), SNAPSHOTS)
+def test_no_payload_row_before_the_start_is_read(
+    log: Log, data: st.DataObject, snapshot: TransactionSnapshot | None
+) -> None:
+    """Else paging through a large reference would read it again from its beginning for every page."""
+    start = data.draw(st.composite(starts)(log))  # type: ignore[arg-type]
+    read: list[bytes] = []
+
+    def payload_rows(row: MessageRow) -> list[PayloadRow]:
+        found = log.payload_rows(row)
+        read.extend(row.position + each.position for each in found)
+        return found
+
+    rows = [row for row in log.rows if row.position >= start.position]
+    fetch(rows, payload_rows, start, EVERYTHING, snapshot, NOW_MS)
+    assert all(end >= start.id for end in read)
+
+
+# Single cases.
+
+
+def log_of(*parts: Sequence[bytes], ttls: int | None = None) -> Log:
+    log = Log()
+    for part in parts:
+        log.add(list(part), [ttls] * len(part), None, 0, zstd=False)
+    return log
+
+
+def test_a_message_over_the_limit_comes_alone_and_only_as_the_first() -> None:
+    log = log_of([b"small"], [b"x" * 100], [b"last"])
+    limits = Limits(10, 10)
+    first = fetched(log, start_from(None, True), limits, None)
+    assert payloads(first) == [b"small"]
+    assert first.next_id is not None
+    second = fetched(log, Start(first.next_id, False), limits, None)
+    assert payloads(second) == [b"x" * 100]
+    assert second.next_id is not None
+    assert payloads(fetched(log, Start(second.next_id, False), limits, None)) == [b"last"]
+
+
+@pytest.mark.parametrize(("at", "inclusive"), [(FIRST_MS, True), (FIRST_MS - 1, False), (None, True), (0, True)])
+def test_a_time_and_the_oldest_message_are_starts(at: int | None, inclusive: bool) -> None:
+    assert payloads(fetched(log_of([b"a", b"b"]), start_from(at, inclusive), EVERYTHING, None)) == [b"a", b"b"]
+    assert payloads(fetched(log_of([b"a", b"b"]), start_from(FIRST_MS, False), EVERYTHING, None)) == []
+
+
+def test_the_last_time_that_there_is_is_a_start_in_both_ways() -> None:
+    for inclusive in (True, False):
+        found = fetched(log_of([b"a"]), start_from(2**63 - 1, inclusive), EVERYTHING, None)
+        assert (found.slices, found.next_id) == ([], None)
+
+
+def test_what_has_expired_moves_the_start_and_never_back() -> None:
+    early, late = start_from(5, True), start_from(50, True)
+    assert not_before(early, 20) == start_from(20, True)
+    assert not_before(late, 20) == late
+    assert not_before(early, -3) == early
+    exclusive = Start(MessageId(20, 0).encode(), False)
+    assert not_before(exclusive, 20) == exclusive
+
+
+def test_a_reader_that_is_past_an_open_writers_row_does_not_wait_for_it() -> None:
+    log = Log()
+    log.add([b"open"], [None], 14, 0, zstd=False)
+    log.add([b"after"], [None], None, 0, zstd=False)
+    log.refer([[b"x"], [b"y"]], 14, 0, lost=False)
+    log.add([b"last"], [None], None, 0, zstd=False)
+    snapshot = TransactionSnapshot(13)
+    assert fetched(log, start_from(None, True), EVERYTHING, snapshot).held_by == 14
+    past = fetched(log, Start(log.messages[0].id, False), EVERYTHING, snapshot)
+    assert (payloads(past), past.held_by) == ([b"after"], 14)
+    between = fetched(log, Start(log.messages[2].id, False), EVERYTHING, snapshot)
+    assert (payloads(between), between.held_by) == ([], 14)
+    behind = fetched(log, Start(log.messages[3].id, False), EVERYTHING, snapshot)
+    assert (payloads(behind), behind.held_by) == ([b"last"], None)
+
+
+def test_a_hold_names_the_writer_and_the_first_place_that_it_has() -> None:
+    log = log_of([b"seen"])
+    log.add([b"open"], [None], 14, 1, zstd=False)
+    found = fetched(log, start_from(None, True), EVERYTHING, TransactionSnapshot(13))
+    assert (found.held_by, found.next_id) == (14, end_of(log.rows[0].position))
+    assert found.held_at == MessageId(FIRST_MS + 1, 0).encode()
+
+
+def test_a_row_that_the_reader_is_past_is_not_decoded() -> None:
+    log = log_of([b"a", b"b"])
+    damaged = log.rows[0]._replace(batch=b"not a batch")
+    start = Start(log.messages[-1].id, False)
+    assert fetch([damaged], log.payload_rows, start, EVERYTHING, None, NOW_MS).slices == []
+    with pytest.raises(CorruptionError):
+        fetch([damaged], log.payload_rows, Start(log.messages[-1].id, True), EVERYTHING, None, NOW_MS)
+
+
+def test_a_row_that_was_passed_as_a_whole_is_not_even_read() -> None:
+    log = log_of([b"a"], [b"b"])
+    passed = Start(end_of(log.rows[0].position), False)
+    assert [row for row in log.rows if row.position >= passed.position] == log.rows[1:]
+    assert Start(passed.id, True).position == log.rows[0].position
+
+
+def test_damage_is_told_apart_from_trust_in_what_never_left_the_process() -> None:
+    log = log_of([b"abc"])
+    batch = log.rows[0].batch
+    assert batch is not None
+    flipped = log.rows[0]._replace(batch=batch.replace(b"abc", b"abd"))
+    start = start_from(None, True)
+    with pytest.raises(CorruptionError, match="checksum"):
+        fetch([flipped], log.payload_rows, start, EVERYTHING, None, NOW_MS)
+    trusted = fetch([flipped], log.payload_rows, start, EVERYTHING, None, NOW_MS, verify=False)
+    assert payloads(trusted) == [b"abd"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_row_with_more_messages_than_its_place_has_sequences_is_corrupt(stored: bool) -> None:
+    three = encode([b"a", b"b", b"c"])
+    row = MessageRow(position(FIRST_MS, 1), None, three)
+    if stored:
+        row = MessageRow(position(FIRST_MS, 1), 11, None, Reference(position(5, 1), position(5, 1), 3))
+    with pytest.raises(CorruptionError, match="3 messages"):
+        fetch([row], lambda _: [PayloadRow(position(5, 1), three)], start_from(None, True), EVERYTHING, None, NOW_MS)
+
+
+def test_messages_expire_one_by_one_at_their_own_time() -> None:
+    log = Log()
+    log.add([b"a", b"b", b"c", b"d"], [None, NOW_MS - FIRST_MS, NOW_MS - FIRST_MS + 1, 1], None, 0, zstd=False)
+    found = fetched(log, start_from(None, True), EVERYTHING, None)
+    assert payloads(found) == [b"a", b"c"]
+    assert found.next_id == end_of(log.rows[0].position)

@@ -1,0 +1,183 @@
+"""The tail cache against a model of the store: what it answers is exactly what the store holds, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from basalt.messaging.tail import SLOT_BYTES, TailCache, TopicKey
+from basalt_engine.keys import position
+from basalt_engine.messages import MessageRow
+
+A, B, C = (b"shop:a:", 1), (b"shop:a:", 2), (b"shop:b:", 1)
+TOPICS = st.sampled_from([A, B, C])
+STEPS = st.integers(1, 3)
+FIRST = position(0, 0)
+
+
+def row_at(place: int, size: int = 0, written_by: int | None = None) -> MessageRow:
+    return MessageRow(position(place, 0), written_by, bytes(size))
+
+
+class TailMachine(RuleBasedStateMachine):
+    """A store of three topics; places rise, some stay empty, writes fail and may have been made all the same."""
+
+    @initialize(bytes_max=st.sampled_from([0, 250, 600, 1_500, 5_000, 10**9]))
+    def start(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.tail = TailCache(bytes_max)
+        self.stored: dict[TopicKey, dict[bytes, MessageRow]] = {A: {}, B: {}, C: {}}
+        self.newest = {A: 0, B: 0, C: 0}  # the newest place given out
+
+    def known(self, topic: TopicKey, pick: int) -> bytes:
+        """A position at or around a row."""
+        places = sorted(self.stored[topic]) or [FIRST]
+        return places[pick % len(places)]
+
+    @rule(topic=TOPICS, step=STEPS, size=st.integers(0, 400), written_by=st.sampled_from([None, 7]))
+    def append(self, topic: TopicKey, step: int, size: int, written_by: int | None) -> None:
+        after = position(self.newest[topic], 0) if self.newest[topic] else b""
+        self.newest[topic] += step
+        row = row_at(self.newest[topic], size, written_by)
+        self.stored[topic][row.position] = row
+        self.tail.append(topic, row, after)
+
+    @rule(topic=TOPICS)
+    def skip_a_place(self, topic: TopicKey) -> None:
+        self.newest[topic] += 1
+
+    @rule(topic=TOPICS, written=st.booleans())
+    def fail_to_write(self, topic: TopicKey, written: bool) -> None:
+        self.newest[topic] += 1
+        row = row_at(self.newest[topic])
+        if written:
+            self.stored[topic][row.position] = row
+        self.tail.forget(topic)
+
+    @rule(topic=TOPICS, pick=st.integers(0, 50))
+    def roll_back(self, topic: TopicKey, pick: int) -> None:
+        where = self.known(topic, pick)
+        row = self.stored[topic].get(where)
+        if row is not None and row.written_by is not None:
+            self.stored[topic][where] = row._replace(written_by=-abs(row.written_by))
+            self.tail.roll_back(topic, where)
+
+    @rule(topic=TOPICS, pick=st.integers(0, 50))
+    def remove(self, topic: TopicKey, pick: int) -> None:
+        where = self.known(topic, pick)
+        self.stored[topic].pop(where, None)
+        self.tail.remove(topic, where)
+
+    @rule(topic=TOPICS, pick=st.integers(0, 50), beyond=st.integers(0, 1))
+    def drop_before(self, topic: TopicKey, pick: int, beyond: int) -> None:
+        stop = self.known(topic, pick) + b"\0" * beyond
+        self.stored[topic] = {where: row for where, row in self.stored[topic].items() if where >= stop}
+        self.tail.drop_before(topic, stop)
+
+    @precondition(lambda self: self.tail.bytes)
+    @rule(topic=TOPICS)
+    def forget(self, topic: TopicKey) -> None:
+        self.tail.forget(topic)
+
+    @invariant()
+    def every_answer_is_what_the_store_holds(self) -> None:
+        for topic, rows in self.stored.items():
+            for start in {FIRST, position(self.newest[topic], 0), position(self.newest[topic] + 1, 0), *rows}:
+                for begin in (start, start + b"\0"):
+                    found = self.tail.rows(topic, begin)
+                    expected = [rows[where] for where in sorted(rows) if where >= begin]
+                    assert found is None or found == expected
+
+    @invariant()
+    def the_bytes_are_counted_and_bounded(self) -> None:
+        assert 0 <= self.tail.bytes <= self.bytes_max
+        held = 0
+        for topic in self.stored:
+            answers = [self.tail.rows(topic, where) for where in sorted(self.stored[topic])]
+            longest = max((answer for answer in answers if answer is not None), key=len, default=[])
+            held += sum(row.size_bytes for row in longest)
+        assert held <= self.tail.bytes
+
+    def teardown(self) -> None:
+        for topic in getattr(self, "stored", {}):
+            self.tail.forget(topic)
+        assert not hasattr(self, "tail") or self.tail.bytes == 0
+
+
+TestTailMachine = TailMachine.TestCase
+TestTailMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_what_was_just_appended_is_answered_without_the_store() -> None:
+    tail = TailCache(10_000)
+    rows = [row_at(place) for place in (5, 6, 7)]
+    for row, after in zip(rows, [b"", rows[0].position, rows[1].position], strict=True):
+        tail.append(A, row, after)
+    assert tail.rows(A, FIRST) == rows  # the topic was empty before: these are all
+    assert tail.rows(A, rows[1].position) == rows[1:]
+    assert tail.rows(A, rows[2].position + b"\0") == []
+    assert (tail.hits, tail.misses) == (3, 0)
+
+
+def test_what_lies_before_the_tail_is_asked_of_the_store() -> None:
+    tail = TailCache(10_000)
+    tail.append(A, row_at(5), position(4, 9))
+    assert tail.rows(A, position(4, 9)) is None
+    assert tail.rows(A, FIRST) is None
+    assert tail.rows(B, FIRST) is None
+    assert tail.rows(A, position(4, 10)) == [row_at(5)]
+    assert (tail.hits, tail.misses) == (1, 3)
+
+
+def test_the_oldest_row_of_all_topics_goes_first() -> None:
+    size = row_at(1).size_bytes
+    tail = TailCache(3 * size)
+    order = [(A, 1), (C, 1), (A, 2), (C, 2), (A, 3)]
+    newest: dict[TopicKey, bytes] = {}
+    for topic, place in order:
+        tail.append(topic, row_at(place), newest.get(topic, b""))
+        newest[topic] = position(place, 0)
+    assert tail.bytes == 3 * size
+    assert tail.rows(A, position(1, 1)) == [row_at(2), row_at(3)]
+    assert tail.rows(A, position(1, 0)) is None
+    assert tail.rows(C, position(1, 1)) == [row_at(2)]
+
+
+def test_a_row_larger_than_the_cache_is_not_kept_and_pushes_out_the_rest() -> None:
+    tail = TailCache(1_000)
+    tail.append(A, row_at(1), b"")
+    tail.append(C, row_at(1, 5_000), b"")
+    assert (tail.bytes, tail.rows(A, FIRST), tail.rows(C, FIRST)) == (0, None, None)
+
+
+def test_a_cache_of_no_bytes_keeps_nothing() -> None:
+    tail = TailCache(0)
+    tail.append(A, row_at(1), b"")
+    assert (tail.bytes, tail.rows(A, FIRST)) == (0, None)
+
+
+def test_a_removed_row_frees_its_bytes_but_for_its_place() -> None:
+    tail = TailCache(10**6)
+    tail.append(A, row_at(1, 5_000), b"")
+    tail.append(A, row_at(2), position(1, 0))
+    for _ in range(2):
+        tail.remove(A, position(1, 0))
+        assert tail.bytes == SLOT_BYTES + row_at(2).size_bytes
+    assert tail.rows(A, FIRST) == [row_at(2)]
+
+
+@pytest.mark.parametrize("where", [position(1, 1), position(9, 0), FIRST])
+def test_changes_of_rows_that_are_not_there_change_nothing(where: bytes) -> None:
+    tail = TailCache(10**6)
+    row = row_at(1, written_by=5)
+    tail.append(A, row, b"")
+    tail.roll_back(A, where)
+    tail.remove(A, where)
+    for other in (B, C):
+        tail.roll_back(other, row.position)
+        tail.remove(other, row.position)
+        tail.drop_before(other, position(9, 0))
+        tail.forget(other)
+    assert tail.rows(A, FIRST) == [row]

@@ -1,0 +1,71 @@
+"""What the code imports is declared in pyproject.toml, and what is declared is locked, with hashes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OURS = {"basalt", "basalt_engine", "basalt_spark"}
+# What a module is called where that differs from its distribution.
+DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+
+
+def normalised(requirement: str) -> str:
+    """The name in a requirement, as registries compare them."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+@pytest.fixture(scope="module")
+def project(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+def locked(page: Path) -> dict[str, str]:
+    """Version by name, of a lock file."""
+    pins = re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==(\S+)", page.read_text(), flags=re.MULTILINE)
+    return {normalised(name): version for name, version in pins}
+
+
+def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
+    declared = {normalised(each) for each in project["dependencies"]}
+    declared |= {normalised(each) for extra in ("hbase", "spark") for each in project["optional-dependencies"][extra]}
+    imported = {
+        name.split(".")[0]
+        for tree in product.values()
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    libraries = {DISTRIBUTIONS.get(name, normalised(name)) for name in imported - OURS - sys.stdlib_module_names}
+    assert sorted(libraries - declared) == []
+
+
+def test_every_declared_library_is_locked(root: Path, project: dict[str, Any]):
+    runtime, dev = (locked(root / "requirements" / name) for name in ("runtime.txt", "dev.txt"))
+    assert [each for each in project["dependencies"] if normalised(each) not in runtime] == []
+    assert [each for each in project["optional-dependencies"]["dev"] if normalised(each) not in dev] == []
+
+
+def test_the_tools_are_locked_on_the_same_versions_as_the_server(root: Path):
+    runtime, dev = (locked(root / "requirements" / name) for name in ("runtime.txt", "dev.txt"))
+    assert {name: dev.get(name) for name in runtime} == runtime
+
+
+def test_every_locked_version_has_its_hashes(root: Path):
+    for name in ("runtime.txt", "dev.txt"):
+        text = (root / "requirements" / name).read_text()
+        entries = re.split(r"\n(?=\S)", text.strip())
+        assert [entry for entry in entries if "--hash=sha256:" not in entry] == []

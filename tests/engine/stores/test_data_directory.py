@@ -1,0 +1,145 @@
+"""Which directories the store opens, and which it refuses and leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from basalt_engine.errors import CorruptionError, DataDirectoryError
+from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.stores.rocks.data_directory import write_format
+from basalt_engine.table import Put
+
+
+@pytest.fixture
+def used(directory):
+    """A directory with one row, closed."""
+    store = RocksStore.open(directory)
+    store.table("system").write([Put(b"k", {b"c": b"1"})])
+    store.close()
+    return directory
+
+
+def has_the_row(directory):
+    store = RocksStore.open(directory)
+    try:
+        return store.table("system").get(b"k") == {b"c": b"1"}
+    finally:
+        store.close()
+
+
+def test_a_directory_is_created_with_its_parents(tmp_path, open_store):
+    directory = tmp_path / "a" / "b" / "data"
+    open_store(directory)
+    assert {path.name for path in directory.iterdir()} == {"FORMAT", "LOCK", "SYNCED", "rocks"}
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_empty_directory_is_taken_also_as_the_root_of_a_disk(tmp_path, open_store):
+    (tmp_path / "lost+found").mkdir()
+    open_store(tmp_path)
+
+
+def test_a_directory_with_files_of_others_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(DataDirectoryError, match=r"thesis\.txt"):
+        RocksStore.open(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_a_file_is_refused(tmp_path):
+    (tmp_path / "data").write_text("")
+    with pytest.raises(DataDirectoryError, match="not a directory"):
+        RocksStore.open(tmp_path / "data")
+
+
+def test_a_directory_in_use_is_refused_with_the_process_that_has_it(directory, open_store):
+    open_store(directory)
+    with pytest.raises(DataDirectoryError, match=f"process {os.getpid()}"):
+        RocksStore.open(directory)
+
+
+def test_a_directory_in_use_by_another_process_is_refused(directory, start_program):
+    process = start_program("acknowledging_writer.py", directory, 0)
+    process.stdout.readline()
+    with pytest.raises(DataDirectoryError, match=f"process {process.pid}"):
+        RocksStore.open(directory)
+
+
+def test_a_closed_directory_can_be_opened_again(used):
+    assert has_the_row(used)
+    assert has_the_row(used)
+
+
+def test_a_directory_that_could_not_be_opened_is_not_kept_locked(used):
+    shutil.move(used / "rocks" / "CURRENT", used / "kept")
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="CURRENT"):
+            RocksStore.open(used)
+    shutil.move(used / "kept", used / "rocks" / "CURRENT")
+    assert has_the_row(used)
+
+
+def test_a_newer_format_is_refused_with_what_wrote_it_and_left_alone(used):
+    text = (used / "FORMAT").read_text().replace("format: 1", "format: 2").replace("created by: ", "created by: new ")
+    (used / "FORMAT").write_text(text)
+    before = {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.name != "LOCK"}
+    with pytest.raises(DataDirectoryError, match=r"format 2 \(new basalt-mq"):
+        RocksStore.open(used)
+    assert {path: path.stat().st_mtime_ns for path in used.rglob("*") if path.name != "LOCK"} == before
+
+
+@pytest.mark.parametrize("damage", ["", "Basalt", "format: 1\n", "\xff" * 100])
+def test_a_damaged_format_file_is_refused(used, damage):
+    (used / "FORMAT").write_bytes(damage.encode("latin-1"))
+    with pytest.raises(CorruptionError, match="FORMAT"):
+        RocksStore.open(used)
+
+
+def test_an_initialised_directory_is_never_filled_anew(used):
+    shutil.rmtree(used / "rocks")
+    with pytest.raises(CorruptionError, match="CURRENT"):
+        RocksStore.open(used)
+    assert not (used / "rocks").exists()
+
+
+def test_a_database_without_its_format_file_is_never_filled_anew(used):
+    (used / "FORMAT").unlink()
+    with pytest.raises(CorruptionError, match="FORMAT is missing"):
+        RocksStore.open(used)
+    assert (used / "rocks" / "CURRENT").exists()
+
+
+def test_creating_is_taken_up_again_where_a_crash_ended_it(directory):
+    directory.mkdir()
+    write_format(directory, initialised=False)
+    RocksStore.open(directory).close()
+    RocksStore.open(directory).close()
+
+
+def test_creating_is_taken_up_again_after_rocksdb_was_created(used):
+    (used / "SYNCED").unlink()
+    write_format(used, initialised=False)
+    assert has_the_row(used)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("name", ["FORMAT", "LOCK", "rocks", "rocks/CURRENT"])
+def test_files_of_another_user_are_refused_and_named(used, name):
+    os.chown(used / name, 12_345, 12_345)
+    with pytest.raises(DataDirectoryError, match=f"{name} belongs to user 12345"):
+        RocksStore.open(used)
+    os.chown(used / name, 0, 0)
+    assert has_the_row(used)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["FORMAT", "LOCK", "SYNCED", "rocks/CURRENT"])
+def test_unreadable_files_are_refused_and_named(used, name):
+    (used / name).chmod(0)
+    with pytest.raises(DataDirectoryError, match=name):
+        RocksStore.open(used)
+    (used / name).chmod(0o600)
+    assert has_the_row(used)

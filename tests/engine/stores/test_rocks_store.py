@@ -1,0 +1,109 @@
+"""What the RocksDB store has beyond the contract: it outlives its process, can be copied, and keeps its measure."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from basalt_engine.errors import DataDirectoryError, InputError
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.rocks.options import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
+from basalt_engine.stores.rocks.size_estimate import ROWS_COUNTED_MAX
+from basalt_engine.table import TABLE_NAMES, Delete, Put, TableWrite
+
+LARGE = os.urandom(30_000)
+
+
+def test_everything_is_there_after_closing_and_opening(directory, open_store):
+    store = open_store(directory)
+    for name in TABLE_NAMES:
+        store.table(name).write([Put(b"k%d" % number, {b"a": LARGE, b"b": b""}) for number in range(10)])
+        store.table(name).write([Delete(b"k3"), Put(b"k4", {b"b": LARGE[::-1]})])
+        store.table(name).delete_range(b"k6", b"k9")
+    before = {name: [*store.table(name).scan(b"", None)] for name in TABLE_NAMES}
+    store.close()
+    store = open_store(directory)
+    assert {name: [*store.table(name).scan(b"", None)] for name in TABLE_NAMES} == before
+    assert [row.key for row in before["message"]] == [b"k0", b"k1", b"k2", b"k4", b"k5", b"k9"]
+
+
+def test_a_small_change_of_a_row_does_not_write_its_large_values_again(directory, open_store):
+    store = open_store(directory)
+    table = store.table("message")
+    table.write([Put(b"k", {b"p": LARGE, b"t": b"1"})])
+    log = max((directory / "rocks").glob("*.log"))
+    before = log.stat().st_size
+    table.write([Put(b"k", {b"t": b"2"})])
+    assert log.stat().st_size - before < 200
+    assert table.get(b"k") == {b"p": LARGE, b"t": b"2"}
+
+
+def test_a_large_value_is_handed_out_without_a_copy_of_its_own(directory, open_store):
+    table = open_store(directory).table("message")
+    table.write([Put(b"k", {b"p": LARGE, b"t": b"1"})])
+    assert type(table.get(b"k")[b"p"]) is bytes
+
+
+def test_a_copy_is_a_data_directory_of_that_moment(directory, tmp_path, open_store):
+    store = open_store(directory)
+    store.write([TableWrite("message", [Put(b"k", {b"p": LARGE})]), TableWrite("system", [Put(b"k", {b"v": b"1"})])])
+    store.checkpoint(tmp_path / "backups" / "copy")
+    store.table("message").write([Put(b"later", {b"p": LARGE})])
+    store.table("message").delete_range(b"k", b"l")
+
+    copy = open_store(tmp_path / "backups" / "copy")
+    assert [row.key for row in copy.table("message").scan(b"", None)] == [b"k"]
+    assert copy.table("message").get(b"k") == {b"p": LARGE}
+    assert copy.table("system").get(b"k") == {b"v": b"1"}
+    copy.table("message").write([Put(b"own", {b"p": LARGE})])
+    assert [row.key for row in store.table("message").scan(b"", None)] == [b"later"]
+    assert os.listdir(tmp_path / "backups") == ["copy"]
+
+
+def test_a_copy_goes_into_a_new_or_empty_directory_only(directory, tmp_path, open_store):
+    store = open_store(directory)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").write_text("mine")
+    for place in (full, full / "file"):
+        with pytest.raises(DataDirectoryError, match="exists already"):
+            store.checkpoint(place)
+    (tmp_path / "empty").mkdir()
+    store.checkpoint(tmp_path / "empty")
+    assert os.listdir(full) == ["file"]
+
+
+def test_a_memory_store_cannot_be_copied(tmp_path):
+    with pytest.raises(InputError):
+        MemoryStore().checkpoint(tmp_path / "copy")
+
+
+def test_the_size_of_many_rows_is_estimated_from_files(directory, open_store):
+    rows = 3 * ROWS_COUNTED_MAX
+    store = open_store(directory, sync=False)
+    table = store.table("payload")
+    for start in range(0, rows, 10_000):
+        table.write([Put(b"a" + number.to_bytes(8), {b"c": bytes(100)}) for number in range(start, start + 10_000)])
+    store.close()
+    table = open_store(directory, sync=False).table("payload")
+    exact = rows * (9 + 1 + 100)
+    assert 0.6 * exact < table.size_bytes(b"a", b"b") < 1.7 * exact
+    few = table.size_bytes(b"a" + (100).to_bytes(8), b"a" + (1_100).to_bytes(8))
+    assert 1_000 * 110 <= few < 1_000 * 125
+    assert table.size_bytes(b"b", b"c") == 0
+
+
+def test_the_size_of_a_range_counts_large_values_without_reading_them(directory, open_store):
+    store = open_store(directory)
+    table = store.table("message")
+    table.write([Put(b"k%d" % number, {b"p": LARGE, b"t": b"1"}) for number in range(10)])
+    store._durable.database.large("message").delete(b"k5")  # reading it would fail
+    assert 10 * len(LARGE) < table.size_bytes(b"k", b"l") < 10 * len(LARGE) + 1_000
+
+
+def test_the_store_takes_its_share_of_open_files():
+    assert open_files_max(64) == OPEN_FILES_MIN
+    assert open_files_max(1_024) == 256
+    assert open_files_max(10**6) == open_files_max(resource.RLIM_INFINITY) == OPEN_FILES_MAX

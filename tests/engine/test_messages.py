@@ -1,0 +1,234 @@
+"""Message rows over a store: the topic's order out of any spread, within limits, and damage refused as corruption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import TopicKeys, position, position_fields
+from basalt_engine.messages import MessageRow, MessageTable, Reference, decode_row
+from basalt_engine.records import encode
+from basalt_engine.stores.memory import MemoryStore, MemoryTable
+from basalt_engine.table import Put, Row
+from tests.vector_lines import cases, lines, unhex
+
+relaxed = settings(deadline=None)
+
+KEYS = TopicKeys(b"shop:orders:", 2, 16)
+BATCH = encode([b"one"])
+PLACES = st.tuples(st.integers(0, 5) | st.sampled_from([2**31, 2**63 - 1]), st.sampled_from([0, 1, 255, 256, 65_535]))
+POSITIONS = PLACES.map(lambda place: position(*place))
+LONGS = st.integers(1, 2**63 - 1)
+REFERENCES = st.builds(Reference, POSITIONS, POSITIONS, st.integers(1, 2**32 - 1))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> MessageRow:
+    where, expire_ms = draw(POSITIONS), draw(st.none() | st.integers(0, 2**63 - 1))
+    writer = draw(LONGS.flatmap(lambda pointer: st.sampled_from([pointer, -pointer])))
+    if draw(st.booleans()):
+        return MessageRow(where, writer, None, draw(REFERENCES), expire_ms)
+    return MessageRow(where, draw(st.sampled_from([None, writer])), BATCH, None, expire_ms)
+
+
+def table() -> MemoryTable:
+    return MemoryStore().table(MessageTable.name)
+
+
+def row_at(where: bytes, batch: bytes = BATCH) -> MessageRow:
+    return MessageRow(where, None, batch)
+
+
+@relaxed
+@given(rows())
+def test_a_row_comes_back_as_it_was_with_the_key_it_was_read_from(row: MessageRow) -> None:
+    put = MessageTable.put(KEYS, row)
+    assert decode_row(Row(*put)) == row._replace(key=put.key)
+
+
+@relaxed
+@given(st.lists(rows(), max_size=12, unique_by=lambda row: row.position), st.integers(1, 16), st.booleans())
+def test_a_scan_merges_the_buckets_into_the_topics_order(found: list[MessageRow], spread: int, reverse: bool) -> None:
+    keys, store = KEYS._replace(spread=spread), table()
+    store.write([MessageTable.put(keys, row) for row in found])
+    expected = sorted((row.position for row in found), reverse=reverse)
+    scanned = list(MessageTable(store).scan(keys, reverse=reverse))
+    assert [row.position for row in scanned] == expected
+    assert [row._replace(key=b"") for row in scanned] == sorted(found, key=lambda row: row.position, reverse=reverse)
+
+
+@relaxed
+@given(st.sets(POSITIONS, max_size=12), st.integers(1, 16), POSITIONS, st.none() | POSITIONS, st.booleans())
+def test_a_scan_starts_at_one_position_and_stops_before_another(
+    places: set[bytes], spread: int, start: bytes, stop: bytes | None, reverse: bool
+) -> None:
+    keys, store = KEYS._replace(spread=spread), table()
+    store.write([MessageTable.put(keys, row_at(where)) for where in places])
+    expected = [where for where in sorted(places, reverse=reverse) if where >= start and (stop is None or where < stop)]
+    scanned = MessageTable(store).scan(keys, start, stop, reverse=reverse)
+    assert [row.position for row in scanned] == expected
+
+
+@relaxed
+@given(
+    st.dictionaries(POSITIONS, st.integers(0, 40), max_size=12),
+    st.integers(1, 4),
+    st.none() | st.integers(0, 5),
+    st.none() | st.integers(1, 400),
+    st.booleans(),
+)
+def test_limits_end_a_merged_scan_without_leaving_a_row_out(
+    sizes: dict[bytes, int], spread: int, rows_max: int | None, bytes_max: int | None, reverse: bool
+) -> None:
+    """Rows of one bucket may be large and those of its neighbour small: the limits count them together."""
+    keys, store = KEYS._replace(spread=spread), table()
+    puts = {where: MessageTable.put(keys, row_at(where, bytes(size))) for where, size in sizes.items()}
+    store.write(list(puts.values()))
+    expected, read_bytes = list[bytes](), 0
+    for where in sorted(sizes, reverse=reverse)[: len(sizes) if rows_max is None else rows_max]:
+        expected.append(where)
+        read_bytes += len(puts[where].key) + sizes[where]
+        if bytes_max is not None and read_bytes >= bytes_max:
+            break
+    scanned = MessageTable(store).scan(keys, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
+    assert [row.position for row in scanned] == expected
+
+
+@relaxed
+@given(st.sets(POSITIONS, max_size=8), st.integers(1, 16), POSITIONS)
+def test_the_first_and_the_last_row_are_those_of_all_buckets(places: set[bytes], spread: int, start: bytes) -> None:
+    keys, store = KEYS._replace(spread=spread), table()
+    store.write([MessageTable.put(keys, row_at(where)) for where in places])
+    messages = MessageTable(store)
+    first, last, later = messages.first(keys), messages.last(keys), messages.first(keys, start)
+    assert (first and first.position) == min(places, default=None)
+    assert (last and last.position) == max(places, default=None)
+    assert (later and later.position) == min((where for where in places if where >= start), default=None)
+
+
+def test_a_scan_over_the_widest_spread_finds_what_narrower_ones_wrote() -> None:
+    store = table()
+    places = [position(1_000 + number, number) for number in range(30)]
+    for number, where in enumerate(places):
+        store.write([MessageTable.put(KEYS._replace(spread=(1, 4, 2)[number % 3]), row_at(where))])
+    assert [row.position for row in MessageTable(store).scan(KEYS._replace(spread=4))] == places
+
+
+def test_a_scan_sees_no_other_topic_and_no_other_generation() -> None:
+    store, where = table(), position(1_000, 0)
+    others = [
+        KEYS._replace(generation=1),
+        KEYS._replace(generation=3),
+        KEYS._replace(prefix=b"shop:orders-:"),
+        KEYS._replace(prefix=b"shop:order:"),
+        KEYS._replace(prefix=b"a-shop:orders:"),
+    ]
+    for keys in others:
+        for spread in (1, 16):
+            store.write([MessageTable.put(keys._replace(spread=spread), row_at(where))])
+    assert list(MessageTable(store).scan(KEYS._replace(spread=16))) == []
+    assert MessageTable(store).first(KEYS) is None
+    assert MessageTable(store).last(KEYS) is None
+
+
+def test_a_roll_back_negates_the_writer_and_changes_nothing_else() -> None:
+    store, row = table(), MessageRow(position(1, 0), 77, BATCH, None, 9_000)
+    put = MessageTable.put(KEYS, row)
+    store.write([put])
+    store.write([MessageTable.roll_back(put.key, 77)])
+    assert list(MessageTable(store).scan(KEYS)) == [row._replace(written_by=-77, key=put.key)]
+
+
+def test_whole_generations_and_what_is_older_than_a_time_are_ranges_of_their_bucket() -> None:
+    store = table()
+    keys = KEYS._replace(spread=3)
+    for generation in (1, 2, 3):
+        for ms in (10, 11, 12):
+            store.write([MessageTable.put(keys._replace(generation=generation), row_at(position(ms, 0)))])
+    messages = MessageTable(store)
+    for salt in keys.scanned():
+        store.write([MessageTable.whole_generations(keys, salt, 2), MessageTable.before(keys, salt, 12)])
+    left = {generation: list(messages.scan(keys._replace(generation=generation))) for generation in (1, 2, 3)}
+    assert [position_fields(row.position)[0] for row in left[2]] == [12]
+    assert (len(left[1]), len(left[3])) == (0, 3)
+
+
+def test_the_size_is_that_of_the_generations_rows() -> None:
+    store = table()
+    messages = MessageTable(store)
+    assert messages.size_bytes(KEYS) == 0
+    store.write([MessageTable.put(KEYS, row_at(position(1, 0), bytes(1_000)))])
+    store.write([MessageTable.put(KEYS._replace(generation=3), row_at(position(1, 0), bytes(5_000)))])
+    assert 1_000 <= messages.size_bytes(KEYS) < 1_200
+
+
+GOOD = unhex(lines("message-rows")[1][2]["columns"])
+WHERE = KEYS.message_key(1, 0)
+LONG = bytes(7) + b"\x05"
+
+
+def test_the_row_of_the_following_tests_is_good() -> None:
+    assert decode_row(Row(WHERE, GOOD)).written_by == 1_700_000_000_000_000_001
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({}, id="no columns"),
+        pytest.param({b"t": LONG}, id="a writer alone"),
+        pytest.param({b"x": LONG}, id="an expiry alone"),
+        pytest.param({**GOOD, b"r": bytes(24)}, id="both a batch and a reference"),
+        *(pytest.param({**GOOD, b"t": bytes(length)}, id=f"t of {length} bytes") for length in (0, 1, 7, 9, 16)),
+        *(pytest.param({**GOOD, b"x": bytes(length)}, id=f"x of {length} bytes") for length in (0, 7, 9)),
+        *(pytest.param({b"r": bytes(length)}, id=f"r of {length} bytes") for length in (0, 20, 23, 25)),
+        pytest.param({**GOOD, b"t": bytes(8)}, id="a writer of zero"),
+        pytest.param({**GOOD, b"t": b"\x80" + bytes(7)}, id="a writer that no pointer negated makes"),
+        pytest.param({**GOOD, b"x": b"\xff" * 8}, id="an expiry before all time"),
+    ],
+)
+def test_columns_that_no_row_can_have_are_corrupt(columns: dict[bytes, bytes]) -> None:
+    store = table()
+    with pytest.raises(CorruptionError, match=WHERE.hex()):
+        decode_row(Row(WHERE, columns))
+    if columns:
+        store.write([Put(WHERE, columns)])
+        with pytest.raises(CorruptionError):
+            list(MessageTable(store).scan(KEYS))
+
+
+@relaxed
+@given(
+    st.dictionaries(
+        st.sampled_from([b"p", b"t", b"x", b"r", b"z"]), st.binary(max_size=26) | st.binary(min_size=8, max_size=8)
+    )
+)
+def test_any_columns_are_a_row_or_corrupt(columns: dict[bytes, bytes]) -> None:
+    try:
+        row = decode_row(Row(WHERE, columns))
+    except CorruptionError:
+        return
+    known = {column: value for column, value in columns.items() if column != b"z"}
+    assert MessageTable.put(KEYS, row).columns == known
+
+
+MESSAGE_ROWS = [case for case in cases("message-rows") if case.values[1]["table"] == "message"]
+
+
+@pytest.mark.parametrize(("data", "meaning"), MESSAGE_ROWS)
+def test_a_message_row_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: dict[str, Any]) -> None:
+    row = decode_row(Row(data, unhex(meaning["columns"])))
+    refers = meaning["reference"]
+    reference = None
+    if refers is not None:
+        reference = Reference(
+            position(refers["firstMs"], refers["firstSequence"]),
+            position(refers["lastMs"], refers["lastSequence"]),
+            refers["messages"],
+        )
+    assert (row.written_by, row.expire_ms, row.reference) == (meaning["writtenBy"], meaning["expireMs"], reference)
+    keys = TopicKeys(b"shop:orders:", 1, 16)
+    assert MessageTable.put(keys, row) == Put(data, unhex(meaning["columns"]))

@@ -1,0 +1,336 @@
+"""Record batches: what goes in comes out, nothing else does, and damage is refused as corruption."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+import zstandard
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt_engine import records
+from basalt_engine.errors import CorruptionError
+from basalt_engine.records import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    NO_EXTRAS,
+    Compression,
+    Extras,
+    Kind,
+    RecordBatch,
+    count_messages,
+    decode,
+    decode_headers,
+    encode,
+    encode_headers,
+)
+from tests.vector_lines import cases
+
+relaxed = settings(deadline=None)
+
+PAYLOADS = st.binary(max_size=20)
+HEADERS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
+EVENT_TIMES = st.integers(-(2**63) + 1, 2**63 - 1)
+TTLS = st.integers(1, 2**63 - 1)
+EXTRAS = st.builds(Extras, st.none() | st.binary(max_size=5), HEADERS, st.none() | EVENT_TIMES, st.none() | TTLS)
+COMPRESSIONS = st.sampled_from(Compression)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[bytes], list[Extras] | None, Kind, Compression]:
+    payloads = draw(st.lists(PAYLOADS, min_size=1, max_size=8))
+    count = len(payloads)
+    extras = draw(st.none() | st.lists(EXTRAS, min_size=count, max_size=count))
+    return payloads, extras, draw(st.sampled_from(Kind)), draw(COMPRESSIONS)
+
+
+def content(batch: RecordBatch) -> tuple[list[bytes], list[Extras], Kind]:
+    return [bytes(payload) for payload in batch.payloads()], batch.extras(), batch.kind
+
+
+def sealed(data: bytes) -> bytes:
+    """Made-up bytes with the checksum that they should have."""
+    return data + crc32c(data).to_bytes(4, "big")
+
+
+def plain(
+    body: bytes, *, count: int = 1, kind: int = 0, flags: int = 0, compression: int = 0, version: int = 1
+) -> bytes:
+    return sealed(struct.pack(">BBBBI", version, kind, flags, compression, count) + body)
+
+
+# What goes in comes out.
+
+
+@relaxed
+@given(batches())
+def test_a_batch_comes_back_as_it_was(made: tuple[list[bytes], list[Extras] | None, Kind, Compression]) -> None:
+    payloads, extras, kind, compression = made
+    data = encode(payloads, extras, kind=kind, compression=compression)
+    batch = decode(data)
+    assert content(batch) == (payloads, extras or [NO_EXTRAS] * len(payloads), kind)
+    assert (batch.count, count_messages(data)) == (len(payloads), len(payloads))
+    assert batch.payload_bytes == sum(map(len, payloads))
+    ttls = [extra.ttl_ms or 0 for extra in extras or []]
+    assert batch.ttls_ms() == (tuple(ttls) if any(ttls) else None)
+
+
+@relaxed
+@given(batches())
+def test_the_same_messages_always_make_the_same_bytes(
+    made: tuple[list[bytes], list[Extras] | None, Kind, Compression],
+) -> None:
+    payloads, extras, kind, compression = made
+    views = [memoryview(bytearray(payload)) for payload in payloads]
+    assert encode(views, extras, kind=kind, compression=compression) == encode(
+        payloads, extras, kind=kind, compression=compression
+    )
+
+
+@relaxed
+@given(batches())
+def test_a_batch_that_was_only_kept_in_memory_needs_no_check(
+    made: tuple[list[bytes], list[Extras] | None, Kind, Compression],
+) -> None:
+    payloads, extras, kind, compression = made
+    data = encode(payloads, extras, kind=kind, compression=compression)
+    assert content(decode(data, verify=False)) == content(decode(data))
+
+
+@relaxed
+@given(st.lists(PAYLOADS, min_size=1, max_size=12), COMPRESSIONS, st.data())
+def test_any_stretch_of_a_batch_is_what_its_messages_are(
+    payloads: list[bytes], compression: Compression, data: st.DataObject
+) -> None:
+    batch = decode(encode(payloads, compression=compression))
+    start = data.draw(st.integers(0, len(payloads)))
+    stop = data.draw(st.integers(start, len(payloads)))
+    assert [bytes(payload) for payload in batch.payloads(start, stop)] == payloads[start:stop]
+    assert batch.bytes_between(start, stop) == sum(map(len, payloads[start:stop]))
+    assert [bytes(payload) for payload in batch.payloads(start)] == payloads[start:]
+
+
+@relaxed
+@given(st.lists(PAYLOADS, min_size=1, max_size=12), st.data())
+def test_the_stop_within_a_number_of_bytes_is_the_furthest_one(payloads: list[bytes], data: st.DataObject) -> None:
+    batch = decode(encode(payloads))
+    start = data.draw(st.integers(0, len(payloads) - 1))
+    bytes_max = data.draw(st.integers(0, sum(map(len, payloads)) + 1))
+    fitting = [stop for stop in range(start, len(payloads) + 1) if sum(map(len, payloads[start:stop])) <= bytes_max]
+    assert batch.stop_within(start, bytes_max) == fitting[-1]
+
+
+def test_a_plain_batch_pays_nothing_for_the_optional_sections() -> None:
+    payloads = [b"abc", b"", b"de"]
+    assert len(encode(payloads)) == 8 + 4 * len(payloads) + 5 + 4
+    assert encode(payloads, [NO_EXTRAS] * 3) == encode(payloads)
+
+
+def test_payloads_are_slices_of_the_bytes_that_were_decoded() -> None:
+    data = encode([b"abc", b"def"])
+    assert all(payload.obj is data for payload in decode(data).payloads())
+
+
+def test_compression_makes_alike_messages_small() -> None:
+    payloads = [b"the same again and again"] * 500
+    assert len(encode(payloads, compression=Compression.ZSTD)) * 10 < len(encode(payloads))
+
+
+def test_a_batch_beyond_what_may_be_decompressed_stays_uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BATCH_BYTES_MAX", 1_000)
+    largest, larger = bytes(1_000 - 4), bytes(1_000 - 3)
+    for payload in (largest, larger):
+        data = encode([payload], compression=Compression.ZSTD)
+        assert data[3] == (Compression.ZSTD if payload is largest else Compression.NONE)
+        assert bytes(decode(data).payloads()[0]) == payload
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 32_767, 32_768, BATCH_MESSAGES_MAX])
+def test_a_batch_holds_up_to_a_milliseconds_sequences(count: int) -> None:
+    batch = decode(encode([b"%d" % number for number in range(count)]))
+    assert batch.count == count
+    assert bytes(batch.payloads(count - 1)[0]) == b"%d" % (count - 1)
+
+
+# Headers.
+
+
+@relaxed
+@given(HEADERS)
+def test_headers_come_back_as_they_were(headers: tuple[tuple[str, bytes], ...]) -> None:
+    assert decode_headers(encode_headers(headers)) == headers
+
+
+@relaxed
+@given(HEADERS, st.data())
+def test_cut_headers_are_corrupt_or_fewer(headers: tuple[tuple[str, bytes], ...], data: st.DataObject) -> None:
+    encoded = encode_headers(headers)
+    cut = data.draw(st.integers(0, len(encoded)))
+    try:
+        found = decode_headers(encoded[:cut])
+    except CorruptionError:
+        return
+    assert found == headers[: len(found)]
+    assert encode_headers(found) == encoded[:cut]
+
+
+def test_a_header_name_that_is_not_utf_8_is_corrupt() -> None:
+    with pytest.raises(CorruptionError, match="do not decode"):
+        decode_headers(b"\x00\x01\xff\x00\x00\x00\x00")
+
+
+# Damage.
+
+
+@relaxed
+@given(batches())
+def test_every_cut_of_a_batch_is_corrupt(made: tuple[list[bytes], list[Extras] | None, Kind, Compression]) -> None:
+    payloads, extras, kind, compression = made
+    data = encode(payloads, extras, kind=kind, compression=compression)
+    for end in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode(data[:end])
+
+
+@pytest.mark.parametrize(("data", "meaning"), cases("record-batches"))
+def test_every_flipped_bit_of_a_batch_is_corrupt(data: bytes, meaning: dict[str, Any]) -> None:
+    for index in range(len(data)):
+        for bit in range(8):
+            bad = bytearray(data)
+            bad[index] ^= 1 << bit
+            with pytest.raises(CorruptionError):
+                decode(bytes(bad))
+
+
+@relaxed
+@given(batches(), st.binary(min_size=1, max_size=5))
+def test_a_batch_with_something_behind_it_is_corrupt(
+    made: tuple[list[bytes], list[Extras] | None, Kind, Compression], more: bytes
+) -> None:
+    payloads, extras, kind, compression = made
+    with pytest.raises(CorruptionError):
+        decode(encode(payloads, extras, kind=kind, compression=compression) + more)
+
+
+@settings(deadline=None, max_examples=300)
+@given(batches(), st.data())
+def test_nothing_but_corruption_is_raised_even_where_the_checksum_is_right(
+    made: tuple[list[bytes], list[Extras] | None, Kind, Compression], data: st.DataObject
+) -> None:
+    payloads, extras, kind, compression = made
+    good = encode(payloads, extras, kind=kind, compression=compression)[:-4]
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = bytearray(good)
+    bad[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    try:
+        batch = decode(sealed(bytes(bad)))
+        payloads, extras, _ = content(batch)
+    except CorruptionError:
+        return
+    assert len(payloads) == len(extras) == batch.count
+    assert sum(map(len, payloads)) == batch.payload_bytes
+
+
+@relaxed
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_batch_or_corrupt(data: bytes) -> None:
+    for whole in (data, sealed(data)):
+        try:
+            content(decode(whole))
+        except CorruptionError:
+            pass
+
+
+HELLO = b"\x00\x00\x00\x05hello"
+
+
+def test_the_batch_of_the_following_tests_is_good() -> None:
+    assert content(decode(plain(HELLO))) == ([b"hello"], [NO_EXTRAS], Kind.USER)
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (plain(HELLO, version=2), "version 2; this Basalt reads version 1"),
+        (plain(HELLO, kind=3), "kind 3"),
+        (plain(HELLO, flags=16), "flags 16"),
+        (plain(HELLO, compression=2), "compression 2"),
+        (plain(HELLO, count=0), "0 messages"),
+        (plain(HELLO, count=BATCH_MESSAGES_MAX + 1), "65537 messages"),
+        (plain(b"\x00\x00\x00", count=1), "only 3 bytes"),
+        (plain(b"\x00\x00\x00\x06hello"), "reach byte 10 of 9"),
+        (plain(b"\x00\x00\x00\x04hello"), "reach byte 8 of 9"),
+        (plain(b"\xff\xff\xff\xffhello"), "reach byte"),
+        (plain(HELLO, flags=1), "reach byte 17 of 9"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_batch_that_says_something_impossible_is_corrupt(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptionError, match=what):
+        decode(data)
+
+
+@pytest.mark.parametrize("flags", [4, 8])
+@pytest.mark.parametrize(("length", "blob"), [(b"\x00\x00\x00\x02", b"k"), (b"\x00\x00\x00\x00", b"k")])
+def test_keys_and_headers_that_do_not_end_with_the_batch_are_corrupt(flags: int, length: bytes, blob: bytes) -> None:
+    batch = decode(plain(b"\x00\x00\x00\x05" + length + b"hello" + blob, flags=flags))
+    with pytest.raises(CorruptionError):
+        batch.extras()
+
+
+def frame(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(bytes(4), id="no bytes and no frame"),
+        pytest.param(b"\x00\x00\x00\x09" + b"not a frame", id="no frame"),
+        pytest.param(b"\x00\x00\x00\x08" + frame(HELLO), id="a size below the frame's"),
+        pytest.param(b"\x00\x00\x00\x0a" + frame(HELLO), id="a size above the frame's"),
+        pytest.param(b"\x00\x00\x00\x00" + frame(HELLO), id="a size of nothing"),
+        pytest.param(b"\x00\x00\x00\x09" + frame(HELLO)[:-1], id="a cut frame"),
+        pytest.param(b"\x00\x00\x00\x09" + frame(HELLO) + b"\x00", id="something behind the frame"),
+        pytest.param(b"\x00\x00\x00\x09" + frame(HELLO) + frame(HELLO), id="two frames"),
+        pytest.param(struct.pack(">I", BATCH_BYTES_MAX + 1) + frame(HELLO), id="more than is ever decompressed"),
+        pytest.param(
+            b"\x00\x00\x00\x09" + zstandard.ZstdCompressor(write_content_size=False).compress(HELLO),
+            id="a frame that does not say its size",
+        ),
+    ],
+)
+def test_a_compressed_body_that_is_not_what_it_says_is_corrupt(body: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode(plain(body, compression=1))
+
+
+def test_a_frame_that_claims_to_be_huge_is_refused_before_anything_is_allocated_for_it() -> None:
+    huge = bytes.fromhex("28b52ffd") + b"\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\x00\x00"
+    assert zstandard.frame_content_size(huge) == 1 << 60
+    with pytest.raises(CorruptionError, match="does not hold the 9 bytes"):
+        decode(plain(b"\x00\x00\x00\x09" + huge, compression=1))
+
+
+# Vectors.
+
+
+def meant(message: dict[str, Any]) -> Extras:
+    headers = tuple((header["name"], bytes.fromhex(header["value"])) for header in message["headers"])
+    key = None if message["key"] is None else bytes.fromhex(message["key"])
+    return Extras(key, headers, message["eventTimeMs"], message["ttlMs"])
+
+
+@pytest.mark.parametrize(("data", "meaning"), cases("record-batches"))
+def test_a_batch_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: dict[str, Any]) -> None:
+    payloads = [bytes.fromhex(message["payload"]) for message in meaning["messages"]]
+    extras = [meant(message) for message in meaning["messages"]]
+    kind = Kind[meaning["kind"].upper()]
+    assert content(decode(data)) == (payloads, extras, kind)
+    assert (data[3] == Compression.ZSTD) == (meaning["compression"] == "zstd")
+    if meaning["compression"] == "none":  # what zstd makes of a body depends on its version
+        assert encode(payloads, extras, kind=kind).hex() == data.hex()

@@ -1,0 +1,121 @@
+"""Transaction snapshots: what a reader does at a row of each writer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot, Visibility
+
+relaxed = settings(deadline=None)
+
+POINTERS = st.integers(1, 20)
+SOME = st.sets(POINTERS, max_size=8)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> TransactionSnapshot:
+    own = draw(st.sets(POINTERS, max_size=3))
+    return TransactionSnapshot(
+        draw(st.integers(0, 20)),
+        draw(st.integers(0, 20)),
+        tuple(sorted(draw(SOME))),
+        InvalidList(tuple(sorted(draw(SOME)))),
+        draw(st.sampled_from([tuple(own), frozenset(own)])),
+        draw(st.none() | POINTERS),
+    )
+
+
+def naively(snapshot: TransactionSnapshot, written_by: int | None) -> Visibility:
+    """The definition, a question at a time, over plain sets."""
+    if written_by is None:
+        return Visibility.VISIBLE
+    rolled_back = written_by < 0
+    unwanted = written_by == snapshot.excluded
+    mine = written_by in set(snapshot.own)
+    failed = written_by in set(snapshot.invalid.pointers)
+    undecided = written_by in set(snapshot.in_progress) or written_by > snapshot.read_pointer
+    if rolled_back or unwanted or (failed and not mine):
+        return Visibility.SKIP
+    return Visibility.HOLD if undecided and not mine else Visibility.VISIBLE
+
+
+@settings(deadline=None, max_examples=500)
+@given(snapshots(), st.none() | st.integers(-21, 21).filter(bool))
+def test_a_snapshot_judges_as_the_definition_says(snapshot: TransactionSnapshot, written_by: int | None) -> None:
+    assert snapshot.judge(written_by) is naively(snapshot, written_by)
+    assert snapshot.is_visible(written_by) == (naively(snapshot, written_by) is Visibility.VISIBLE)
+
+
+SNAPSHOT = TransactionSnapshot(10, 12, (5, 9), InvalidList((3, 11)), (12,))
+
+
+@pytest.mark.parametrize(
+    ("written_by", "seen"),
+    [
+        (None, Visibility.VISIBLE),
+        (10, Visibility.VISIBLE),  # the newest commit that it may see
+        (1, Visibility.VISIBLE),
+        (5, Visibility.HOLD),  # open when it was taken
+        (9, Visibility.HOLD),
+        (13, Visibility.HOLD),  # began later: it may commit yet
+        (3, Visibility.SKIP),
+        (11, Visibility.SKIP),  # failed, though above the read pointer: it will not be seen by anyone
+        (12, Visibility.VISIBLE),  # its own
+        (-1, Visibility.SKIP),
+        (-5, Visibility.SKIP),  # rolled back before its writer ended
+        (-12, Visibility.SKIP),
+    ],
+)
+def test_each_kind_of_writer_is_judged(written_by: int | None, seen: Visibility) -> None:
+    assert SNAPSHOT.judge(written_by) is seen
+
+
+def test_a_writer_that_excludes_its_current_pointer_sees_its_earlier_ones() -> None:
+    snapshot = TransactionSnapshot(10, 14, (12, 13, 14), own=(12, 13, 14), excluded=14)
+    assert [snapshot.judge(pointer) for pointer in (12, 13, 14)] == [
+        Visibility.VISIBLE,
+        Visibility.VISIBLE,
+        Visibility.SKIP,
+    ]
+
+
+def test_the_first_snapshot_of_all_sees_nothing_but_what_has_no_writer() -> None:
+    snapshot = TransactionSnapshot(0)
+    assert snapshot.judge(None) is Visibility.VISIBLE
+    assert snapshot.judge(1) is Visibility.HOLD
+    assert snapshot.judge(-1) is Visibility.SKIP
+
+
+@relaxed
+@given(SOME, POINTERS)
+def test_an_invalid_list_holds_what_it_was_made_of(pointers: set[int], pointer: int) -> None:
+    invalid = InvalidList(tuple(sorted(pointers)))
+    assert (pointer in invalid) == (pointer in pointers)
+    assert len(invalid) == len(pointers)
+
+
+@relaxed
+@given(SOME, SOME, SOME)
+def test_adding_and_removing_leave_the_list_itself_alone(before: set[int], added: set[int], gone: set[int]) -> None:
+    invalid = InvalidList(tuple(sorted(before)), 7)
+    more = invalid.with_added(added)
+    fewer = more.without(gone)
+    assert (set(invalid.pointers), invalid.version) == (before, 7)
+    assert (more.pointers, more.version) == (tuple(sorted(before | added)), 8)
+    assert (fewer.pointers, fewer.version) == (tuple(sorted((before | added) - gone)), 9)
+
+
+def test_lists_are_equal_by_what_they_hold() -> None:
+    assert InvalidList((1, 2), 1) == InvalidList((1, 2), 9)
+    assert hash(InvalidList((1, 2), 1)) == hash(InvalidList((1, 2), 9))
+    assert InvalidList((1,)) != InvalidList((2,))
+    assert InvalidList((1,)) != (1,)
+    assert len(NO_INVALID) == 0
+
+
+@pytest.mark.parametrize("pointers", [(2, 1), (1, 1), (1, 3, 2), (1, 2, 2, 3)])
+def test_a_list_that_is_not_sorted_or_holds_a_pointer_twice_is_refused(pointers: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="not sorted"):
+        InvalidList(pointers)

@@ -1,0 +1,67 @@
+"""A memory store that fails as disks, networks and processes do, when a seeded random generator says so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.table import Table, TableWrite
+
+
+class ProcessDied(BaseException):
+    """The process ended in the middle of a write; nothing after it runs."""
+
+
+class FaultyStore:
+    """Writes fail before they are made, after they are made, or half-way, or the process dies at any of these points."""
+
+    kind = "memory"
+    remote = False
+
+    def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float) -> None:
+        self._inner = inner
+        self._chances = chances
+        self._fault_rate = fault_rate
+        self.atomic = inner.atomic
+        self.dead = False
+
+    def table(self, name: str) -> Table:
+        return self._inner.table(name)
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        if self.dead:
+            raise ProcessDied
+        if self._chances.random() >= self._fault_rate:
+            self._inner.write(writes)
+            return
+        fault = self._chances.choice(["refused", "made, answer lost", "died before", "died after", "half-way", "died half-way"])
+        if fault == "refused":
+            raise StoreError("the disk is full")
+        if fault == "died before":
+            self._die()
+        if fault in ("half-way", "died half-way") and not self.atomic:
+            self._write_some(writes)
+        elif fault in ("made, answer lost", "died after") or self._chances.random() < 0.5:
+            self._inner.write(writes)
+        if fault.startswith("died"):
+            self._die()
+        raise UnknownOutcomeError("the connection broke")
+
+    def _write_some(self, writes: Sequence[TableWrite]) -> None:
+        """Some first rows of the batch."""
+        rows = [(write.table, mutation) for write in writes for mutation in write.mutations]
+        for table, mutation in rows[: self._chances.randint(0, len(rows))]:
+            self._inner.table(table).write([mutation])
+
+    def _die(self) -> None:
+        self.dead = True
+        raise ProcessDied
+
+    def checkpoint(self, directory: Path) -> None:
+        self._inner.checkpoint(directory)
+
+    def close(self) -> None:
+        """The inner store outlives the process, as files do."""

@@ -1,0 +1,230 @@
+"""One simulated run: clients, a server that dies and starts again, a clock that jumps; all from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from contextlib import suppress
+
+from basalt.topics import TopicName, topic_name
+from basalt.transactions.states import Transaction
+from basalt.wire.bodies import Work, WorkPublish
+from basalt_engine.clock import ManualClock
+from basalt_engine.errors import BasaltError, InputError
+from basalt_engine.stores.memory import MemoryStore
+from tests.sim.faulty_store import FaultyStore, ProcessDied
+from tests.sim.history import Ending, History, Sent, Told
+from tests.wiring import Wired, texts
+
+TOPICS = (topic_name("sim", "a"), topic_name("sim", "b"), topic_name("sim", "c"))
+CLIENTS = 3
+STEPS_PER_CLIENT = 8
+TIMEOUT_MS = 2_000
+
+
+class World:
+    """The run of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chances = random.Random(seed)
+        self.history = History()
+        self.clock = ManualClock()
+        self.inner = MemoryStore(atomic=self.chances.random() < 0.5)
+        self.fault_rate = self.chances.choice([0.0, 0.05, 0.2])
+        self.cached = self.chances.random() < 0.5
+        self.wired: Wired
+        self.store: FaultyStore
+        self.texts = 0
+        self.cursors: dict[tuple[TopicName, int], tuple[bytes | None, list[str]]] = {}
+
+    async def run(self) -> None:
+        """Start, let the clients work through crashes, then check with a server that no longer fails."""
+        await self._start(0.0)
+        for title in TOPICS:
+            await self._create(title)
+        rounds = 0
+        await self._start(self.fault_rate)
+        while rounds < 2:
+            tasks = [asyncio.ensure_future(self._client()) for _ in range(CLIENTS)]
+            await self._until_dead_or_done(tasks)
+            await self._check(quiet=False)
+            rounds += 1
+            await self._start(self.fault_rate)
+        await self._check(quiet=True)
+
+    async def _start(self, fault_rate: float) -> None:
+        """A new process over what the last one left."""
+        self.store = FaultyStore(self.inner, self.chances, fault_rate)
+        while True:
+            try:
+                self.wired = await Wired.start(self.store, self.clock, cached=self.cached)  # type: ignore[arg-type]
+                return
+            except (BasaltError, ProcessDied):  # recovery writes too, and may fail as well
+                self.store = FaultyStore(self.inner, self.chances, fault_rate / 2)
+
+    async def _until_dead_or_done(self, tasks: list[asyncio.Task[None]]) -> None:
+        while not self.store.dead and not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _client(self) -> None:
+        for _ in range(STEPS_PER_CLIENT):
+            step = self.chances.choices(
+                [self._publish, self._transaction, self._one_shot, self._follow, self._jump, self._expire, self._recreate, self._snapshot],
+                [6, 6, 3, 4, 2, 2, 1, 1],
+            )[0]
+            await step()
+            for _ in range(self.chances.randint(0, 2)):
+                await asyncio.sleep(0)
+
+    # What clients do.
+
+    def _message(self, title: TopicName, tx: int | None) -> Sent:
+        self.texts += 1
+        message = Sent(f"m{self.texts}", title, self.history.generations.get(title, 0), self.history.now(), tx)
+        self.history.sent[message.text] = message
+        return message
+
+    async def _tell(self, messages: list[Sent], call: Awaitable[object]) -> Told:
+        """Make the call, and note of the messages what its answer says."""
+        for message in messages:
+            message.told, message.told_at, message.told_generation = Told.NOTHING, 0, 1 << 30
+        try:
+            await call
+            told = Told.DONE
+        except InputError:
+            told = Told.REFUSED
+        except BasaltError:
+            told = Told.NOTHING
+        for message in messages:
+            message.told, message.told_at = told, self.history.now()
+            message.told_generation = self.history.generations.get(message.title, 0)
+        return told
+
+    async def _publish(self) -> None:
+        title = self.chances.choice(TOPICS)
+        messages = [self._message(title, None) for _ in range(self.chances.randint(1, 3))]
+        await self._tell(messages, self.wired.messaging.publish(title, [message.text.encode() for message in messages]))
+
+    async def _transaction(self) -> None:
+        try:
+            tx = await self.wired.transactions.begin(timeout_ms=TIMEOUT_MS, outside=self.chances.random() < 0.2)
+        except BasaltError:
+            return
+        self.history.pointers.append(tx.id)
+        ending = self.history.transactions[tx.id] = Ending()
+        for _ in range(self.chances.randint(0, 3)):
+            await self._write_under(tx, ending)
+            await asyncio.sleep(0)
+        await self._end(tx, ending)
+
+    async def _write_under(self, tx: Transaction, ending: Ending) -> None:
+        title = self.chances.choice(TOPICS)
+        message = self._message(title, tx.id)
+        how = self.chances.choice(["store", "publish", "store, refer"])
+        if how == "publish":
+            told = await self._tell([message], self.wired.messaging.publish(title, [message.text.encode()], tx.write_pointer))
+        else:
+            told = await self._tell([message], self.wired.messaging.store(title, [message.text.encode()], tx.write_pointer))
+            if how == "store, refer" and told is Told.DONE:
+                with suppress(BasaltError):
+                    await self.wired.messaging.publish(title, [], tx.write_pointer)
+        ending.may_lack |= told is not Told.DONE
+
+    async def _end(self, tx: Transaction, ending: Ending) -> None:
+        choice = self.chances.random()
+        if choice < 0.2:
+            return  # abandoned
+        ending.asked = "commit" if choice < 0.8 else "abort"
+        if ending.asked == "abort":
+            with suppress(BasaltError):
+                await self.wired.transactions.abort(tx.id)
+            return
+        titles = self.chances.sample(TOPICS, self.chances.randint(0, 2))
+        messages = [self._message(title, tx.id) for title in titles]
+        work = Work(publish=[WorkPublish(*message.title, [message.text.encode()]) for message in messages])
+        ending.told = await self._tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
+        if ending.told is Told.NOTHING:  # the retry of a lost answer
+            ending.told = await self._tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
+
+    async def _one_shot(self) -> None:
+        fake = -len(self.history.transactions) - 1  # its id is only known when it is answered
+        ending = self.history.transactions[fake] = Ending("commit")
+        titles = self.chances.sample(TOPICS, 2)
+        messages = [self._message(title, fake) for title in titles]
+        work = Work(publish=[WorkPublish(*message.title, [message.text.encode()]) for message in messages])
+        for _ in range(2):
+            ending.told = Told.NOTHING
+            ending.told = await self._tell(messages, self.wired.transactions.one_shot(work, "sim", f"one{fake}"))
+
+    async def _follow(self) -> None:
+        """A reader that goes on from where it was: what it has seen must never change."""
+        title = self.chances.choice(TOPICS)
+        key = (title, self.history.generations.get(title, 0))
+        start, seen = self.cursors.get(key, (None, []))
+        with suppress(BasaltError):
+            page = await self.wired.messaging.fetch(
+                title, start, start is None, messages_max=self.chances.randint(1, 5), committed=True
+            )
+            if self.history.generations.get(title, 0) == key[1] and self.cursors.get(key, (None, []))[0] == start:
+                self.cursors[key] = (page.next_id or start, seen + texts(page))
+
+    async def _jump(self) -> None:
+        if self.chances.random() < 0.5:
+            self.clock.advance(self.chances.choice([1, 10, 500]))
+        else:
+            self.clock.step(self.clock.now_ms() + self.chances.choice([-3_600_000, -1, -50, 1, 3_600_000]))
+
+    async def _expire(self) -> None:
+        self.clock.advance(self.chances.choice([0, TIMEOUT_MS]))
+        with suppress(BasaltError):
+            await self.wired.transactions.expire()
+
+    async def _snapshot(self) -> None:
+        with suppress(BasaltError):
+            await self.wired.transactions.write_log_snapshot()
+
+    async def _recreate(self) -> None:
+        title = self.chances.choice(TOPICS)
+        with suppress(BasaltError):
+            await self.wired.topics.delete(title)
+            await self._create(title)
+
+    async def _create(self, title: TopicName) -> None:
+        topic = await self.wired.topics.create(title, {"spread": str(self.chances.choice([1, 1, 3])), "ttl": "31536000"})
+        self.history.generations[title] = topic.generation
+
+    # What must be true.
+
+    async def _check(self, *, quiet: bool) -> None:
+        """Read everything with a server that does not fail; `quiet`: after every transaction has ended."""
+        await self._start(0.0)
+        if quiet:
+            self.clock.step(self.clock.now_ms() + 100 * TIMEOUT_MS)
+            last = max((tx.deadline_ms for tx in await self.wired.transactions.list()), default=0)
+            self.clock.step(max(self.clock.now_ms(), last))
+            await self.wired.transactions.expire()
+            assert await self.wired.transactions.list() == []
+        committed = {}
+        for title in TOPICS:
+            everything = await self.wired.page_through(title, self.chances.randint(1, 7))
+            self.history.check_read(title, everything, committed=False)
+            shown = await self.wired.page_through(title, self.chances.randint(1, 7), committed=True)
+            if quiet:
+                self.history.check_read(title, shown, committed=True)
+                rest = iter(everything)
+                assert all(text in rest for text in shown), f"{title}: two readers, two orders"
+            self._check_cursor(title, shown)
+            committed[title] = shown
+        if quiet:
+            self.history.check_all_or_nothing(committed)
+        assert self.history.pointers == sorted(set(self.history.pointers)), "write pointers do not rise"
+
+    def _check_cursor(self, title: TopicName, shown: list[str]) -> None:
+        _, seen = self.cursors.get((title, self.history.generations.get(title, 0)), (None, []))
+        assert shown[: len(seen)] == seen, f"{title}: history changed behind a reader"

@@ -1,0 +1,103 @@
+"""A real server process for tests: started on a free port, asked over plain sockets, stopped at the end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_SECONDS_MAX = 60.0  # bounds for a hang on a loaded machine, not expectations
+ANSWER_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class ServerProcess:
+    """`basalt serve` on a data directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self._port_file = folder / "port"
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *options: str) -> None:
+        """Start it, and wait until it says that it is ready."""
+        self._port_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data), "--port", "0"]
+        command += ["--port-file", str(self._port_file), *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self._port_file.exists():
+            assert self.alive(), f"the server ended at its start:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"the server did not start in time:\n{self.tail()}"
+            time.sleep(0.01)
+        self.port = int(self._port_file.read_text())
+
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-3_000:]
+
+    def stop(self) -> int:
+        """End it as an operator does; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def peak_memory_bytes(self) -> int:
+        """The most memory that the process has had in use."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1_024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+    def open_files(self) -> int:
+        """How many file descriptors the process has open."""
+        assert self.process is not None
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def ask(self, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
+        """One request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS_MAX)
+        try:
+            connection.request(method, target, body or None, headers or {})
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, names, response.read())
+        finally:
+            connection.close()
+
+    def ask_json(self, method: str, target: str, value: object = None, status: int = 200) -> Any:
+        """One JSON request that must have this status; the JSON answer, None when it is empty."""
+        body = b"" if value is None else json.dumps(value).encode()
+        reply = self.ask(method, target, body, {"Content-Type": "application/json"})
+        assert reply.status == status, (method, target, reply)
+        return reply.json() if reply.body else None
