@@ -71,7 +71,9 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
         return MemoryStore()
     if settings.store.kind == "hbase":
         raise InvalidSettingError(
-            "store.kind hbase is not built yet", field="store.kind", hint="use rocks, or memory for a try"
+            "store.kind hbase comes with the extra basalt-mq[hbase], which this version does not have yet",
+            field="store.kind",
+            hint="use rocks, or memory for a try",
         )
     if data_directory is None:
         raise InvalidSettingError("store.kind rocks needs a data directory", field="data", hint="name one with --data")
@@ -192,25 +194,32 @@ def serve(
     uvloop.run(_serve(settings, data_directory, host, port, port_file))
 
 
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; `UnavailableError` when another process does, or nobody may."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            field="port",
+            hint="another process may have it; port 0 picks a free one",
+        ) from error
+
+
 async def _serve(settings: Settings, data_directory: Path | None, host: str, port: int, port_file: Path | None) -> None:
     services = await open_services(settings, data_directory)
     try:
+        listener = _listen(host, port)
         await services.scheduler.start()
         config = uvicorn.Config(
-            build_app(services), host=host, port=port, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+            build_app(services), http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
             server_header=False, date_header=False,
         )  # fmt: skip
         server = _Server(config, services, port_file)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        try:
-            await server.serve()
-        except SystemExit as stop:  # uvicorn's way of saying that it could not bind
-            raise UnavailableError(
-                f"cannot listen on {host} port {port}",
-                field="port",
-                hint="another process may have it; port 0 picks a free one",
-            ) from stop
+        await server.serve(sockets=[listener])
     finally:
         await services.close()

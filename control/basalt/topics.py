@@ -229,17 +229,17 @@ class Topics:
         known = self._known.get(title)
         if known is not None:
             return known
-        metadata = await self._call(self._table.get, topic_prefix(*title))
+        return self._found(title, await self._call(self._table.get, topic_prefix(*title)))
+
+    def known(self, title: TopicName) -> Topic:
+        """The same at once, for the moment at which its rows are written. Reads only what this process has not met yet."""
+        known = self._known.get(title)
+        return self._found(title, self._table.get(topic_prefix(*title))) if known is None else known
+
+    def _found(self, title: TopicName, metadata: TopicMetadata | None) -> Topic:
         if metadata is None or metadata.generation < 0:
             raise _not_found(title)
         return self._remember(title, metadata)
-
-    def known(self, title: TopicName) -> Topic:
-        """The topic as this server knows it now, without a read; for the moment at which its rows are written."""
-        topic = self._known.get(title)
-        if topic is None:
-            raise _not_found(title)
-        return topic
 
     async def delete(self, title: TopicName) -> Topic:
         """Delete the topic. Its rows are out of reach at once, and are removed by retention later."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES
-from tests.contract.stores import OPENERS
+from tests.contract.stores import OPENERS, fast_directory
 
 
 @pytest.fixture(params=OPENERS, ids=lambda opener: opener.name, scope="module")
@@ -14,11 +14,12 @@ def opener(request):
 
 
 @pytest.fixture(scope="module")
-def shared_store(opener, tmp_path_factory):
+def shared_store(opener):
     """One store for the tests of a module: opening one takes longer than most of them."""
-    store = opener.open(tmp_path_factory.mktemp("data"))
-    yield store
-    store.close()
+    with fast_directory() as directory:
+        store = opener.open(directory)
+        yield store
+        store.close()
 
 
 @pytest.fixture

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.table import Store
+
+_MEMORY_DISK = Path("/dev/shm")
+
+
+@contextmanager
+def fast_directory() -> Iterator[Path]:
+    """A directory in memory where there is one: tests that open many stores need no disk that they could wait for."""
+    place = _MEMORY_DISK if os.access(_MEMORY_DISK, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="basalt-stores-", dir=place) as path:
+        yield Path(path)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from basalt_engine.table import Delete, DeleteRange, Put, TableWrite
+from tests.contract.stores import fast_directory
 
 TABLES = ("message", "system")  # on rocks, one with large values apart and one without
 KEYS = st.sampled_from([b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"ba", b"\xff", b"\xff\xff"])
@@ -120,15 +121,18 @@ def machine(opener, directory):
     return StoreMachine, held
 
 
-def test_a_store_is_a_dictionary_of_rows(opener, tmp_path):
-    examples = 15 if opener.persistent else 50  # closing and opening takes longer than everything else
-    store_machine, held = machine(opener, tmp_path)
-    try:
-        run_state_machine_as_test(
-            store_machine,
-            settings=settings(
-                max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-            ),
-        )
-    finally:
-        held.store.close()
+def test_a_store_is_a_dictionary_of_rows(opener):
+    with fast_directory() as directory:
+        store_machine, held = machine(opener, directory)
+        try:
+            run_state_machine_as_test(
+                store_machine,
+                settings=settings(
+                    max_examples=40,
+                    stateful_step_count=30,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            held.store.close()

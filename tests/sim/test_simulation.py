@@ -13,7 +13,7 @@ import pytest
 
 from tests.sim.world import World
 
-SEEDS = int(os.environ.get("BASALT_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if os.environ.get("CI") else 2_000))
 KEPT: tuple[int, ...] = ()
 
 

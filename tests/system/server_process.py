@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -29,13 +31,16 @@ class Reply:
 
 
 class ServerProcess:
-    """`basalt serve` on a data directory of its own."""
+    """`basalt serve` on a data directory of its own. `program` is what Python runs, with the command line behind it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: tuple[str, ...] = ("-m", "basalt.cli.main")) -> None:
+        self.program = program
         self.data = folder / "data"
         self.log = folder / "server.log"
         self._port_file = folder / "port"
         self.port = 0
+        self.start_seconds = 0.0
+        self._launched = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -44,17 +49,79 @@ class ServerProcess:
 
     def start(self, *options: str) -> None:
         """Start it, and wait until it says that it is ready."""
+        self.launch(*options)
+        self.wait_until_ready()
+
+    def launch(
+        self, *options: str, port: int = 0, files_max: int | None = None, environment: dict[str, str] | None = None
+    ) -> None:
+        """Start it without waiting. `files_max` limits its file descriptors; the environment is added to the test's."""
         self._port_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data), "--port", "0"]
+        self._launched = time.monotonic()
+        command = [sys.executable, *self.program, "serve", "--data", str(self.data), "--port", str(port)]
         command += ["--port-file", str(self._port_file), *options]
+        given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
+
+        def limit_files() -> None:
+            if files_max is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=given | (environment or {}),
+                preexec_fn=limit_files,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has written its port."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._port_file.exists():
             assert self.alive(), f"the server ended at its start:\n{self.tail()}"
             assert time.monotonic() < deadline, f"the server did not start in time:\n{self.tail()}"
             time.sleep(0.01)
+        self.start_seconds = time.monotonic() - self._launched
         self.port = int(self._port_file.read_text())
+
+    def wait_until_it_recovers(self) -> None:
+        """Wait until it has locked the data directory, as a start does before it looks at the files."""
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS_MAX
+        mine = b"%d\n" % self.process.pid
+        while self._read_lock() != mine:
+            assert self.alive(), f"the server ended at its start:\n{self.tail()}"
+            assert time.monotonic() < deadline, f"the server did not start in time:\n{self.tail()}"
+            time.sleep(0.001)
+
+    def _read_lock(self) -> bytes:
+        try:
+            return (self.data / "LOCK").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def exit_code(self) -> int:
+        """Wait until it ends by itself."""
+        assert self.process is not None
+        try:
+            return self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the server does not end:\n{self.tail()}") from None
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to write, close or say anything. Killing one that has ended is no error."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def limit_file_bytes(self, bytes_max: int | None) -> None:
+        """No file of the process may grow beyond this from now on, as if the disk were full; None: no limit."""
+        assert self.process is not None
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if bytes_max is None else bytes_max, hard))
 
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
-from basalt.wire.bodies import PUBLISH_MESSAGES_MAX
-from tests.system.server_process import ServerProcess
+from basalt.http.app import OPERATIONS
+from basalt.http.openapi import describe
+from basalt_engine.keys import NAME_PATTERN
+from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
 
 pytestmark = pytest.mark.system
 
@@ -33,18 +37,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path_factory.mktemp("schemathesis"))
     server.start("--set", "log.level=warning")
     server.ask_json("PUT", ORDERS)
-    server.ask_json("POST", f"{ORDERS}/publish", {"messages": ["kept"]})
+    server.ask_json("POST", f"{ORDERS}/publish", {"messages": ["first", "second"]})
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text(errors="replace")
 
 
-@pytest.fixture(scope="module")
-def api_schema(server: ServerProcess) -> Any:
-    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+# Good names are replaced by those of what there is, so that made up requests get past the look-up of a topic.
+NAMES = {"namespace": "shop", "topic": "orders", "job": "stats"}
+NAMES_TO_DELETE = {**NAMES, "topic": "spare"}
+
+# These answer a body only to a request with a write pointer, which OpenAPI has no words for.
+SOMETIMES_EMPTY = ("/publish", "/records")
+CHECKS_OF_BODIES = ("content_type_conformance", "response_schema_conformance")
+
+# Loaded here, not from the server, so that each call is a test of its own; the first test says that they are the same.
+DOCUMENT = json.loads(msgspec.json.encode(describe(OPERATIONS)))
 
 
-schema = schemathesis.pytest.from_fixture("api_schema")
+schema = schemathesis.openapi.from_dict(DOCUMENT)
+
+
+def test_the_document_is_the_one_that_the_server_serves(server: ServerProcess):
+    assert server.ask_json("GET", "/openapi.json") == DOCUMENT
 
 
 @schema.parametrize()
@@ -55,12 +70,21 @@ schema = schemathesis.pytest.from_fixture("api_schema")
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_every_call_answers_as_the_document_says(case: Any):
+def test_every_call_answers_as_the_document_says(case: Any, server: ServerProcess):
     load_all_checks()
-    case.call_and_validate(excluded_checks=[CHECKS.get_one(name) for name in NOT_CHECKED], timeout=30)
+    names = NAMES_TO_DELETE if case.method == "DELETE" else NAMES
+    for name, value in case.path_parameters.items():
+        if name in names and NAME_PATTERN.fullmatch(str(value)):
+            case.path_parameters[name] = names[name]
+    response = case.call(base_url=server.url, timeout=ANSWER_SECONDS_MAX)
+    excluded = [*NOT_CHECKED]
+    if not response.content and case.path.endswith(SOMETIMES_EMPTY):
+        excluded += CHECKS_OF_BODIES
+    case.validate_response(response, excluded_checks=[CHECKS.get_one(name) for name in excluded])
 
 
 def test_the_server_serves_on(server: ServerProcess):
     assert server.alive()
     assert server.ask_json("GET", "/readyz")["ready"]
-    assert PUBLISH_MESSAGES_MAX > 0
+    server.ask_json("POST", f"{ORDERS}/publish", {"messages": ["last"]})
+    assert server.ask_json("POST", f"{ORDERS}/poll", {})[-1]["payload"] == "last"

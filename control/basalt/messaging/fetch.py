@@ -141,8 +141,8 @@ class Start(NamedTuple):
     @property
     def position(self) -> bytes:
         """No row with a position below this one holds a wanted message."""
-        if self.id[POSITION_BYTES:] == _END_OF_ROW and not self.inclusive:
-            return self.id[:POSITION_BYTES] + b"\0"  # that row was passed as a whole, and need not be read again
+        if self.id[POSITION_BYTES:] == _END_OF_ROW:  # no message has this id: the row was passed as a whole
+            return self.id[:POSITION_BYTES] + b"\0"
         return self.id[:POSITION_BYTES]
 
     def is_past(self, row: MessageRow) -> bool:

@@ -113,7 +113,7 @@ async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop:
 
 async def test_states_are_unknown_while_the_manager_reads_its_log(shop: Wired):
     await of_every_state(shop)
-    shop.transactions.lost()
+    shop.transactions._durable.lost()
     assert [state for _, state in await peeked(shop)] == ["plain", "unknown", "rolled back", "unknown", "unknown"]
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from basalt_engine.stores.rocks import RocksStore
+from tests.contract.stores import fast_directory
 
 HERE = Path(__file__).parent
-MEMORY_DISK = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -22,11 +21,10 @@ def directory(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def fast_directory():
-    """A directory in memory where there is one: tests that open many stores need no disk that they could wait for."""
-    place = MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="basalt-stores-", dir=place) as path:
-        yield Path(path)
+def place():
+    """A directory of the module's own, in memory where there is one."""
+    with fast_directory() as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -43,9 +41,9 @@ def open_store():
         store.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def start_program():
-    """Starts a program of this directory; kills those that still run at the end."""
+    """Starts a program of this directory; kills those that still run at the end of the module."""
     started = []
 
     def start(name, *arguments):

@@ -46,7 +46,7 @@ def test_a_directory_with_files_of_others_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(DataDirectoryError, match=r"thesis\.txt"):
         RocksStore.open(tmp_path)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_file_is_refused(tmp_path):

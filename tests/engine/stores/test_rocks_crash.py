@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -57,10 +58,18 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(start_program, direc
         store.close()
 
 
+@pytest.fixture(scope="module")
+def killed_once(start_program, tmp_path_factory):
+    """A directory whose writer was killed, and how many rows it had acknowledged."""
+    directory = tmp_path_factory.mktemp("killed") / "data"
+    return directory, acknowledge_and_kill(start_program, directory, 0, 20) + 1
+
+
 @pytest.fixture
-def killed(start_program, directory):
-    """A directory whose writer was killed: its rows are in the newest log."""
-    return acknowledge_and_kill(start_program, directory, 0, 20) + 1
+def killed(killed_once, directory):
+    """How many rows were acknowledged in `directory`, a copy: they are in its newest log."""
+    shutil.copytree(killed_once[0], directory)
+    return killed_once[1]
 
 
 def newest_log(directory):

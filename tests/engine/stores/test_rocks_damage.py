@@ -18,14 +18,14 @@ from tests.engine.stores.acknowledging_writer import key, row, write
 
 ROWS = 120
 EXPECTED = {key(number): row(number) for number in range(ROWS)}
-FLIPS = 20  # positions per file
+FLIPS = 12  # positions per file
 UNIMPORTANT = re.compile(r"LOCK|IDENTITY|LOG|LOG\.old\..*|OPTIONS-\d+|rocksdict-config\.json")
 
 
 @pytest.fixture(scope="module")
-def intact(fast_directory):
+def intact(place):
     """A directory as a killed process leaves it: rows in table files, in blob files, and in two logs."""
-    live, killed = fast_directory / "live", fast_directory / "killed"
+    live, killed = place / "live", place / "killed"
     store = RocksStore.open(live)
     for number in range(ROWS // 2):
         write(store, number)
@@ -41,12 +41,12 @@ def intact(fast_directory):
 
 
 @pytest.fixture
-def copy(intact, fast_directory):
+def copy(intact, place):
     """A copy of the directory, to be damaged."""
-    place = fast_directory / "copy"
-    shutil.copytree(intact, place)
-    yield place
-    shutil.rmtree(place)
+    damaged = place / "copy"
+    shutil.copytree(intact, damaged)
+    yield damaged
+    shutil.rmtree(damaged)
 
 
 def names(directory, pattern):
@@ -103,18 +103,18 @@ def test_the_directory_has_files_of_every_kind(intact):
     read_everything(read_everything_of_a_copy)
 
 
-def test_no_damage_to_any_file_shortens_what_is_read(intact, fast_directory):
+def test_no_damage_to_any_file_shortens_what_is_read(intact, place):
     survived = []
     for name in names(intact, "*"):
-        path = fast_directory / "copy" / name
+        path = place / "copy" / name
         unimportant = UNIMPORTANT.fullmatch(path.name)
         for damage, apply in damages((intact / name).stat().st_size):
             if unimportant and damage.startswith(("flip", "cut")) and damage != "cut 64":
                 continue
-            shutil.copytree(intact, fast_directory / "copy")
+            shutil.copytree(intact, place / "copy")
             apply(path)
-            refused = refusal(fast_directory / "copy")  # and compares every row when it is not
-            shutil.rmtree(fast_directory / "copy")
+            refused = refusal(place / "copy")  # and compares every row when it is not
+            shutil.rmtree(place / "copy")
             if not refused:
                 survived.append((name, damage))
             elif unimportant:

@@ -46,6 +46,17 @@ def test_a_large_value_is_handed_out_without_a_copy_of_its_own(directory, open_s
     assert type(table.get(b"k")[b"p"]) is bytes
 
 
+def test_large_values_that_no_row_has_any_more_are_deleted(directory, open_store):
+    store = open_store(directory)
+    table = store.table("message")
+    table.write([Put(b"k%d" % number, {b"p": LARGE, b"t": b"1"}) for number in range(6)])
+    table.write([Delete(b"k0"), Delete(b"k1", (b"p",)), Put(b"k2", {b"p": b"small"})])
+    table.delete_range(b"k3", b"k5")
+    database = store._durable.database
+    kept, _ = database.read(database.large("message"), b"", None, rows_max=10, bytes_max=1 << 20)
+    assert kept == [(b"k5", LARGE)]
+
+
 def test_a_copy_is_a_data_directory_of_that_moment(directory, tmp_path, open_store):
     store = open_store(directory)
     store.write([TableWrite("message", [Put(b"k", {b"p": LARGE})]), TableWrite("system", [Put(b"k", {b"v": b"1"})])])
@@ -59,7 +70,7 @@ def test_a_copy_is_a_data_directory_of_that_moment(directory, tmp_path, open_sto
     assert copy.table("system").get(b"k") == {b"v": b"1"}
     copy.table("message").write([Put(b"own", {b"p": LARGE})])
     assert [row.key for row in store.table("message").scan(b"", None)] == [b"later"]
-    assert os.listdir(tmp_path / "backups") == ["copy"]
+    assert [path.name for path in (tmp_path / "backups").iterdir()] == ["copy"]
 
 
 def test_a_copy_goes_into_a_new_or_empty_directory_only(directory, tmp_path, open_store):
@@ -72,7 +83,7 @@ def test_a_copy_goes_into_a_new_or_empty_directory_only(directory, tmp_path, ope
             store.checkpoint(place)
     (tmp_path / "empty").mkdir()
     store.checkpoint(tmp_path / "empty")
-    assert os.listdir(full) == ["file"]
+    assert [path.name for path in full.iterdir()] == ["file"]
 
 
 def test_a_memory_store_cannot_be_copied(tmp_path):

@@ -38,14 +38,8 @@ def show(
         shown = effective(load_settings(settings, os.environ, config))
         rows = [{"key": row.key, "value": row.value, "origin": row.origin} for row in shown]
     columns = [Column("key"), Column("value"), *([Column("origin")] if origin else [])]
-    if not origin:
-        rows = [
-            {name: value for name, value in row.items() if name != "origin"}
-            for row in rows
-            if not changed or row["origin"] != "default"
-        ]
-    elif changed:
-        rows = [row for row in rows if row["origin"] != "default"]
+    wanted = [row for row in rows if not changed or row["origin"] != "default"]
+    rows = [{column.key: row[column.key] for column in columns} for row in wanted]
     session.out.rows(columns, rows)
 
 

@@ -1,0 +1,210 @@
+"""The real command line, in a process that kills itself at a named point, or that breaks a promise on purpose.
+
+    BASALT_KILL_AT=NAME:N   SIGKILL at the Nth pass of the point, counted from SIGUSR1 on (recovery's points: from the start)
+    BASALT_BREAK=NAME       a fault that the tests must find
+    BASALT_LOG_SNAPSHOT=N   the job log-snapshot finds N log entries enough
+
+The product knows nothing of it: its methods are wrapped from outside.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+ANSWER_AHEAD_S = 0.05  # how much too early the fault `answer before the write` answers
+
+
+class Point(NamedTuple):
+    """Just before or after a method's call. `often`: it is passed by every write."""
+
+    module: str
+    method: str
+    after: bool
+    often: bool = False
+
+
+LOAD = {
+    "before the log is written": Point("basalt_engine.stores.rocks.database", "Database.write", False, True),
+    "between log and sync": Point("basalt_engine.stores.rocks.database", "Database.write", True, True),
+    "between sync and mark": Point("basalt_engine.stores.rocks.database", "Database.sync", True, True),
+    "between mark and answer": Point("basalt_engine.stores.rocks.synced", "SyncedFile.advance", True, True),
+    "behind the answer": Point("basalt.group_commit", "GroupCommit._finish", True, True),
+    "before an abort is finished": Point("basalt.transactions.coordinator", "Coordinator._finish", False),
+    "between roll back and abort": Point("basalt.messaging.participant", "TopicParticipant.roll_back", True),
+    "before a topic's row is changed": Point("basalt_engine.metadata", "MetadataTable.replace", False),
+    "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
+    "before a log snapshot": Point("basalt.transactions.coordinator", "Coordinator.write_log_snapshot", False),
+    "after a log snapshot": Point("basalt.transactions.coordinator", "Coordinator.write_log_snapshot", True),
+    "in clean-up of generations": Point("basalt.jobs.retention.generations", "OldGenerations.sweep", True),
+    "in clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", False),
+    "after clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", True),
+}
+RECOVERY = {
+    "before the files are checked": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", False),
+    "before RocksDB recovers": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", True),
+    "after RocksDB recovered": Point("basalt_engine.stores.rocks.database", "Database.check_blob_files", False),
+    "after the files are noted": Point("basalt_engine.stores.rocks.synced", "SyncedFile.restart", True),
+    "before the transactions are read": Point("basalt.transactions.log", "TableTransactionLog.recover", False),
+    "after the transactions are read": Point("basalt.transactions.log", "TableTransactionLog.recover", True),
+}
+
+
+class _Killer:
+    """Counts the passes of one point."""
+
+    def __init__(self, number: int, armed: bool) -> None:
+        self.left = number
+        self.armed = armed
+
+    def arm(self, *_: object) -> None:
+        self.armed = True
+
+    def passed(self) -> None:
+        if self.armed:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(60)  # SIGKILL needs a moment, in which nothing more may happen
+
+
+def _class_of(point: Point) -> tuple[type, str]:
+    class_name, method = point.method.split(".")
+    return getattr(importlib.import_module(point.module), class_name), method
+
+
+def _wrapped(original: Callable[..., Any], point: Point, passed: Callable[[], None]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def waiting(*arguments: Any, **options: Any) -> Any:
+            if not point.after:
+                passed()
+            result = await original(*arguments, **options)
+            if point.after:
+                passed()
+            return result
+
+        return waiting
+
+    @functools.wraps(original)
+    def calling(*arguments: Any, **options: Any) -> Any:
+        if not point.after:
+            passed()
+        result = original(*arguments, **options)
+        if point.after:
+            passed()
+        return result
+
+    return calling
+
+
+def kill_at(name: str, number: int) -> None:
+    """Have the process end at the `number`th pass of the point."""
+    point = {**LOAD, **RECOVERY}[name]
+    owner, method = _class_of(point)
+    killer = _Killer(number, armed=name in RECOVERY)
+    signal.signal(signal.SIGUSR1, killer.arm)
+    setattr(owner, method, _wrapped(getattr(owner, method), point, killer.passed))
+
+
+def _answer_before_the_write() -> None:
+    from basalt.group_commit import Group, GroupCommit
+
+    write = GroupCommit._write
+    late: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def write_later() -> None:
+        while True:
+            call = late.get()
+            time.sleep(ANSWER_AHEAD_S)
+            call()
+
+    threading.Thread(target=write_later, daemon=True).start()
+
+    def put_off(commit: GroupCommit, group: Group) -> None:
+        late.put(lambda: write(commit, group))
+
+    GroupCommit._write = put_off  # type: ignore[method-assign]
+
+
+def _forget_what_was_aborted() -> None:
+    """An abort is answered, and neither are its rows hidden nor is its end logged."""
+    from basalt.transactions.coordinator import Coordinator
+
+    commit = Coordinator.commit
+
+    async def commit_instead(coordinator: Coordinator[Any], transaction_id: int) -> Any:
+        return await commit(coordinator, transaction_id)
+
+    Coordinator.abort = commit_instead  # type: ignore[method-assign]
+
+
+def _write_half_of_a_group() -> None:
+    """What one decision writes to several topics is written in two writes."""
+    from basalt_engine.stores.rocks import RocksStore
+    from basalt_engine.table import TableWrite
+
+    write = RocksStore.write
+
+    def halves(store: RocksStore, writes: list[TableWrite]) -> None:
+        parts = [TableWrite(part.table, [mutation]) for part in writes for mutation in part.mutations]
+        middle = len(parts) // 2
+        if middle:
+            write(store, parts[:middle])
+            time.sleep(ANSWER_AHEAD_S)
+        write(store, parts[middle:])
+
+    RocksStore.write = halves  # type: ignore[method-assign,assignment]
+
+
+def _forget_request_ids() -> None:
+    """A repeated one-shot transaction is done again."""
+    from basalt.transactions.transaction_state import TransactionState
+
+    begin = TransactionState.begin_committed
+
+    def anew(state: TransactionState, now_ms: int, owner: str = "", request_id: str | None = None) -> Any:
+        return begin(state, now_ms, owner, None)
+
+    TransactionState.begin_committed = anew  # type: ignore[method-assign]
+
+
+FAULTS = {
+    "answer before the write": _answer_before_the_write,
+    "commit what is aborted": _forget_what_was_aborted,
+    "write half of a group": _write_half_of_a_group,
+    "forget request ids": _forget_request_ids,
+}
+
+
+def main() -> int:
+    """The command line, with what the environment asks for."""
+    asked = os.environ.pop("BASALT_KILL_AT", "")
+    if asked:
+        name, _, number = asked.rpartition(":")
+        kill_at(name, int(number))
+    fault = os.environ.pop("BASALT_BREAK", "")
+    if fault:
+        FAULTS[fault]()
+    entries = os.environ.pop("BASALT_LOG_SNAPSHOT", "")
+    if entries:
+        from basalt.jobs import log_snapshot
+
+        log_snapshot.ENTRIES_MIN = int(entries)
+    from basalt.cli.main import main as command_line
+
+    return command_line()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
