@@ -134,9 +134,7 @@ class Scheduler:
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         self._timer = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
         self._timer.start()
-        for name, scheduled in self._jobs.items():
-            seconds = scheduled.settings.interval_ms / 1_000
-            self._timer.add_job(self.fire, "interval", seconds=seconds, args=[name], id=name, next_run_time=None)
+        for scheduled in self._jobs.values():
             self._plan_from_last(scheduled)
         self.keep_time()
 
@@ -187,7 +185,7 @@ class Scheduler:
 
     async def fire(self, name: str) -> None:
         """The job's time has come: what the timer calls."""
-        scheduled = self._jobs[name]
+        scheduled = await self._find(name)
         if self._stopping or scheduled.task is not None or scheduled.paused:
             return
         planned_ms, now_ms = scheduled.next_ms, self._clock.now_ms()
@@ -249,14 +247,16 @@ class Scheduler:
 
     def _plan(self, scheduled: _Scheduled, start_ms: int) -> None:
         """Have the timer fire then, or when the job's window opens; never while it is paused, disabled or running."""
-        idle = scheduled.settings.enabled and not scheduled.paused and scheduled.task is None
-        if self._timer is None or self._stopping or not idle:
-            start_at = scheduled.next_ms = None
-        else:
+        name, timer = scheduled.job.name, self._timer
+        scheduled.next_ms = None
+        if timer is None or self._stopping:
+            return
+        if scheduled.settings.enabled and not scheduled.paused and scheduled.task is None:
             scheduled.next_ms = within(scheduled.settings.window, start_ms)
             start_at = datetime.fromtimestamp(scheduled.next_ms / 1_000, UTC)
-        if self._timer is not None:
-            self._timer.modify_job(scheduled.job.name, next_run_time=start_at)
+            timer.add_job(self.fire, "date", run_date=start_at, args=[name], id=name, replace_existing=True)
+        elif timer.get_job(name) is not None:
+            timer.remove_job(name)
 
     async def _run(self, scheduled: _Scheduled, *, by_hand: bool, planned_ms: int | None = None) -> Run:
         scheduled.by_hand = scheduled.by_hand or by_hand

@@ -247,7 +247,10 @@ class Appender:
 
     def _stamp(self, topic: Topic) -> Stamp:
         stamp = self._stamps.get(topic.keys[:2])
-        return self._read_stamp(topic) if stamp is None else stamp
+        if stamp is None:
+            stamp = self._read_stamp(topic)
+            self._keep(topic.keys[:2], stamp)
+        return stamp
 
     def _read_stamp(self, topic: Topic) -> Stamp:
         # The newest row may have been removed since; its place must not be given out again all the same.

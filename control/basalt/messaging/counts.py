@@ -170,10 +170,10 @@ class Buckets:
         """
         index = bisect_left(self.starts, lower_ms)
         whole = Count(sum(self.messages[index:]), sum(self.payload_bytes[index:]))
-        if index == 0 or lower_ms > self.newest_ms or not self.messages[index - 1]:
+        stop_ms = self.starts[index] if index < len(self.starts) else None
+        if index == 0 or lower_ms > self.newest_ms or lower_ms == stop_ms or not self.messages[index - 1]:
             return whole, None
         start_ms = self.starts[index - 1]
-        stop_ms = self.starts[index] if index < len(self.starts) else None
         end_ms = self.newest_ms + 1 if stop_ms is None else stop_ms
         share = (end_ms - lower_ms) / max(end_ms - start_ms, 1)
         bucket = Count(self.messages[index - 1], self.payload_bytes[index - 1])

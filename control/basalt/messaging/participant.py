@@ -18,6 +18,7 @@ from basalt.topics import Topic, Topics, title_of, topic_name
 from basalt.transactions.states import Join, Transaction
 from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Work
 from basalt_engine.keys import position
+from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer
 
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -90,18 +91,28 @@ class TopicParticipant:
 
     def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
         """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows."""
-        for join in transaction.topics if transaction is not None else ():
+        # Read first: a read may fail, and then nothing must have been added that the group would write all the same.
+        unbound = [] if transaction is None else self._unbound(transaction)
+        publications = [(self._topics.known(topic.title), messages) for topic, messages in plan.publications]
+        for topic, pointer, reference in unbound:
+            payload_bytes = self._stored.unbound_bytes(topic, pointer)
+            self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
+            self._stored.bind(group, topic, pointer, reference)
+        for topic, messages in publications:
+            self._messaging.appender.append(group, topic, messages, None, write_pointer)
+
+    def _unbound(self, transaction: Transaction) -> list[tuple[Topic, int, Reference]]:
+        """What the transaction stored and no reference publishes yet; where its topics end is known from then on."""
+        found = []
+        for join in transaction.topics:
             topic = self._known(join)  # a topic that was deleted took along all that was stored in it
-            for pointer in transaction.pointers if topic is not None and transaction is not None else ():
+            for pointer in transaction.pointers if topic is not None else ():
                 assert topic is not None
                 reference = self._stored.unbound(topic, pointer)
                 if reference is not None:
-                    payload_bytes = self._stored.unbound_bytes(topic, pointer)
-                    self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
-                    self._stored.bind(group, topic, pointer, reference)
-        for topic, messages in plan.publications:
-            current = self._topics.known(topic.title)
-            self._messaging.appender.append(group, current, messages, None, write_pointer)
+                    self._messaging.appender.newest(topic)
+                    found.append((topic, pointer, reference))
+        return found
 
     async def roll_back(self, transaction: Transaction) -> None:
         """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""

@@ -28,7 +28,7 @@ class TopicCounts:
     """What one generation of a topic holds."""
 
     __slots__ = (
-        "buckets", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals", "saved_ms", "unsaved",
+        "buckets", "changed_ms", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals",
         "unsaved_bytes",
     )  # fmt: skip
 
@@ -41,9 +41,8 @@ class TopicCounts:
         self.complete = False
         self.gone_before_ms = 0  # everything published before was removed
         self.removals = 0
-        self.unsaved = False
+        self.changed_ms: int | None = None  # when they changed first since they were saved
         self.unsaved_bytes = 0
-        self.saved_ms = 0
 
     def observe(self, where: bytes, counted: RowCount, now_ms: int) -> None:
         """A row at this position became durable."""
@@ -52,7 +51,7 @@ class TopicCounts:
         self.first = self.first or where
         self.add(where, counted)
         self.recent.add(now_ms, counted.messages + len(counted.own))
-        self.unsaved = True
+        self.changed_ms = now_ms if self.changed_ms is None else self.changed_ms
         self.unsaved_bytes += counted.payload_bytes
 
     def add(self, where: bytes, counted: RowCount) -> None:
@@ -82,9 +81,9 @@ class TopicCounts:
         self.gone_before_ms = max(self.gone_before_ms, before_ms)
         self.buckets.drop_before(self.gone_before_ms)
 
-    def saved(self, now_ms: int) -> None:
+    def saved(self) -> None:
         """The counts are being saved as they are."""
-        self.unsaved, self.unsaved_bytes, self.saved_ms = False, 0, now_ms
+        self.changed_ms, self.unsaved_bytes = None, 0
 
     def body(self, generation: int) -> bytes:
         """What to save."""

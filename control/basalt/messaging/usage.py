@@ -171,7 +171,7 @@ class Usage:
             key
             for key, counts in self._counts.items()
             if counts.unsaved_bytes >= SAVE_BYTES
-            or (counts.unsaved and (everything or now_ms - counts.saved_ms >= SAVE_AGE_MS))
+            or (counts.changed_ms is not None and (everything or now_ms - counts.changed_ms >= SAVE_AGE_MS))
         ]
         saved = 0
         keys = iter(due[:topics_max])
@@ -191,7 +191,7 @@ class Usage:
                 continue
             name = removed.entry_name(topic.keys.prefix)
             group.add(SystemTable.name, SystemTable.put(KIND, name, counts.body(topic.generation)))
-            counts.saved(group.now_ms)
+            counts.saved()
             saved += 1
         return saved
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from basalt.transactions.codec import TransactionFields, encode_transaction
 from basalt.wire import avro
 from basalt.wire.avro_primitives import encode_long
 from basalt.wire.bodies import ConsumeRequest, Message, PublishRequest, PublishResponse
@@ -321,6 +322,17 @@ def test_a_snapshot_reads_the_same_after_its_transaction_ended(client):
     client.call("POST", f"/v1/transactions/{own['id']}/abort")
     assert client.payloads(path, transaction=snapshot) == ["before"]
     assert client.poll(path, f"?transaction={own['id']}").code == "transaction_ended"
+
+
+def test_a_snapshot_may_name_an_invalid_writer_twice(client):
+    path = client.topic()
+    begun = client.begin()
+    client.publish(path, "invalid", pointer=begun["writePointer"])
+    client.publish(path, "plain")
+    pointer = begun["writePointer"]
+    fields = TransactionFields(id=pointer + 5, read_pointer=pointer + 5, invalid=[pointer] * 3, in_progress=[7, 7])
+    snapshot = encode_transaction(fields).decode("latin-1")
+    assert client.payloads(path, transaction=snapshot) == ["plain"]
 
 
 def test_two_snapshots_at_once_are_refused(client):

@@ -12,7 +12,7 @@ import basalt
 from basalt.http.app import OPERATIONS
 
 CLF = re.compile(
-    r'192\.0\.2\.7 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000\] "([A-Z]+) (\S+) HTTP/1\.1" (\d{3}) (\d+)'
+    r'192\.0\.2\.7 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000\] "([A-Z]+) ([^\s"]+) HTTP/1\.1" (\d{3}) (\d+)'
 )
 
 

@@ -173,6 +173,7 @@ def test_work_that_is_not_built_yet_is_refused_by_name(client, part, media_type)
         client.call("POST", TRANSACTIONS, one_shot, media_type),
     ):
         assert (reply.status, reply.code, reply.json()["field"]) == (400, "invalid_input", part)
+        assert "consumer groups" in reply.json()["hint"]
     assert client.payloads(path) == []
 
 

@@ -58,3 +58,8 @@ async def run(wired: Wired, job: str = "retention") -> Run:
     done = await wired.services.scheduler.run_now(job)
     assert done.outcome == "ok", done
     return done
+
+
+def lose_log(wired: Wired) -> None:
+    """As after a write that failed: the manager knows nothing until it has read its log again."""
+    wired.transactions._durable.lost()

@@ -9,7 +9,7 @@ from basalt.messaging import hidden, row_pages
 from basalt.wire.bodies import PublishResponse
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
-from tests.control.jobs.readers import HIDDEN, HOUR_MS, entries, rows, run, seen
+from tests.control.jobs.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +127,7 @@ async def test_a_failed_writer_that_is_aborted_later_leaves_nothing(shop: Wired)
 async def test_nothing_is_decided_while_the_manager_reads_its_log(shop: Wired):
     await early(shop, "invalid", end="invalidate")
     await shop.publish(A, "plain")
-    shop.transactions.lost()
+    lose_log(shop)
     assert (await run(shop)).report == {"undecided": 1}
     assert len(rows(shop, "message", A)) == 2
     assert len(entries(shop, hidden.KIND)) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from basalt_engine.errors import StoreError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable, Reference
 from basalt_engine.metadata import TopicMetadata
-from basalt_engine.records import Compression, Extras, decode
+from basalt_engine.records import Compression, Extras, decode, encode
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
@@ -136,11 +137,11 @@ def test_a_publish_is_cut_where_the_next_message_would_not_fit(
     assert found[-1].stop == count
     for cut in found:
         part = None if extras is None else extras[cut.start : cut.stop]
-        encoded = appending.encode(payloads[cut.start : cut.stop], part)
+        encoded = encode(payloads[cut.start : cut.stop], part)
         assert cut.payload_bytes == sum(map(len, payloads[cut.start : cut.stop]))
         assert len(encoded) <= cut.size_bytes + 12
         assert cut.size_bytes <= 1_000 or cut.stop == cut.start + 1
-    for cut, later in zip(found, found[1:], strict=False):
+    for cut, later in itertools.pairwise(found):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(appending, "BATCH_BYTES_MAX", 10**9)
             one_more = None if extras is None else extras[cut.start : later.start + 1]
@@ -312,11 +313,7 @@ def test_messages_with_and_without_extras_share_a_row_and_keep_their_own() -> No
     scene = Scene()
     topic = scene.topic()
     rich = Extras(b"key", (("h", b"v"),), 5, 6)
-    run(
-        scene.together(
-            scene.append(topic, b"1"), scene.append(topic, b"2", extras=[rich]), scene.append(topic, b"3")
-        )
-    )
+    run(scene.together(scene.append(topic, b"1"), scene.append(topic, b"2", extras=[rich]), scene.append(topic, b"3")))
     (row,) = scene.rows(topic)
     assert decode(row.batch or b"").extras() == [Extras(), rich, Extras()]
 

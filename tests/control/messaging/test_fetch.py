@@ -52,7 +52,9 @@ class Log:
         first, last, _ = row.reference
         return [each for each in self.stored.get(abs(row.written_by), []) if first <= each.position <= last]
 
-    def add(self, payloads: list[bytes], ttls: list[int | None], written_by: int | None, later_ms: int, zstd: bool) -> None:
+    def add(
+        self, payloads: list[bytes], ttls: list[int | None], written_by: int | None, later_ms: int, zstd: bool
+    ) -> None:
         self.place = (self.place[0], self.place[1] + len(payloads))
         if later_ms:
             self.place = (self.place[0] + later_ms, len(payloads) - 1)

@@ -11,6 +11,7 @@ from basalt.messaging.peek import Peek
 from basalt.settings import Settings, TransactionSettings
 from basalt.topics import topic_name
 from basalt.wire.bodies import RecordIn
+from tests.control.jobs.readers import lose_log
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +114,7 @@ async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop:
 
 async def test_states_are_unknown_while_the_manager_reads_its_log(shop: Wired):
     await of_every_state(shop)
-    shop.transactions._durable.lost()
+    lose_log(shop)
     assert [state for _, state in await peeked(shop)] == ["plain", "unknown", "rolled back", "unknown", "unknown"]
 
 

@@ -136,10 +136,11 @@ def test_files_of_another_user_are_refused_and_named(used, name):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("name", ["FORMAT", "LOCK", "SYNCED", "rocks/CURRENT"])
+@pytest.mark.parametrize("name", ["FORMAT", "LOCK", "SYNCED", "rocks", "rocks/CURRENT"])
 def test_unreadable_files_are_refused_and_named(used, name):
+    mode = (used / name).stat().st_mode
     (used / name).chmod(0)
     with pytest.raises(DataDirectoryError, match=name):
         RocksStore.open(used)
-    (used / name).chmod(0o600)
+    (used / name).chmod(mode)
     assert has_the_row(used)

@@ -96,6 +96,25 @@ def test_a_scan_goes_on_over_a_reopening(table, faults):
     assert seen + [row.key for row in scan] == [b"k%04d" % number for number in range(500)]
 
 
+def test_reopening_waits_for_those_who_still_read(directory, open_store):
+    reading = []
+
+    class Reluctant(Faults):
+        def __call__(self, path, options, *, create):
+            if self.openings == 4:  # 1: the first, 2 to 4: in vain
+                reading.clear()
+            return super().__call__(path, options, create=create)
+
+    faults = Reluctant()
+    store = open_store(directory, open_database=faults)
+    table = store.table("message")
+    reading.append(store._durable.database.rows("message").iter())
+    faults.next["sync"] = BROKEN
+    table.write([Put(b"k", {b"c": LARGE})])
+    assert faults.openings == 5
+    assert keys(table) == [b"k"]
+
+
 def test_readers_on_other_threads_do_not_notice_a_reopening(table, faults):
     table.write([Put(b"k%04d" % number, {b"c": LARGE[:5_000]}) for number in range(300)])
     failures = []

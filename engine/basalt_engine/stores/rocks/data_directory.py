@@ -70,10 +70,10 @@ class DataDirectory:
         return self.path / "SYNCED"
 
     def _check(self) -> None:
-        _refuse_foreign(self.path)
-        _refuse_other_owner(self.path)
         file = self.path / "FORMAT"
         try:
+            _refuse_foreign(self.path)
+            _refuse_other_owner(self.path)
             if file.exists():
                 self.initialised = _read_format(file)
             else:

@@ -35,11 +35,12 @@ def from_rocksdb(error: Exception, directory: Path) -> BasaltError:
     return StoreError(f"RocksDB refused a call on {directory}: {text}")
 
 
-def from_os(error: OSError, path: Path) -> BasaltError:
-    """Our error for one of the operating system's, over a file of the data directory."""
+def from_os(error: OSError, place: Path) -> BasaltError:
+    """Our error for one of the operating system's, over a file of the data directory; `place` if it names none."""
+    path = place if error.filename is None else error.filename
     if error.errno in _DISK_FULL_NUMBERS:
         return DiskFullError(f"{path}: {error.strerror}", hint=_MAKE_SPACE)
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.EROFS:
         return DataDirectoryError(
             f"{path} cannot be used: {error.strerror}", hint="run as the user that owns the data directory"
         )

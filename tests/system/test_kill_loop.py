@@ -1,0 +1,200 @@
+"""SIGKILL in a loop against the real server on RocksDB, with synced writes: whatever it acknowledged is there, once.
+
+Clients publish, run transactions, delete and create topics and read until the process dies: at a random moment, at a named
+point (tests/system/killing_server.py), or while it recovers. Behind each kill the lost answers are settled and everything
+is read and compared with what the clients were told. `BASALT_KILL_SEED` draws the same options again,
+`BASALT_KILL_ROUNDS` runs longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.system import killing_server
+from tests.system.clients import TOPICS, Client
+from tests.system.expectations import CHURNED, STABLE, Expectations
+from tests.system.server_process import ServerProcess
+from tests.system.settling import Settling
+
+pytestmark = pytest.mark.system
+
+ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS", "22"))
+KILLS_MIN = 30
+LOAD_SECONDS_MAX = 0.6
+POINT_SECONDS_MAX = 3.0  # a point that is not reached by then ends as a random moment does
+RECOVERY_SECONDS_MAX = 5.0  # from the lock on the data directory to the first answer
+KILLER = (str(Path(killing_server.__file__)),)
+REAL = ("-m", "basalt.cli.main")
+
+
+class KillLoop:
+    """One data directory, many processes."""
+
+    def __init__(self, folder: Path, seed: int, fault: str = "") -> None:
+        self.chances = random.Random(seed)
+        self.expected = Expectations()
+        self.server = ServerProcess(folder)
+        self.environment = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+        self.fault = {"BASALT_BREAK": fault} if fault else {}
+        self.kills: Counter[str] = Counter()
+        self.points: set[str] = set()
+        self.compared = 0
+        self.slowest_recovery = 0.0
+        self.clients = 0
+
+    def run(self, rounds: int) -> None:
+        """Kill it so many times under load, and now and then while it recovers."""
+        self._launch()
+        self._ready()
+        for topic in (*STABLE, *CHURNED):
+            self.server.ask_json("PUT", f"{TOPICS}/{topic}")
+        for number in range(rounds):
+            self._load(number)
+            while self.chances.random() < 0.35:
+                self._kill_in_recovery()
+            self._launch()
+            self._ready()
+            self._compare()
+
+    def _launch(self, point: str = "") -> None:
+        """Start a process; at a point of recovery, in one that will kill itself there."""
+        options = [
+            f"messaging.cache_bytes_max={self.chances.choice((0, 65_536, 268_435_456))}",
+            f"jobs.retention.interval_ms={self.chances.choice((100, 3_600_000))}",
+            f"jobs.stats.interval_ms={self.chances.choice((100, 3_600_000))}",
+            "jobs.log-snapshot.interval_ms=100",
+            "transactions.expiry_interval_ms=100",
+            "log.level=warning",
+        ]
+        environment = self.environment | self.fault
+        self.server.program = REAL
+        self.point = ""
+        if point:
+            self.point = point
+        elif self.chances.random() < 0.5:
+            self.point = self.chances.choice(sorted(killing_server.LOAD))
+        if self.point or self.fault:
+            self.server.program = KILLER
+            environment |= {"BASALT_LOG_SNAPSHOT": str(self.chances.choice((1, 50)))}
+        if self.point:
+            often = not point and killing_server.LOAD[self.point].often
+            number = self.chances.randrange(1, 60 if often else 3)
+            environment |= {"BASALT_KILL_AT": f"{self.point}:{1 if point else number}"}
+        self.server.launch(*[part for option in options for part in ("--set", option)], environment=environment)
+
+    def _ready(self) -> None:
+        self.server.wait_until_it_recovers()
+        began = time.monotonic()
+        self.server.wait_until_ready()
+        self.slowest_recovery = max(self.slowest_recovery, time.monotonic() - began)
+
+    def _kill_in_recovery(self) -> None:
+        if self.chances.random() < 0.5:
+            self._launch(self.chances.choice(sorted(killing_server.RECOVERY)))
+            self.server.exit_code()
+            self._killed("recovery, " + self.point)
+        else:
+            self._launch()
+            self.server.wait_until_it_recovers()
+            time.sleep(self.chances.uniform(0, 0.3))
+            self.server.kill()
+            self._killed("recovery")
+
+    def _killed(self, where: str) -> None:
+        process = self.server.process
+        assert process is not None
+        assert process.returncode == -signal.SIGKILL, f"it ended with {process.returncode}:\n{self.server.tail()}"
+        self.kills[where] += 1
+
+    def _load(self, number: int) -> None:
+        wrong: list[str] = []
+        since_ms = time.time_ns() // 1_000_000
+        jobs = self._jobs(number, wrong, since_ms)
+        threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+        process = self.server.process
+        assert process is not None
+        if self.point:
+            process.send_signal(signal.SIGUSR1)
+        for thread in threads:
+            thread.start()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POINT_SECONDS_MAX if self.point else self.chances.uniform(0.02, LOAD_SECONDS_MAX))
+        reached = process.poll() is not None
+        self.server.kill()
+        for thread in threads:
+            thread.join()
+        self._killed(self.point if reached else "any moment")
+        self.clients += len(threads)
+        if wrong:
+            raise AssertionError("\n".join(text[:2_000] for text in wrong[:5]))
+
+    def _jobs(self, number: int, wrong: list[str], since_ms: int) -> list[partial[None]]:
+        """What the clients of this round do: more of one than of another, and not always all of it."""
+
+        def job(name: str, *arguments: object) -> partial[None]:
+            chances = random.Random(f"{number} {len(jobs)} {self.chances.random()}")
+            client = Client(self.server.port, self.expected, chances, wrong)
+            return partial(client.run, partial(getattr(client, name), *arguments))
+
+        jobs: list[partial[None]] = []
+        for name in ("publish", "transact", "one_shot"):
+            for _ in range(self.chances.randrange(3)):
+                jobs.append(job(name))  # noqa: PERF401  # each has its number
+        if not jobs or self.chances.random() < 0.7:
+            jobs.append(job("churn"))
+        if self.chances.random() < 0.5:
+            jobs.append(job("compare_topics", since_ms))
+        for view in self.expected.views:
+            if self.chances.random() < 0.4:
+                jobs.append(job("follow", view))
+        return jobs
+
+    def _compare(self) -> None:
+        settling = Settling(self.server.port, self.expected, self.chances)
+        settling.run()
+        self.compared += settling.messages
+
+    def report(self) -> str:
+        """What was done, in figures."""
+        told = Counter(call.told.name.lower() for call in self.expected.calls.values())
+        ends = Counter(tx.end.name.lower() for tx in self.expected.transactions)
+        seen = sum(len(view.seen) for view in self.expected.views)
+        return (
+            f"{self.kills.total()} kills: {dict(self.kills)}; {self.clients} clients; calls with messages: {dict(told)}; "
+            f"transactions: {dict(ends)}; {self.compared} messages compared, {seen} seen by readers that went on; "
+            f"slowest recovery {self.slowest_recovery:.2f} s"
+        )
+
+
+def run_loop(folder: Path, rounds: int, fault: str = "") -> KillLoop:
+    """A loop of so many rounds; what fails names its seed."""
+    seed = int(os.environ.get("BASALT_KILL_SEED") or secrets.randbelow(1 << 32))
+    print(f"BASALT_KILL_SEED={seed}")
+    loop = KillLoop(folder, seed, fault)
+    try:
+        loop.run(rounds)
+    except BaseException as error:
+        text = f"BASALT_KILL_SEED={seed}, after {loop.kills.total()} kills: {error}\n{loop.server.tail()}"
+        raise AssertionError(text) from error
+    finally:
+        print(loop.report())
+        loop.server.kill()
+    return loop
+
+
+def test_a_server_that_is_killed_in_a_loop_loses_nothing_and_doubles_nothing(tmp_path: Path):
+    loop = run_loop(tmp_path, ROUNDS)
+    assert loop.kills.total() >= min(KILLS_MIN, ROUNDS)
+    assert loop.slowest_recovery < RECOVERY_SECONDS_MAX
