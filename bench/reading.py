@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 import basalt
+from basalt.client.conversation import Send
+from basalt.client.http_transport import HttpTransport
+from basalt.client.urls import parse_url
 from bench import processes
 from bench.figures import Figure
 from bench.load import drive, request
@@ -34,7 +37,7 @@ def poll(folder: Path, quick: bool) -> Iterator[Figure]:
         with processes.basalt(data, f"messaging.cache_bytes_max={cache}") as server, processes.trivial() as bare:
             create_topics(server, "full")
             body = publish_request("full", BATCH)
-            drive(server.port, 2, total // BATCH, lambda _: body)
+            drive(server.port, 2, total // BATCH, lambda _, body=body: body)  # type: ignore[misc]
             client = basalt.connect(f"http://127.0.0.1:{server.port}", namespace=NAMESPACE)
             fetch_constant = constant_reader(bare.port)
             ours, theirs, cpu_us = [], [], []
@@ -63,19 +66,19 @@ def read_all(client: basalt.client.Client) -> int:
         start = page.next_id
 
 
-def constant_reader(port: int):  # type: ignore[no-untyped-def]
+def constant_reader(port: int) -> Callable[[int], float]:
     """A function that fetches so many bytes in answers of 10 MiB through the client's own transport; bytes/s."""
-    from basalt.client.http_transport import open_transport
-
-    transport = open_transport(f"http://127.0.0.1:{port}")
+    url = parse_url(f"http://127.0.0.1:{port}")
+    transport = HttpTransport(url, headers={}, tls=None, monotonic_ms=lambda: time.monotonic() * 1_000)
+    size = 10 << 20
+    request = Send("GET", f"/bytes/{size}", {}, b"", 30_000)
 
     def fetch(total: int) -> float:
-        size = 10 << 20
+        answers = -(-total // size)
         start = time.perf_counter()
-        for _ in range(-(-total // size)):
-            answer = transport.send("GET", f"/bytes/{size}")
-            assert len(answer.body) == size
-        return -(-total // size) * size / (time.perf_counter() - start)
+        for _ in range(answers):
+            assert len(transport.send(request).body) == size
+        return answers * size / (time.perf_counter() - start)
 
     return fetch
 

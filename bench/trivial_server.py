@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--port-file", type=Path, required=True)
     config = uvicorn.Config(
         application, port=0, http="httptools", lifespan="off", log_config=None, access_log=False, server_header=False,
-        date_header=False, proxy_headers=False, backlog=2_048,
+        proxy_headers=False, backlog=2_048,
     )  # fmt: skip
     server = _Server(config)
     server.port_file = parser.parse_args().port_file

@@ -1,30 +1,26 @@
 """Backups: consistent copies of the whole store, made while it runs, under `backups/` in the data directory.
 
-A backup is complete once it has its name: until then it is made under another one. How to put one back is told in
-docs/operations/backup.md.
+A backup is a data directory itself. How to put one back is told in docs/operations/backup.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 from pathlib import Path
 from typing import TypedDict
 
-from basalt.errors import ConflictError, DiskFullError, InputError, StoreError
+from basalt.errors import ConflictError, InputError, StoreError
 from basalt.topics import check_name
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 
 FOLDER = "backups"
-_PARTIAL = ".partial"  # names hold no dot, so this one is never a backup's
-_DISK_FULL_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Backup(TypedDict):
-    """One backup. `bytes` are those of its files; files that the store still has as well take no space of their own."""
+    """One backup. `bytes` are those of its files; those that the store still has as well take no space of their own."""
 
     name: str
     path: str
@@ -45,45 +41,36 @@ class Backups:
     async def create(self, name: str) -> Backup:
         """Copy the store as it is now; returns once the copy is on the disk.
 
-        `ConflictError` when there is a backup of this name, `DiskFullError` when there is no room: then nothing is left.
+        `ConflictError` when there is a backup of this name, `DiskFullError` when there is no room; then there is no new
+        one.
         """
         check_name(name, "name")
-        folder = self._needed()
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._create, folder, name)
-
-    async def list(self) -> list[Backup]:
-        """All backups, the oldest first."""
-        return [] if self._folder is None else await asyncio.to_thread(_all, self._folder)
-
-    def _needed(self) -> Path:
         if self._folder is None:
             raise InputError(
                 f"the {self._store.kind} store has no data directory to keep backups in",
                 hint="start the server with --data and store.kind rocks",
             )
-        return self._folder
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._create, self._folder, name)
+
+    async def list(self) -> list[Backup]:
+        """All backups, the oldest first."""
+        return [] if self._folder is None else await asyncio.to_thread(_all, self._folder)
 
     def _create(self, folder: Path, name: str) -> Backup:
-        target, partial = folder / name, folder / (name + _PARTIAL)
+        target = folder / name
         if target.exists():
             raise ConflictError(
                 f"there is a backup {name} already, in {target}", field="name", hint="choose another name, or remove it"
             )
+        for left_by_a_crash in folder.glob(f".{name}.*"):
+            shutil.rmtree(left_by_a_crash, ignore_errors=True)
+        self._store.checkpoint(target)
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            shutil.rmtree(partial, ignore_errors=True)  # what a crash left
-            self._store.checkpoint(partial)
-            os.utime(partial, ns=(self._clock.now_ms() * 1_000_000,) * 2)
-            partial.rename(target)
-            _sync(folder)
+            os.utime(target, ns=(self._clock.now_ms() * 1_000_000,) * 2)
+            return _described(target)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise _told(error, target) from error
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        return _described(target)
+            raise StoreError(f"the backup {target} was made, but cannot be read: {error.strerror}") from error
 
 
 def _all(folder: Path) -> list[Backup]:
@@ -97,20 +84,3 @@ def _described(path: Path) -> Backup:
     sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
     created_ms = path.stat().st_mtime_ns // 1_000_000
     return Backup(name=path.name, path=str(path), created_ms=created_ms, files=len(sizes), bytes=sum(sizes))
-
-
-def _sync(folder: Path) -> None:
-    """Put the new name on the disk."""
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _told(error: OSError, target: Path) -> StoreError:
-    if error.errno in _DISK_FULL_NUMBERS:
-        return DiskFullError(
-            f"the disk is full: the backup {target} was not made", hint="free some space, then make it again"
-        )
-    return StoreError(f"the backup {target} was not made: {error.strerror}")

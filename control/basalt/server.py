@@ -215,7 +215,7 @@ async def _serve(settings: Settings, data_directory: Path | None, host: str, por
         config = uvicorn.Config(
             build_app(services), http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
             timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-            server_header=False, date_header=False, proxy_headers=False,
+            server_header=False, proxy_headers=False,
         )  # fmt: skip
         server = _Server(config, services, port_file)
         gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,5 +89,7 @@ class Services:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
         await self.scheduler.stop()
+        with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
+            await self.usage.save(None, everything=True)
         await self.writer.stop()
         self.store.close()

@@ -221,7 +221,7 @@ def naive_payload(
     return verdict
 
 
-@settings(deadline=None, max_examples=1_000)
+@settings(deadline=None, max_examples=400)
 @given(MESSAGES, WRITERS, EXPIRIES, st.none() | RULES, st.none() | SNAPSHOTS, NOWS)
 def test_the_rule_for_message_rows_agrees_with_the_model(
     key: MessageKey,
@@ -243,7 +243,7 @@ PAYLOADS = st.builds(payload, GENERATIONS, POINTERS, TIMES, st.just(0)) | st.bui
 )
 
 
-@settings(deadline=None, max_examples=1_000)
+@settings(deadline=None, max_examples=400)
 @given(PAYLOADS, st.none() | RULES, st.none() | SNAPSHOTS, st.integers(0, 20), NOWS)
 def test_the_rule_for_payload_rows_agrees_with_the_model(
     key: PayloadKey, topic: TopicRule | None, snapshot: TransactionSnapshot | None, lifetime_ms: int, now_ms: int

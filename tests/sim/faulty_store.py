@@ -37,7 +37,9 @@ class FaultyStore:
         if self._chances.random() >= self._fault_rate:
             self._inner.write(writes)
             return
-        fault = self._chances.choice(["refused", "made, answer lost", "died before", "died after", "half-way", "died half-way"])
+        fault = self._chances.choice(
+            ["refused", "made, answer lost", "died before", "died after", "half-way", "died half-way"]
+        )
         if fault == "refused":
             raise StoreError("the disk is full")
         if fault == "died before":

@@ -76,7 +76,16 @@ class World:
     async def _client(self) -> None:
         for _ in range(STEPS_PER_CLIENT):
             step = self.chances.choices(
-                [self._publish, self._transaction, self._one_shot, self._follow, self._jump, self._expire, self._recreate, self._snapshot],
+                [
+                    self._publish,
+                    self._transaction,
+                    self._one_shot,
+                    self._follow,
+                    self._jump,
+                    self._expire,
+                    self._recreate,
+                    self._snapshot,
+                ],
                 [6, 6, 3, 4, 2, 2, 1, 1],
             )[0]
             await step()
@@ -129,9 +138,13 @@ class World:
         message = self._message(title, tx.id)
         how = self.chances.choice(["store", "publish", "store, refer"])
         if how == "publish":
-            told = await self._tell([message], self.wired.messaging.publish(title, [message.text.encode()], tx.write_pointer))
+            told = await self._tell(
+                [message], self.wired.messaging.publish(title, [message.text.encode()], tx.write_pointer)
+            )
         else:
-            told = await self._tell([message], self.wired.messaging.store(title, [message.text.encode()], tx.write_pointer))
+            told = await self._tell(
+                [message], self.wired.messaging.store(title, [message.text.encode()], tx.write_pointer)
+            )
             if how == "store, refer" and told is Told.DONE:
                 with suppress(BasaltError):
                     await self.wired.messaging.publish(title, [], tx.write_pointer)
@@ -197,7 +210,9 @@ class World:
             await self._create(title)
 
     async def _create(self, title: TopicName) -> None:
-        topic = await self.wired.topics.create(title, {"spread": str(self.chances.choice([1, 1, 3])), "ttl": "31536000"})
+        topic = await self.wired.topics.create(
+            title, {"spread": str(self.chances.choice([1, 1, 3])), "ttl": "31536000"}
+        )
         self.history.generations[title] = topic.generation
 
     # What must be true.

@@ -30,7 +30,9 @@ class Caller:
         try:
             connection.request(method, target, body or None, headers)
             response = connection.getresponse()
-            reply = Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+            reply = Reply(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+            )
         except (OSError, http.client.HTTPException):
             connection.close()
             return None

@@ -60,7 +60,9 @@ class Client:
 
     # Sending.
 
-    def _send(self, target: str, body: bytes = b"", content_type: str = "", call: Call | None = None, request_id: str = "") -> Reply:
+    def _send(
+        self, target: str, body: bytes = b"", content_type: str = "", call: Call | None = None, request_id: str = ""
+    ) -> Reply:
         reply = self.caller.ask("POST", target, body, content_type, request_id)
         if call is not None:
             self._note(call, reply)
@@ -108,7 +110,9 @@ class Client:
         call = self.expected.call({topic: self.chances.randrange(1, 4) for topic in topics}, How.ONE_SHOT)
         call.request_id, call.body = f"one-shot-{call.number}", self._work(call)
         reply = self._send(TRANSACTIONS, call.body, AVRO, call, call.request_id)
-        if reply.status == 200 and self.chances.random() < 0.2:  # its answer was lost on the way, as far as the client knows
+        if (
+            reply.status == 200 and self.chances.random() < 0.2
+        ):  # its answer was lost on the way, as far as the client knows
             again = self._send(TRANSACTIONS, call.body, AVRO, None, call.request_id)
             if again.json() != reply.json():
                 self.wrong.append(f"{call}: {again} after {reply}")
@@ -146,7 +150,9 @@ class Client:
             self._publish(topic, self.chances.randrange(1, 3), How.EARLY, tx)
         elif choice < 0.9:
             tx.references.add(topic)
-            self._send(f"{TOPICS}/{topic}/publish", avro.encode_publish_request(PublishRequest(tx.write_pointer, [])), AVRO)
+            self._send(
+                f"{TOPICS}/{topic}/publish", avro.encode_publish_request(PublishRequest(tx.write_pointer, [])), AVRO
+            )
         else:
             reply = self._send(f"{TRANSACTIONS}/{tx.id}/checkpoint")
             if reply.status == 200:
@@ -160,7 +166,9 @@ class Client:
             tx.body = self._work(call)
         tx.asked = "commit"
         reply = self._send(f"{TRANSACTIONS}/{tx.id}/commit", tx.body, AVRO, call, tx.request_id)
-        if reply.status == 409:  # it timed out, or lost a conflict; what it published early holds readers until it is aborted
+        if (
+            reply.status == 409
+        ):  # it timed out, or lost a conflict; what it published early holds readers until it is aborted
             tx.asked = "abort"
             reply = self._send(f"{TRANSACTIONS}/{tx.id}/abort")
         self._end(tx, reply)
@@ -254,4 +262,3 @@ def told_by(reply: Reply | None) -> Told:
         return Told.DONE
     refused = reply.status < 500 or reply.json()["code"] in ("busy", "stopping", "store_unavailable", "unavailable")
     return Told.REFUSED if refused else Told.NOTHING
-

@@ -174,7 +174,9 @@ class Expectations:
         for call in self.calls.values():
             topics = [topic for topic in call.counts if topic in STABLE]
             seen = [call.number in shown[topic] for topic in topics]
-            assert all(seen) or not any(seen), f"{call} shows in {[t for t, is_seen in zip(topics, seen, strict=True) if is_seen]}"
+            assert all(seen) or not any(seen), (
+                f"{call} shows in {[t for t, is_seen in zip(topics, seen, strict=True) if is_seen]}"
+            )
 
     def check_view(self, view: View, messages: Messages) -> None:
         """Nothing changed behind a reader: what it passed is what it saw, in that order."""

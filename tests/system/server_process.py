@@ -37,7 +37,7 @@ class ServerProcess:
         self.program = program
         self.data = folder / "data"
         self.log = folder / "server.log"
-        self._port_file = folder / "port"
+        self.port_file = folder / "port"
         self.port = 0
         self.start_seconds = 0.0
         self._launched = 0.0
@@ -53,18 +53,24 @@ class ServerProcess:
         self.wait_until_ready()
 
     def launch(
-        self, *options: str, port: int = 0, files_max: int | None = None, environment: dict[str, str] | None = None
+        self,
+        *options: str,
+        port: int = 0,
+        files_max: int | None = None,
+        file_bytes_max: int | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
-        """Start it without waiting. `files_max` limits its file descriptors; the environment is added to the test's."""
-        self._port_file.unlink(missing_ok=True)
+        """Start it without waiting, with so many file descriptors, files of such a size, and more in its environment."""
+        self.port_file.unlink(missing_ok=True)
         self._launched = time.monotonic()
         command = [sys.executable, *self.program, "serve", "--data", str(self.data), "--port", str(port)]
-        command += ["--port-file", str(self._port_file), *options]
+        command += ["--port-file", str(self.port_file), *options]
         given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
 
-        def limit_files() -> None:
-            if files_max is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+        def limit() -> None:
+            for what, most in ((resource.RLIMIT_NOFILE, files_max), (resource.RLIMIT_FSIZE, file_bytes_max)):
+                if most is not None:
+                    resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
 
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -73,18 +79,18 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 env=given | (environment or {}),
-                preexec_fn=limit_files,
+                preexec_fn=limit,
             )
 
     def wait_until_ready(self) -> None:
         """Wait until it has written its port."""
         deadline = time.monotonic() + START_SECONDS_MAX
-        while not self._port_file.exists():
+        while not self.port_file.exists():
             assert self.alive(), f"the server ended at its start:\n{self.tail()}"
             assert time.monotonic() < deadline, f"the server did not start in time:\n{self.tail()}"
             time.sleep(0.01)
         self.start_seconds = time.monotonic() - self._launched
-        self.port = int(self._port_file.read_text())
+        self.port = int(self.port_file.read_text())
 
     def wait_until_it_recovers(self) -> None:
         """Wait until it has locked the data directory, as a start does before it looks at the files."""

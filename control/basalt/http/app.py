@@ -112,7 +112,7 @@ class Front:
         except ClientGoneError:
             request.status = CLIENT_GONE
         except Exception:
-            log.exception("request %s failed", request.id, extra={"requestId": request.id})
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             if request.status:
                 raise  # half an answer is out: the server must break the connection, or it would pass for whole
             await send_answer(request, problem_answer(internal_error(), request.id), send)

@@ -112,12 +112,13 @@ async def fetch(
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait((waiting,))  # so that nothing of this request runs on behind it
             raise ClientGoneError
         return waiting.result()
     finally:
         gone.cancel()
         waiting.cancel()
-        await asyncio.wait((waiting, gone))  # so that nothing of this request runs on behind its answer
 
 
 async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> TransactionSnapshot | None:

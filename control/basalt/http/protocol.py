@@ -59,6 +59,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "malformed_request", "this is not an HTTP/1.1 request")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade that we do not offer is answered as the plain request that it also is; nobody need hear of it."""
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unsent_bytes = self.transport.get_write_buffer_size()

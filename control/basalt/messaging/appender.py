@@ -147,9 +147,11 @@ class _Rows:
         for building in self._all:
             row = building.row()
             self._written.append((building, row))
+            self._appender.in_flight.setdefault(building.topic.keys[:2], building.after)
             group.add(MessageTable.name, MessageTable.put(building.topic.keys, row))
 
     def durable(self) -> None:
+        self._landed()
         for building, row in self._written:
             self._appender.tail.append(building.topic.keys[:2], row, building.after)
         for key in self.newest:
@@ -158,11 +160,16 @@ class _Rows:
             self._appender.count(Appended(building.topic, row, building.messages, building.payload_bytes))
 
     def failed(self) -> None:
+        self._landed()
         # The rows may have been written all the same. Their places stay taken, and readers ask the store.
         for key in self.newest:
             self._appender.tail.forget(key)
             for observe in self._appender.doubts:
                 observe(key)
+
+    def _landed(self) -> None:
+        for key in self.newest:
+            self._appender.in_flight.pop(key, None)
 
 
 class Appender:
@@ -175,6 +182,9 @@ class Appender:
         self.tail = tail
         self.arrivals = arrivals
         self._stamps: dict[TopicKey, Stamp] = {}
+        # For each topic of the group that is being written, the position after which its rows come. While a thread
+        # writes, the store may show rows that a power failure would still take back: readers stop there.
+        self.in_flight: dict[TopicKey, bytes] = {}
         self.observers: list[Callable[[Appended], None]] = []
         self.doubts: list[Callable[[TopicKey], None]] = []  # told of topics whose rows may or may not have been written
         self.messages_total = 0

@@ -243,9 +243,7 @@ def fetch(
                     next_id = cut.last_id()
                     if cut.stop < part.stop:
                         return Fetch(slices, next_id, None, messages, payload_bytes)
-        passed = end_of(row.position)
-        if passed > start.id:  # else the reader was past this row before
-            next_id = passed
+        next_id = end_of(row.position)
         if messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX:
             break
     return Fetch(slices, next_id, None, messages, payload_bytes)

@@ -17,7 +17,10 @@ KIND = "hidden"
 
 
 class HiddenRange(msgspec.Struct, frozen=True):
-    """Rows of `write_pointers` with start <= position <= last (hex) in one generation of a topic."""
+    """Rows of `write_pointers` with start <= position <= last (hex) in one generation of a topic.
+
+    All rows of these writers lie there that were hidden together, and maybe none.
+    """
 
     namespace: str
     topic: str

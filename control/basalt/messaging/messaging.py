@@ -199,7 +199,9 @@ class Messaging:
         cached = rows is not None
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None
-            rows = self.messages.scan(topic.read_keys, begin.position, bytes_max=bytes_max)
+            durable = self.appender.in_flight.get(topic.keys[:2])
+            stop = None if durable is None else durable + b"\0"
+            rows = self.messages.scan(topic.read_keys, begin.position, stop, bytes_max=bytes_max)
         return fetch(rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=not cached)
 
     def stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:

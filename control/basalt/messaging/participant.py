@@ -134,7 +134,11 @@ class TopicParticipant:
         for join in transaction.topics:
             topic = self._known(join)
             if topic is not None:
-                hidden.note(group, topic, list(transaction.pointers), position(join.from_ms, 0), FOREVER)
+                # Also where it has no rows: its stored payloads are found by the note, too.
+                from_position = position(join.from_ms, 0)
+                rows = self._messaging.early.range_of(topic.keys[:2], transaction, from_position)
+                start, stop = (from_position, from_position) if rows is None else rows
+                hidden.note(group, topic, list(transaction.pointers), start, stop or FOREVER)
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""

@@ -186,7 +186,9 @@ def encode_messages_block(ids: Sequence[Buffer], payloads: Sequence[Buffer]) -> 
     return b"".join(parts)
 
 
-def encode_messages_run(id_head: bytes, id_numbers: Sequence[bytes], id_tail: bytes, payloads: Sequence[Buffer]) -> bytes:
+def encode_messages_run(
+    id_head: bytes, id_numbers: Sequence[bytes], id_tail: bytes, payloads: Sequence[Buffer]
+) -> bytes:
     """As `encode_messages_block`, where `id_head + id_numbers[i] + id_tail` is the id of `payloads[i]`.
 
     Neighbouring messages differ in two bytes of their ids: so told, they cost half as much.

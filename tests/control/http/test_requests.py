@@ -179,3 +179,17 @@ def test_a_websocket_is_turned_away(client):
 
     client.run(client.app({"type": "websocket", "path": "/v1", "headers": []}, receive, send))
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def test_a_server_that_asks_for_start_and_stop_is_answered(client):
+    asked = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent = []
+
+    async def receive():
+        return asked.pop(0)
+
+    async def send(message):
+        sent.append(message["type"])
+
+    client.run(client.app({"type": "lifespan", "state": {}}, receive, send))
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

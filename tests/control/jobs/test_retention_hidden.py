@@ -124,6 +124,31 @@ async def test_a_failed_writer_that_is_aborted_later_leaves_nothing(shop: Wired)
     assert (rows(shop, "message", A), rows(shop, "payload", A), entries(shop, hidden.KIND)) == ([], [], [])
 
 
+async def test_rows_of_a_failed_writer_are_looked_for_only_where_they_may_lie(shop: Wired):
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "joined early", tx=tx)
+    await shop.publish(A, "before")
+    await shop.publish(A, "early", tx=tx)
+    await shop.publish(A, "after")
+    await shop.transactions.invalidate(tx.id)
+    (note,) = hidden.notes(shop.services.system, 9)
+    topic = await shop.topics.get(A)
+    between = shop.messaging.messages.scan(topic.read_keys, bytes.fromhex(note.start), bytes.fromhex(note.last))
+    assert [row.written_by for row in between] == [tx.write_pointer]
+    await run(shop)
+    assert (len(rows(shop, "message", A)), rows(shop, "payload", A)) == (2, [])
+
+
+async def test_rows_of_a_failed_writer_from_before_a_restart_are_found(shop: Wired):
+    tx = await shop.transactions.begin()
+    await shop.publish(A, "early", tx=tx)
+    await shop.publish(A, "after")
+    again = await shop.restarted()
+    await again.transactions.invalidate(tx.id)
+    assert (await run(again)).report == {"invalid": 1}
+    assert [payload for _, payload, _ in (await seen(again, A)).plain] == [b"after"]
+
+
 async def test_nothing_is_decided_while_the_manager_reads_its_log(shop: Wired):
     await early(shop, "invalid", end="invalidate")
     await shop.publish(A, "plain")

@@ -360,6 +360,27 @@ def test_a_hold_names_the_writer_and_the_first_place_that_it_has() -> None:
     assert found.held_at == MessageId(FIRST_MS + 1, 0).encode()
 
 
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_a_start_between_two_messages_of_a_row_begins_with_the_later_one(inclusive: bool) -> None:
+    log = log_of([b"a", b"b", b"c"])
+    log.refer([[b"d", b"e"], [b"f"]], 11, 0, lost=False)
+    for number, message in enumerate(log.messages):
+        behind = Start((int.from_bytes(message.id, "big") + 1).to_bytes(20, "big"), inclusive)
+        rest = [each.payload for each in log.messages if each.id > message.id]
+        if not inclusive and number in (3,):  # the id behind it is that of the next stored message
+            rest = rest[1:]
+        assert payloads(fetched(log, behind, EVERYTHING, None)) == rest
+
+
+def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:
+    log = Log()
+    log.refer([[b"a"], [b"b", b"c"], [b"d"]], 11, 0, lost=False)
+    for message, first in zip(log.messages, (0, 1, 1, 2), strict=True):
+        narrowed = Start(message.id, True).within(log.rows[0])
+        assert log.payload_rows(narrowed) == log.stored[11][first:]
+        assert Start(message.id[:9] + b"\xff" + message.id[10:], True).within(log.rows[0]) == log.rows[0]
+
+
 def test_a_row_that_the_reader_is_past_is_not_decoded() -> None:
     log = log_of([b"a", b"b"])
     damaged = log.rows[0]._replace(batch=b"not a batch")

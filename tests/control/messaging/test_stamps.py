@@ -12,9 +12,9 @@ from basalt_engine.keys import SEQUENCE_MAX, position
 relaxed = settings(deadline=None)
 
 TIMES = st.integers(0, 5)
-SEQUENCES = st.integers(0, SEQUENCE_MAX) | st.sampled_from([0, SEQUENCE_MAX - 1, SEQUENCE_MAX])
+SEQUENCES = st.integers(0, SEQUENCE_MAX) | st.integers(SEQUENCE_MAX - 300, SEQUENCE_MAX)
 STAMPS = st.just(NEVER) | st.builds(Stamp, TIMES, SEQUENCES)
-COUNTS = st.integers(1, 5) | st.sampled_from([SEQUENCE_MAX, SEQUENCE_MAX + 1])
+COUNTS = st.integers(1, 300)
 
 
 def listed(runs: list[Run]) -> list[Stamp]:
@@ -35,7 +35,7 @@ def naively(stamp: Stamp, now_ms: int, count: int) -> list[Stamp]:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@relaxed
 @given(STAMPS, TIMES, COUNTS)
 def test_places_are_those_that_counting_one_by_one_gives(stamp: Stamp, now_ms: int, count: int) -> None:
     runs = places(stamp, now_ms, count)

@@ -12,7 +12,7 @@ from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
 
 A, B, C = (b"shop:a:", 1), (b"shop:a:", 2), (b"shop:b:", 1)
-TOPICS = st.sampled_from([A, B, C])
+TOPICS = st.sampled_from([A, A, A, B, C])
 STEPS = st.integers(1, 3)
 FIRST = position(0, 0)
 
@@ -24,7 +24,7 @@ def row_at(place: int, size: int = 0, written_by: int | None = None) -> MessageR
 class TailMachine(RuleBasedStateMachine):
     """A store of three topics; places rise, some stay empty, writes fail and may have been made all the same."""
 
-    @initialize(bytes_max=st.sampled_from([0, 250, 600, 1_500, 5_000, 10**9]))
+    @initialize(bytes_max=st.sampled_from([0, 600, 1_500, 1_500, 2_000, 5_000, 10**9]))
     def start(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.tail = TailCache(bytes_max)
@@ -43,6 +43,11 @@ class TailMachine(RuleBasedStateMachine):
         row = row_at(self.newest[topic], size, written_by)
         self.stored[topic][row.position] = row
         self.tail.append(topic, row, after)
+
+    @rule(topic=TOPICS, count=st.integers(2, 6))
+    def append_several(self, topic: TopicKey, count: int) -> None:
+        for _ in range(count):
+            self.append(topic, 1, 50, None)
 
     @rule(topic=TOPICS)
     def skip_a_place(self, topic: TopicKey) -> None:
@@ -166,6 +171,18 @@ def test_a_removed_row_frees_its_bytes_but_for_its_place() -> None:
         tail.remove(A, position(1, 0))
         assert tail.bytes == SLOT_BYTES + row_at(2).size_bytes
     assert tail.rows(A, FIRST) == [row_at(2)]
+
+
+def test_rows_are_dropped_from_where_the_tail_begins_after_it_has_moved_on() -> None:
+    size = row_at(1).size_bytes
+    tail = TailCache(4 * size)
+    for place in range(1, 5):
+        tail.append(A, row_at(place), position(place - 1, 0))
+    tail.drop_before(A, position(4, 0))
+    for place in range(5, 12):
+        tail.append(A, row_at(place), position(place - 1, 0))
+    tail.drop_before(A, position(10, 0))
+    assert tail.rows(A, position(9, 0)) == [row_at(10), row_at(11)]
 
 
 @pytest.mark.parametrize("where", [position(1, 1), position(9, 0), FIRST])

@@ -15,7 +15,7 @@ import pytest
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.stores.rocks.synced import SyncedFile
-from basalt_engine.table import Put
+from basalt_engine.table import Put, TableWrite
 from tests.engine.stores.acknowledging_writer import key, row
 
 ROUNDS = 5
@@ -81,17 +81,42 @@ def synced_bytes(directory):
     return int(max(lines, key=lambda line: int(line[0]))[1])
 
 
-@pytest.mark.parametrize("torn_bytes", [1, 6, 7, 8, 64, 5_000])
-def test_a_torn_write_behind_the_synced_ones_is_cut_off_and_told(killed, directory, open_store, caplog, torn_bytes):
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("torn_bytes", [1, 7, 64, 5_000])
+def test_a_torn_write_behind_the_synced_ones_is_cut_off_and_told(
+    killed, directory, open_store, caplog, torn_bytes, zeros
+):
     with newest_log(directory).open("ab") as log:
         log.truncate(synced_bytes(directory))
-        log.write(os.urandom(torn_bytes))
+        log.write(bytes(torn_bytes) if zeros else os.urandom(torn_bytes))
     with caplog.at_level(logging.WARNING, "basalt.store"):
         store = open_store(directory)
     assert f"cut {torn_bytes} bytes" in caplog.text
     assert [item.columns for item in store.table("message").scan(b"", None)][:killed] == [
         row(number) for number in range(killed)
     ]
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 10_000, 40_000, 99_000])
+def test_a_write_that_was_cut_off_within_is_dropped_as_a_whole(directory, tmp_path, open_store, cut_bytes):
+    """Its record is longer than a block of the log, so whole parts of it are there."""
+    store = open_store(directory)
+    store.table("message").write([Put(b"acknowledged", {b"c": b"1"})])
+    marks = (directory / "SYNCED").read_bytes()
+    store.write(
+        [
+            TableWrite("message", [Put(b"torn", {b"p": os.urandom(100_000)})]),
+            TableWrite("system", [Put(b"k", {b"c": b"1"})]),
+        ]
+    )
+    crashed = tmp_path / "crashed"
+    shutil.copytree(directory, crashed)
+    (crashed / "SYNCED").write_bytes(marks)
+    log = newest_log(crashed)
+    os.truncate(log, log.stat().st_size - cut_bytes)
+    store = open_store(crashed)
+    assert [row.key for row in store.table("message").scan(b"", None)] == [b"acknowledged"]
+    assert store.table("system").get(b"k") is None
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 7, 64, 2_000])

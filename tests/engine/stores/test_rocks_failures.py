@@ -87,6 +87,14 @@ def test_damage_that_a_write_meets_is_told_as_damage(table, faults):
     assert keys(table) == [b"before"]
 
 
+def test_damage_that_opening_again_meets_is_told_as_damage(table, faults):
+    faults.next |= {"sync": BROKEN, "open": CorruptionError("000012.log is damaged")}
+    with pytest.raises(CorruptionError, match=r"000012\.log"):
+        table.write([Put(b"k", {b"c": LARGE})])
+    with pytest.raises(CorruptionError, match=r"000012\.log"):
+        table.get(b"before")
+
+
 def test_a_scan_goes_on_over_a_reopening(table, faults):
     table.write([Put(b"k%04d" % number, {b"c": b"1", b"large": LARGE[:5_000]}) for number in range(500)])
     scan = table.scan(b"k", b"l")

@@ -21,7 +21,7 @@ _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-
 
 # Lines of RocksDB's list of files. A table file: number, size, first and last key in hexadecimal digits. A blob file:
 # number, bytes of its records, table files that point into it.
-_TABLE_FILE = re.compile(r"^ (\d+):\d+\[.*?\]\['([0-9A-F]*)' .*? \.\. '([0-9A-F]*)' ", re.MULTILINE)
+_TABLE_FILE = re.compile(r"^ (\d+):(\d+)\[.*?\]\['([0-9A-F]*)' .*? \.\. '([0-9A-F]*)' ", re.MULTILINE)
 _BLOB_FILE = re.compile(
     r"^blob_file_number: (\d+) .*?total_blob_bytes: (\d+) .*?linked_ssts: \{([\d ]*)\}", re.MULTILINE
 )
@@ -30,9 +30,10 @@ log = logging.getLogger("basalt.store")
 
 
 class TableFile(NamedTuple):
-    """One of RocksDB's table files: its number, and the first and last key in it."""
+    """One of RocksDB's table files: its number and size, and the first and last key in it."""
 
     number: int
+    size_bytes: int
     first: bytes
     last: bytes
 
@@ -159,7 +160,10 @@ class Database:
     def table_files(self, family: Rdict) -> list[TableFile]:
         """The family's table files."""
         found = _TABLE_FILE.findall(self._files(family))
-        return [TableFile(int(number), bytes.fromhex(first), bytes.fromhex(last)) for number, first, last in found]
+        return [
+            TableFile(int(number), int(size), bytes.fromhex(first), bytes.fromhex(last))
+            for number, size, first, last in found
+        ]
 
     @staticmethod
     def _files(family: Rdict) -> str:
@@ -176,10 +180,9 @@ class Database:
         names = [f"{number:06d}.sst" for number in sorted(tables)]
         return f"{self.path / ' or '.join(names)} is damaged" if names else f"no file in {self.path} has it"
 
-    def entries_by_file(self) -> dict[int, int]:
-        """How many entries each file of the database has, by the file's number."""
-        files = self._rocks.live_files()
-        return {int(file["name"].strip("/").removesuffix(".sst")): file["num_entries"] for file in files}
+    def rows_estimated(self, table: str) -> int:
+        """RocksDB's estimate of the rows in the whole table."""
+        return self.rows(table).property_int_value("rocksdb.estimate-num-keys") or 0
 
     def entries_in_memory(self, table: str) -> int:
         """How many packed rows of the table are not in a file yet."""

@@ -53,14 +53,22 @@ class DurableDatabase:
         self._synced: SyncedFile | None = None
         self._failure: BasaltError | None = None
         self._closed = False
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self._release_marks()
+            raise
 
     def _open(self) -> None:
         path = self._directory.database
         if not self._directory.initialised:
             database = self._open_database(path, self._options, create=True)
-            self._synced = create_synced_file(self._directory.synced, path, database.sequence())
-            self._directory.finish()
+            try:
+                self._synced = create_synced_file(self._directory.synced, path, database.sequence())
+                self._directory.finish()
+            except BaseException:
+                database.close()
+                raise
             self.database = database
             return
         synced = self._synced = self._synced or SyncedFile.load(self._directory.synced, path)
@@ -79,6 +87,10 @@ class DurableDatabase:
             database.close()
             raise
         self.database = database
+
+    def _release_marks(self) -> None:
+        if self._synced is not None:
+            self._synced.release()
 
     def _open_when_unlocked(self, path: Path) -> Database:
         for _ in range(OPEN_TRIES if self._failure else 1):
@@ -126,6 +138,8 @@ class DurableDatabase:
             raise error
         try:
             sequence = self.ready().sequence()
+        except CorruptionError:
+            raise
         except BasaltError as refusal:
             # A log entry for which there was no space is not whole, so it does not count when the log is read again.
             if isinstance(error, DiskFullError) and not appended:
@@ -168,6 +182,6 @@ class DurableDatabase:
             flushed = database.close()
             if flushed and self._failure is None:
                 self._synced.finish(sequence)
-            self._synced.release()
+        self._release_marks()
         self._closed = True
         self._directory.release()

@@ -20,6 +20,7 @@ LARGE_VALUE_BYTES_MIN = 4 << 10  # from here on a value costs less in a blob fil
 _HEADER_BYTES = 3  # version, inline columns, large columns
 _LENGTH_BYTES = 4
 _CRC_BYTES = 4
+_NO_LARGE: dict[bytes, int] = {}  # shared by all rows without; nobody changes it
 
 
 class PackedRow(NamedTuple):
@@ -74,9 +75,9 @@ def joined(large_values: Mapping[bytes, bytes]) -> tuple[bytes, int]:
 def unpack(value: bytes) -> PackedRow:
     """The row in a packed value; `CorruptionError` when it is none."""
     try:
-        version, inline_count, large_count = value[0], value[1], value[2]
-        if version != FORMAT_VERSION:
-            raise CorruptionError(f"a packed row has format {version}, this program reads {FORMAT_VERSION}")
+        if value[0] != FORMAT_VERSION:
+            raise CorruptionError(f"a packed row has format {value[0]}, this program reads {FORMAT_VERSION}")
+        inline_count, large_count = value[1], value[2]
         at = _HEADER_BYTES
         inline: dict[bytes, bytes] = {}
         for _ in range(inline_count):
@@ -85,22 +86,20 @@ def unpack(value: bytes) -> PackedRow:
             stop = start + int.from_bytes(value[name_stop:start])
             inline[value[at + 1 : name_stop]] = value[start:stop]
             at = stop
+        if not large_count and at == len(value) and len(inline) == inline_count:
+            return PackedRow(inline, _NO_LARGE, 0)
         large: dict[bytes, int] = {}
-        large_crc32c = 0
         for _ in range(large_count):
             name_stop = at + 1 + value[at]
             stop = name_stop + _LENGTH_BYTES
             large[value[at + 1 : name_stop]] = int.from_bytes(value[name_stop:stop])
             at = stop
-        if large_count:
-            large_crc32c = int.from_bytes(value[at : at + _CRC_BYTES])
-            at += _CRC_BYTES
     except IndexError:
-        at = -1
+        raise CorruptionError(f"a packed row of {len(value)} bytes ends too early") from None
     # A slice past the end is silently short, so only the total tells whether every part was there.
-    if at != len(value) or len(inline) != inline_count or len(large) != large_count:
+    if at + _CRC_BYTES != len(value) or len(inline) != inline_count or len(large) != large_count or not large:
         raise CorruptionError(f"a packed row of {len(value)} bytes does not end where its lengths say")
-    return PackedRow(inline, large, large_crc32c)
+    return PackedRow(inline, large, int.from_bytes(value[at:]))
 
 
 def row_bytes(value: bytes) -> int:

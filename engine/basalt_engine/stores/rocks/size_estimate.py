@@ -52,11 +52,13 @@ def _count(database: Database, table: str, start: bytes, stop: bytes) -> _Counte
 
 
 def _rows_in_files(database: Database, table: str, start: bytes, stop: bytes) -> int:
-    entries = database.entries_by_file()
-    rows = database.entries_in_memory(table) // 2
-    for number, first, last in database.table_files(database.rows(table)):
-        if last < start or first >= stop:
-            continue
-        inside = start <= first and last < stop
-        rows += entries.get(number, 0) // (1 if inside else 2)
-    return rows
+    in_memory = database.entries_in_memory(table)
+    in_files = max(database.rows_estimated(table) - in_memory, 0)
+    files = database.table_files(database.rows(table))
+    halves = 0
+    for file in files:
+        if file.last >= start and file.first < stop:
+            inside = start <= file.first and file.last < stop
+            halves += file.size_bytes * (2 if inside else 1)
+    total_bytes = sum(file.size_bytes for file in files)
+    return in_memory // 2 + in_files * halves // max(2 * total_bytes, 1)

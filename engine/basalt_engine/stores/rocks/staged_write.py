@@ -48,16 +48,18 @@ class StagedWrite:
         else:
             self._delete_range(table, mutation)
 
-    def columns(self, table: str, key: bytes) -> dict[bytes, bytes]:
-        """The row's columns as this write leaves them so far; none where there is no row."""
+    def column(self, table: str, key: bytes, name: bytes) -> bytes | None:
+        """The value of a row's column as this write leaves it so far; None where it is absent."""
         found = self._row(table, key)
-        return found.row.inline | self._large_columns(table, key, found)
+        if name in found.row.large:
+            return self._large_columns(table, key, found)[name]
+        return found.row.inline.get(name)
 
     def _row(self, table: str, key: bytes) -> _Row:
         found = self._rows.get((table, key))
         if found is not None:
             return found
-        if any(table == other and start <= key < stop for other, start, stop in self._deleted):
+        if self._deleted and any(table == other and start <= key < stop for other, start, stop in self._deleted):
             return _Row(_ABSENT)
         value = self._database.get(self._database.rows(table), key)
         return _Row(_ABSENT if value is None else unpack(value))

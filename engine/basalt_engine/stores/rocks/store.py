@@ -56,7 +56,7 @@ class RocksStore:
         Raises `DataDirectoryError` when the directory is not one that this program may open, `CorruptionError` when a
         part of it is missing, short or damaged, and `DiskFullError`.
         """
-        locked = DataDirectory.open(directory)
+        locked = DataDirectory.open(directory.absolute())  # the program may change its working directory
         try:
             return cls(DurableDatabase(locked, sync=sync, cache_bytes=cache_bytes, open_database=open_database))
         except BaseException:
@@ -95,7 +95,7 @@ class RocksStore:
         check_columns(columns)
         with self._lock:
             staged = StagedWrite(self._durable.ready())
-            if staged.columns(table, key).get(column) != expected:
+            if staged.column(table, key, column) != expected:
                 return False
             staged.add(TableWrite(table, [Put(key, columns)]))
             self._commit(staged)

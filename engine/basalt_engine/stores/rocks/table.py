@@ -49,7 +49,10 @@ class RocksTable:
     def get(self, key: bytes) -> Columns | None:
         """The row's columns, or None when there is no such row."""
         value = self._store.reading(lambda database: database.get(database.rows(self.name), key))
-        return None if value is None else self._columns(key, value)
+        if value is None:
+            return None
+        row = self._unpacked(key, value)
+        return self._with_large(key, value, row) if row.large else row.inline
 
     def write(self, mutations: Sequence[Mutation]) -> None:
         """Apply the mutations in order, as one durable batch."""
@@ -72,7 +75,8 @@ class RocksTable:
             wanted = chunk_rows if rows_max is None else min(chunk_rows, rows_max - rows)
             chunk, more = self._chunk(start, stop, reverse, wanted)
             for key, value in chunk:
-                columns = self._columns(key, value)
+                row = self._unpacked(key, value)
+                columns = self._with_large(key, value, row) if row.large else row.inline
                 if columns is None:
                     continue
                 yield Row(key, columns)
@@ -99,19 +103,16 @@ class RocksTable:
 
         return self._store.reading(read)
 
-    def _columns(self, key: bytes, value: bytes) -> Columns | None:
-        """The columns of the row with this packed value, as it is now; None when it was deleted since."""
-        row = self._unpacked(key, value)
-        if not row.large:
-            return row.inline
+    def _with_large(self, key: bytes, value: bytes, row: PackedRow) -> Columns | None:
+        """The columns of a row with this packed value, as it is now; None when it was deleted since."""
         try:
-            return self._with_large(key, value, row)
+            return self._read_large(key, value, row)
         except CorruptionError as error:
             suspect = self._store.reading(lambda database: database.suspect(self.name, key))
             message = f"row {key.hex()} of table {self.name} cannot be read, {suspect}: {error.message}"
             raise CorruptionError(message, hint=RESTORE) from error
 
-    def _with_large(self, key: bytes, value: bytes, row: PackedRow) -> Columns | None:
+    def _read_large(self, key: bytes, value: bytes, row: PackedRow) -> Columns | None:
         for _ in range(READ_TRIES):
             large = row.split(self._store.reading(lambda database: database.get(database.large(self.name), key)))
             if large is not None:
@@ -122,7 +123,7 @@ class RocksTable:
             if now == value:
                 break
             value, row = now, self._unpacked(key, now)
-        # RocksDB's own check of the value may find out which file is bad, and raises that.
+        # RocksDB's own check of the value tells more of what is wrong with it, and raises that.
         values = self._store.reading(lambda database: database.get(database.large(self.name), key, checked=True))
         large = row.split(values)
         if large is None:
@@ -144,5 +145,5 @@ class RocksTable:
         self.write([DeleteRange(start, stop)])
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
-        """An estimate of the range's bytes: exact up to some thousand rows, sampled beyond."""
+        """An estimate of the range's bytes: exact up to some thousand rows, see size_estimate.py."""
         return self._store.reading(lambda database: estimated_bytes(database, self.name, start, stop))

@@ -1,0 +1,111 @@
+"""Copies of a running store, and opening them again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from basalt.backups import Backups
+from basalt.errors import ConflictError, InputError, InvalidNameError
+from basalt.server import open_services
+from basalt.settings import Settings
+from basalt_engine.clock import ManualClock
+from basalt_engine.errors import DiskFullError
+from basalt_engine.stores.rocks import RocksStore
+from tests.wiring import A, Wired
+
+pytestmark = pytest.mark.anyio
+
+
+async def opened(directory: Path) -> Wired:
+    clock = ManualClock()
+    services = await open_services(Settings(), directory, clock=clock)
+    return Wired(services, clock, services.store)
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> AsyncIterator[Wired]:
+    wired = await opened(tmp_path / "data")
+    await wired.topics.create(A, {})
+    yield wired
+    await wired.services.close()
+
+
+async def test_a_backup_is_a_data_directory_with_what_there_was_when_it_was_made(shop: Wired, tmp_path: Path):
+    await shop.publish(A, "before")
+    tx = await shop.transactions.begin(owner="open during the backup")
+    made = await shop.services.backups.create("first")
+    await shop.publish(A, "after")
+    assert Path(made["path"]) == tmp_path / "data" / "backups" / "first"
+    assert made["files"] > 0
+    assert made["bytes"] > 0
+    restored = await opened(Path(made["path"]))
+    assert await restored.read(A) == ["before"]
+    assert (await restored.transactions.get(tx.id)).owner == "open during the backup"
+    await restored.services.close()
+
+
+async def test_backups_are_listed_the_oldest_first_also_after_a_restart(shop: Wired, tmp_path: Path):
+    for name in ("zebra", "ant"):
+        await shop.services.backups.create(name)
+        shop.clock.advance(60_000)
+    listed = await shop.services.backups.list()
+    assert [backup["name"] for backup in listed] == ["zebra", "ant"]
+    assert listed[1]["created_ms"] - listed[0]["created_ms"] == 60_000
+    await shop.services.close()
+    again = await opened(tmp_path / "data")
+    assert [backup["name"] for backup in await again.services.backups.list()] == ["zebra", "ant"]
+    await again.services.close()
+
+
+async def test_a_second_backup_of_the_same_name_is_refused_and_the_first_stays(shop: Wired):
+    first = await shop.services.backups.create("nightly")
+    with pytest.raises(ConflictError, match="nightly"):
+        await shop.services.backups.create("nightly")
+    assert await shop.services.backups.list() == [first]
+
+
+async def test_backups_asked_for_at_once_are_made_one_after_the_other(shop: Wired):
+    names = [f"b{number}" for number in range(5)]
+    made = await asyncio.gather(*map(shop.services.backups.create, names))
+    assert [backup["name"] for backup in made] == names
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 256, "naïve", "a\0b"])
+async def test_a_name_that_is_no_name_is_refused(shop: Wired, name: str):
+    with pytest.raises(InvalidNameError):
+        await shop.services.backups.create(name)
+    assert await shop.services.backups.list() == []
+
+
+async def test_what_a_crash_left_is_neither_listed_nor_in_the_way(shop: Wired, tmp_path: Path):
+    left = tmp_path / "data" / "backups" / ".nightly.x1"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"x")
+    assert await shop.services.backups.list() == []
+    await shop.services.backups.create("nightly")
+    assert not left.exists()
+
+
+async def test_a_memory_store_says_that_it_has_no_directory():
+    wired = await Wired.start()
+    with pytest.raises(InputError, match="no data directory"):
+        await wired.services.backups.create("nightly")
+    assert await wired.services.backups.list() == []
+    await wired.services.close()
+
+
+async def test_a_full_disk_is_told_and_leaves_no_backup(tmp_path: Path):
+    class FullStore(RocksStore):
+        def checkpoint(self, directory: Path) -> None:
+            raise DiskFullError(f"the disk of {directory} is full")
+
+    store = FullStore.open(tmp_path / "data")
+    backups = Backups(store, ManualClock(), tmp_path / "data")
+    with pytest.raises(DiskFullError):
+        await backups.create("nightly")
+    assert await backups.list() == []
+    store.close()

@@ -1,0 +1,64 @@
+"""Entries of the system table, byte by byte: what is written must be what the vectors say, and read back as that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from basalt.jobs.history import Definition, Runs
+from basalt.jobs.retention.generations import Swept
+from basalt.messaging.hidden import HiddenRange
+from basalt.messaging.removed import Expired, Newest
+from basalt.messaging.topic_counts import SavedCounts, TopicCounts
+from basalt.server import Facts
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Put
+from tests.vector_lines import cases, lines
+
+FORMS: dict[str, type[Any]] = {
+    "install": Facts,
+    "job": Definition,
+    "job-runs": Runs,
+    "hidden": HiddenRange,
+    "newest": Newest,
+    "expired": Expired,
+    "swept": Swept,
+    "usage": SavedCounts,
+}
+
+
+def test_every_kind_has_a_vector():
+    assert {meaning["kind"] for _, _, meaning in lines("system-table")} == set(FORMS)
+
+
+@pytest.mark.parametrize(("data", "meaning"), cases("system-table"))
+def test_an_entry_is_written_as_its_vector_says(data: bytes, meaning: dict[str, Any]):
+    kind, name = meaning["kind"], meaning["name"]
+    body = msgspec.json.encode(msgspec.convert(meaning["body"], FORMS[kind]))
+    assert SystemTable.put(kind, name, body) == Put(f"{kind}:{name}".encode(), {b"v": data})
+
+
+@pytest.mark.parametrize(("data", "meaning"), cases("system-table"))
+def test_an_entry_is_read_as_its_vector_says(data: bytes, meaning: dict[str, Any]):
+    kind, name = meaning["kind"], meaning["name"]
+    table = MemoryStore().table("system")
+    table.write([Put(f"{kind}:{name}".encode(), {b"v": data})])
+    body = SystemTable(table).get(kind, name)
+    assert body is not None
+    assert msgspec.json.decode(body) == meaning["body"]
+    assert msgspec.json.decode(body, type=FORMS[kind]) == msgspec.convert(meaning["body"], FORMS[kind])
+
+
+def test_the_name_of_a_note_follows_from_its_body():
+    (note,) = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "hidden"]
+    assert msgspec.convert(note["body"], HiddenRange).name == note["name"]
+
+
+def test_saved_counts_come_back_as_they_were():
+    for _, _, meaning in lines("system-table"):
+        if meaning["kind"] == "usage":
+            saved = msgspec.convert(meaning["body"], SavedCounts)
+            assert msgspec.json.decode(TopicCounts.of(saved).body(saved.generation), type=SavedCounts) == saved

@@ -1,0 +1,107 @@
+"""Clients that take their time, and more of them than there are file descriptors: everybody else is served as ever."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.caller import JSON, Caller
+from tests.system.server_process import ServerProcess
+
+pytestmark = pytest.mark.system
+
+ORDERS = "/v1/namespaces/shop/topics/orders"
+FILES_MAX = 64
+HALF_REQUESTS = 200
+CALLS = 50
+OTHERS_SECONDS_MAX = 1.0  # for one call beside 200 slow ones; they take a few milliseconds
+
+
+@pytest.fixture
+def server(tmp_path: Path):
+    """A process, not started."""
+    process = ServerProcess(tmp_path)
+    yield process
+    process.kill()
+
+
+def connected(server: ServerProcess, head: bytes) -> socket.socket:
+    """A connection on which only this was sent."""
+    line = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    line.sendall(head)
+    return line
+
+
+def publish(caller: Caller, text: str) -> int:
+    reply = caller.ask("POST", f"{ORDERS}/publish", json.dumps({"messages": [text]}).encode(), JSON)
+    return 0 if reply is None else reply.status
+
+
+def everything(server: ServerProcess) -> list[str]:
+    return [one["payload"] for one in server.ask_json("POST", f"{ORDERS}/poll", {})]
+
+
+def post(body: bytes, length: int) -> bytes:
+    head = f"POST {ORDERS}/publish HTTP/1.1\r\nHost: h\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n\r\n"
+    return head.encode() + body
+
+
+def test_half_requests_do_not_hold_up_others_and_have_no_effect(server: ServerProcess):
+    server.start("--set", "log.level=error")
+    server.ask_json("PUT", ORDERS)
+    halves = [b"", b"POST ", b"POST /v1 HTTP/1.1\r\nHost: h\r\nX:", post(b"", 1_000), post(b'{"messages": ["half', 1_000)]
+    lines = [connected(server, halves[number % len(halves)]) for number in range(HALF_REQUESTS)]
+    caller = Caller(server.port)
+    slowest = 0.0
+    for number in range(CALLS):
+        for line in lines[3::10]:
+            line.sendall(b" ")  # a byte now and then
+        began = time.monotonic()
+        assert publish(caller, f"{number}") == 200
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < OTHERS_SECONDS_MAX
+    assert everything(server) == [f"{number}" for number in range(CALLS)]
+    for line in lines:
+        line.close()
+    assert everything(server) == [f"{number}" for number in range(CALLS)]
+
+
+def test_readers_that_take_nothing_do_not_hold_up_others(server: ServerProcess):
+    server.start("--set", "log.level=error")
+    server.ask_json("PUT", ORDERS)
+    for number in range(8):
+        server.ask_json("POST", f"{ORDERS}/publish", {"messages": [f"{number}" * 1_000_000]})
+    poll = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: h\r\nContent-Type: {JSON}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    before_bytes = server.peak_memory_bytes()
+    lines = [connected(server, poll) for _ in range(30)]
+    caller = Caller(server.port)
+    for number in range(CALLS):
+        assert publish(caller, f"{number}") == 200
+    # An answer waits in pieces: 30 whole ones of 8 MB would be 240 MB.
+    assert server.peak_memory_bytes() - before_bytes < 150_000_000
+    for line in lines:
+        line.close()
+    assert server.ask_json("GET", "/readyz")["ready"]
+
+
+def test_with_few_file_descriptors_it_serves_whom_it_can_and_all_of_them_later(server: ServerProcess):
+    server.launch("--set", "log.level=error", files_max=FILES_MAX)
+    server.wait_until_ready()
+    server.ask_json("PUT", ORDERS)
+    caller = Caller(server.port)
+    assert publish(caller, "before") == 200
+    lines = [connected(server, b"") for _ in range(2 * FILES_MAX)]
+    for number in range(CALLS):
+        assert publish(caller, f"{number}" * 1_000) == 200  # on a connection that was there before
+    for line in lines:
+        line.close()
+    assert publish(Caller(server.port), "after") == 200
+    found = everything(server)
+    assert [text[:1] for text in found] == ["b", *(f"{number}"[:1] for number in range(CALLS)), "a"]
+    server.kill()
+    server.start()
+    assert everything(server) == found
