@@ -63,8 +63,11 @@ class Backups:
             raise ConflictError(
                 f"there is a backup {name} already, in {target}", field="name", hint="choose another name, or remove it"
             )
-        for left_by_a_crash in folder.glob(f".{name}.*"):
-            shutil.rmtree(left_by_a_crash, ignore_errors=True)
+        try:
+            for left_by_a_crash in folder.glob(f".{name}.*"):
+                shutil.rmtree(left_by_a_crash, ignore_errors=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be read: {error.strerror}") from error
         self._store.checkpoint(target)
         try:
             os.utime(target, ns=(self._clock.now_ms() * 1_000_000,) * 2)

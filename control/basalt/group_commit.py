@@ -29,8 +29,8 @@ PartT = TypeVar("PartT", bound="Part")
 
 GROUP_BYTES_MAX = 8 << 20  # one write stays short enough that the next group does not wait long
 QUEUE_BYTES_MAX = 64 << 20
-SLOW_WRITE_MS = 0.5  # from here on a write goes to a thread: handing it over costs a tenth of this
-SMOOTHING = 0.2  # weight of the newest write in the running mean
+INLINE_CALLERS_MAX = 2  # a group of so few is written on the event loop: handing it to a thread would cost more
+INLINE_BYTES_MAX = 64 << 10
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
 
 log = logging.getLogger("basalt.group_commit")
@@ -123,7 +123,7 @@ class _Caller(Generic[T]):
 
 
 class GroupCommit:
-    """The writer of one store. Everything runs on one event loop; only slow writes are on a thread."""
+    """The writer of one store. Everything runs on one event loop; only writes that take long are on a thread."""
 
     def __init__(self, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self._store = store
@@ -133,7 +133,6 @@ class GroupCommit:
         self.queue_bytes = 0
         self.groups = 0
         self.write_ms = 0.0  # all writes together
-        self._mean_write_ms = 0.0
         self._busy = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -176,7 +175,8 @@ class GroupCommit:
         if error is not None:
             self._finish(group, callers, error)
             return
-        if self._store.remote or self._mean_write_ms > SLOW_WRITE_MS:
+        small = len(callers) <= INLINE_CALLERS_MAX and sum(caller.size_bytes for caller in callers) <= INLINE_BYTES_MAX
+        if self._store.remote or not small:
             # Meanwhile the loop reads the requests that will make up the next group.
             task = asyncio.get_running_loop().create_task(self._write_on_thread(group, callers))
             self._tasks.add(task)
@@ -246,9 +246,7 @@ class GroupCommit:
                 raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
         if phases:
             self.groups += 1
-            write_ms = self._clock.monotonic_ms() - start_ms
-            self.write_ms += write_ms
-            self._mean_write_ms += SMOOTHING * (write_ms - self._mean_write_ms)
+            self.write_ms += self._clock.monotonic_ms() - start_ms
 
     def _finish(self, group: Group, callers: list[_Caller[Any]], error: BasaltError | None) -> None:
         parts = group._parts.values()

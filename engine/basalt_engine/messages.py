@@ -124,9 +124,9 @@ class MessageTable:
         """The newest row of the generation."""
         return next(self.scan(keys, reverse=True, rows_max=1), None)
 
-    def first(self, keys: TopicKeys, start: bytes = b"") -> MessageRow | None:
-        """The oldest row at or after a position."""
-        return next(self.scan(keys, start, rows_max=1), None)
+    def first(self, keys: TopicKeys, start: bytes = b"", stop: bytes | None = None) -> MessageRow | None:
+        """The oldest row with start <= position < stop."""
+        return next(self.scan(keys, start, stop, rows_max=1), None)
 
     def size_bytes(self, keys: TopicKeys) -> int:
         """An estimate of what the generation takes in the store."""

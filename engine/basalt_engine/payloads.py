@@ -2,12 +2,14 @@
 
 A payload row is reached only through a message row that refers to it. A writer that publishes a reference before it
 ends leaves a *bound row* behind the reference, keyed above all its payload rows, whose column b says up to where its
-payloads are published; so what it stores later belongs to its next reference, after a restart too.
+payloads are published; so what it stores later belongs to its next reference, after a restart too. Where a store writes
+row by row, the bound row comes first: it also names the message row that it announces, and the bound before, which holds
+as long as that row is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
@@ -17,6 +19,8 @@ from basalt_engine.table import DeleteRange, Put, Table, prefix_stop
 
 BATCH = b"p"
 BOUND = b"b"
+PREVIOUS = b"a"
+ANNOUNCED = b"m"
 BOUND_POSITION = b"\xff" * POSITION_BYTES
 
 
@@ -41,9 +45,17 @@ class PayloadTable:
         return Put(keys.payload_key(write_pointer, *position_fields(row.position)), {BATCH: row.batch})
 
     @staticmethod
-    def bind(keys: TopicKeys, write_pointer: int, last: bytes) -> Put:
-        """The mutation that notes that the writer's payloads up to `last` are published."""
-        return Put(keys.payload_start(write_pointer) + BOUND_POSITION, {BOUND: last})
+    def bind(
+        keys: TopicKeys, write_pointer: int, last: bytes, previous: bytes | None = None, announced: bytes | None = None
+    ) -> Put:
+        """The mutation that notes that the writer's payloads up to `last` are published.
+
+        `announced` is the position of the message row that does so, `previous` the bound that holds without it.
+        """
+        columns = {BOUND: last}
+        if announced is not None:
+            columns |= {ANNOUNCED: announced, PREVIOUS: previous or b""}
+        return Put(keys.payload_start(write_pointer) + BOUND_POSITION, columns)
 
     @staticmethod
     def remove(keys: TopicKeys, write_pointer: int, start: bytes = b"") -> DeleteRange:
@@ -65,8 +77,13 @@ class PayloadTable:
         for row in self._table.scan(start + first, start + last + b"\0"):
             yield _decode(row.key, row.columns.get(BATCH))
 
-    def unbound(self, keys: TopicKeys, write_pointer: int) -> tuple[bytes | None, Iterator[PayloadRow]]:
-        """The position up to which the writer's payloads are published, and the rows after it."""
+    def unbound(
+        self, keys: TopicKeys, write_pointer: int, is_there: Callable[[bytes], bool] = lambda _: True
+    ) -> tuple[bytes | None, Iterator[PayloadRow]]:
+        """The position up to which the writer's payloads are published, and the rows after it.
+
+        `is_there` tells whether the topic has a message row at a position.
+        """
         start = keys.payload_start(write_pointer)
         columns = self._table.get(start + BOUND_POSITION)
         bound = None if columns is None else columns.get(BOUND, b"")
@@ -74,6 +91,9 @@ class PayloadTable:
             raise CorruptionError(
                 f"bound row {(start + BOUND_POSITION).hex()} holds {len(bound)} bytes, not a position"
             )
+        announced = b"" if columns is None else columns.get(ANNOUNCED, b"")
+        if columns is not None and announced and not is_there(announced):
+            bound = columns.get(PREVIOUS) or None
         rows = self._table.scan(start if bound is None else start + bound + b"\0", start + BOUND_POSITION)
         return bound, (_decode(row.key, row.columns.get(BATCH)) for row in rows)
 

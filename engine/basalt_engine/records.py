@@ -153,7 +153,17 @@ def decode_headers(data: Buffer) -> Headers:
 class RecordBatch:
     """A decoded batch: offsets into bytes that it does not copy."""
 
-    __slots__ = ("_data", "_ends", "_extras_at", "_payloads_at", "count", "flags", "kind")
+    __slots__ = (
+        "_data",
+        "_extras_at",
+        "_lengths",
+        "_made_ends",
+        "_payloads_at",
+        "count",
+        "flags",
+        "kind",
+        "payload_bytes",
+    )
 
     def __init__(self, kind: Kind, flags: int, count: int, body: memoryview) -> None:
         lengths: tuple[int, ...] = struct.unpack_from(f">{count}I", body)
@@ -163,19 +173,32 @@ class RecordBatch:
         self._data = body
         self._extras_at = 4 * count
         self._payloads_at = 4 * count + _fixed_bytes(flags) * count
-        self._ends: list[int] = list(accumulate(lengths, initial=self._payloads_at))
+        self._lengths = lengths
+        self._made_ends: list[int] | None = None
+        self.payload_bytes = sum(lengths)
 
     @property
-    def payload_bytes(self) -> int:
-        """The bytes of all payloads together."""
-        return self._ends[-1] - self._payloads_at
+    def payloads_stop(self) -> int:
+        """Where in the body the last payload ends."""
+        return self._payloads_at + self.payload_bytes
+
+    @property
+    def _ends(self) -> list[int]:
+        # Made when a payload is looked for: a reader of whole batches never does.
+        if self._made_ends is None:
+            self._made_ends = list(accumulate(self._lengths, initial=self._payloads_at))
+        return self._made_ends
 
     def bytes_between(self, start: int, stop: int) -> int:
         """The bytes of the payloads in start <= index < stop."""
+        if start == 0 and stop == self.count:
+            return self.payload_bytes
         return self._ends[stop] - self._ends[start]
 
     def stop_within(self, start: int, bytes_max: int) -> int:
         """The largest stop for which the payloads in start <= index < stop are at most `bytes_max` bytes."""
+        if start == 0 and self.payload_bytes <= bytes_max:
+            return self.count
         return bisect_right(self._ends, self._ends[start] + bytes_max, start) - 1
 
     def payloads(self, start: int = 0, stop: int | None = None) -> list[memoryview]:
@@ -183,6 +206,12 @@ class RecordBatch:
         stop = self.count if stop is None else stop
         data, ends = self._data, self._ends
         return [data[first:last] for first, last in zip(ends[start:stop], ends[start + 1 : stop + 1], strict=True)]
+
+    def span(self, start: int, stop: int) -> tuple[memoryview, memoryview]:
+        """The lengths (4 bytes each) and the payloads in start <= index < stop, each as one stretch of stored bytes."""
+        if start == 0 and stop == self.count:
+            return self._data[: 4 * stop], self._data[self._payloads_at : self.payloads_stop]
+        return self._data[4 * start : 4 * stop], self._data[self._ends[start] : self._ends[stop]]
 
     def ttls_ms(self) -> tuple[int, ...] | None:
         """The TTL of each message, 0 where it has none; None when no message of the batch has one."""
@@ -209,7 +238,7 @@ class RecordBatch:
             key_lengths, at = struct.unpack_from(f">{count}I", self._data, at), at + 4 * count
         if self.flags & Flag.HEADERS:
             header_lengths = struct.unpack_from(f">{count}I", self._data, at)
-        at, keys = self._ends[-1], list[bytes | None]()
+        at, keys = self.payloads_stop, list[bytes | None]()
         for length in key_lengths:
             keys.append(None if length == _NO_KEY else bytes(self._data[at : at + length]))
             at += 0 if length == _NO_KEY else length
@@ -266,8 +295,8 @@ def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
         batch = RecordBatch(_KINDS[kind], flags, count, body)
     except struct.error:
         raise CorruptionError(f"a record batch of {count} messages has only {len(body)} bytes") from None
-    if batch._ends[-1] > len(body) or (not flags and batch._ends[-1] != len(body)):
-        raise CorruptionError(f"a record batch's lengths reach byte {batch._ends[-1]} of {len(body)}")
+    if batch.payloads_stop > len(body) or (not flags and batch.payloads_stop != len(body)):
+        raise CorruptionError(f"a record batch's lengths reach byte {batch.payloads_stop} of {len(body)}")
     return batch
 
 

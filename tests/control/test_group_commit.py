@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
-from basalt.group_commit import GROUP_BYTES_MAX, STAGE_BYTES, Group, GroupCommit, NextGroupError, Phase
+from basalt.group_commit import (
+    GROUP_BYTES_MAX,
+    INLINE_BYTES_MAX,
+    INLINE_CALLERS_MAX,
+    STAGE_BYTES,
+    Group,
+    GroupCommit,
+    NextGroupError,
+    Phase,
+)
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, DiskFullError, InputError, StoreError
 from basalt_engine.stores.memory import MemoryStore
@@ -438,21 +447,25 @@ async def test_calls_that_come_during_a_write_make_up_the_next_group() -> None:
     assert store.writes == [[("message", [b"a"])], [("message", [b"b", b"c"])]]
 
 
-class SlowClock(ManualClock):
-    """Every look at it takes a while."""
-
-    def monotonic_ms(self) -> float:
-        self.advance(50)
-        return super().monotonic_ms()
-
-
-async def test_a_local_store_that_has_become_slow_is_written_on_a_thread() -> None:
+@pytest.mark.parametrize(
+    ("callers", "size_bytes", "on_thread"),
+    [
+        (1, 0, False),
+        (INLINE_CALLERS_MAX, 0, False),
+        (INLINE_CALLERS_MAX + 1, 0, True),
+        (1, INLINE_BYTES_MAX - STAGE_BYTES, False),
+        (1, INLINE_BYTES_MAX - STAGE_BYTES + 1, True),
+    ],
+)
+async def test_what_takes_a_local_store_long_is_written_on_a_thread(
+    callers: int, size_bytes: int, on_thread: bool
+) -> None:
     store = RecordingStore()
-    writer = GroupCommit(store, SlowClock())
-    for number in range(20):
-        await writer.run(put(f"{number:02}"))
-    assert len(store.threads) > 1
-    assert len(store.keys()) == writer.groups == 20
+    names = [f"{number:02}" for number in range(callers)]
+    writer = GroupCommit(store, ManualClock())
+    assert await together(writer, *map(put, names), sizes=[size_bytes] * callers) == names
+    assert (threading.get_ident() not in store.threads) == on_thread
+    assert writer.groups == 1
 
 
 # Callers that go away.

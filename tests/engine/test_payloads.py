@@ -141,3 +141,14 @@ def test_a_payload_row_vector_has_its_bytes(data: bytes, meaning: dict[str, Any]
         assert PayloadTable.bind(KEYS, MINE, where) == Put(data, columns)
     else:
         assert PayloadTable.put(KEYS, MINE, PayloadRow(data[-10:], columns[b"p"])) == Put(data, columns)
+
+
+def test_a_bound_counts_only_once_the_message_row_that_it_announces_is_there() -> None:
+    store, there = table(), set[bytes]()
+    write(store, {position(1, 0), position(2, 0)})
+    store.write([PayloadTable.bind(KEYS, MINE, position(2, 0), previous=position(1, 0), announced=position(9, 9))])
+    bound, rows = PayloadTable(store).unbound(KEYS, MINE, there.__contains__)
+    assert (bound, [row.position for row in rows]) == (position(1, 0), [position(2, 0)])
+    there.add(position(9, 9))
+    bound, rows = PayloadTable(store).unbound(KEYS, MINE, there.__contains__)
+    assert (bound, list(rows)) == (position(2, 0), [])

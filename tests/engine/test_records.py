@@ -111,6 +111,9 @@ def test_any_stretch_of_a_batch_is_what_its_messages_are(
     assert [bytes(payload) for payload in batch.payloads(start, stop)] == payloads[start:stop]
     assert batch.bytes_between(start, stop) == sum(map(len, payloads[start:stop]))
     assert [bytes(payload) for payload in batch.payloads(start)] == payloads[start:]
+    lengths, stretch = batch.span(start, stop)
+    assert bytes(lengths) == b"".join(len(payload).to_bytes(4, "big") for payload in payloads[start:stop])
+    assert bytes(stretch) == b"".join(payloads[start:stop])
 
 
 @relaxed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,8 +26,9 @@ def run_seed(loop: asyncio.AbstractEventLoop, seed: int) -> None:
 
 
 @pytest.fixture
-def loop() -> asyncio.AbstractEventLoop:
-    """A loop that takes a dying process for what it is."""
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that takes a dying process for what it is; and no threads, whose order no seed decides."""
+    monkeypatch.setattr("basalt.group_commit.INLINE_CALLERS_MAX", 1 << 30)
     made = asyncio.new_event_loop()
     made.set_exception_handler(lambda *_: None)
     logging.getLogger("basalt").setLevel(logging.CRITICAL)

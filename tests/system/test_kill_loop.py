@@ -47,7 +47,6 @@ class KillLoop:
         self.chances = random.Random(seed)
         self.expected = Expectations()
         self.server = ServerProcess(folder)
-        self.environment = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
         self.fault = {"BASALT_BREAK": fault} if fault else {}
         self.kills: Counter[str] = Counter()
         self.points: set[str] = set()
@@ -79,7 +78,7 @@ class KillLoop:
             "transactions.expiry_interval_ms=100",
             "log.level=warning",
         ]
-        environment = self.environment | self.fault
+        environment = dict(self.fault)
         self.server.program = REAL
         self.point = ""
         if point:

@@ -53,7 +53,13 @@ def post(body: bytes, length: int) -> bytes:
 def test_half_requests_do_not_hold_up_others_and_have_no_effect(server: ServerProcess):
     server.start("--set", "log.level=error")
     server.ask_json("PUT", ORDERS)
-    halves = [b"", b"POST ", b"POST /v1 HTTP/1.1\r\nHost: h\r\nX:", post(b"", 1_000), post(b'{"messages": ["half', 1_000)]
+    halves = [
+        b"",
+        b"POST ",
+        b"POST /v1 HTTP/1.1\r\nHost: h\r\nX:",
+        post(b"", 1_000),
+        post(b'{"messages": ["half', 1_000),
+    ]
     lines = [connected(server, halves[number % len(halves)]) for number in range(HALF_REQUESTS)]
     caller = Caller(server.port)
     slowest = 0.0
@@ -99,9 +105,46 @@ def test_with_few_file_descriptors_it_serves_whom_it_can_and_all_of_them_later(s
         assert publish(caller, f"{number}" * 1_000) == 200  # on a connection that was there before
     for line in lines:
         line.close()
-    assert publish(Caller(server.port), "after") == 200
+    deadline = time.monotonic() + 30
+    while publish(Caller(server.port), "after") != 200:  # until it has seen that the others have gone
+        assert time.monotonic() < deadline
     found = everything(server)
     assert [text[:1] for text in found] == ["b", *(f"{number}"[:1] for number in range(CALLS)), "a"]
     server.kill()
     server.start()
     assert everything(server) == found
+
+
+def test_when_no_file_can_be_opened_a_write_is_refused_and_nothing_that_was_taken_is_lost(server: ServerProcess):
+    server.launch("--set", "log.level=error", files_max=FILES_MAX)
+    server.wait_until_ready()
+    server.ask_json("PUT", ORDERS)
+    caller = Caller(server.port)
+    statuses = {"0": publish(caller, "0")}
+    lines = [connected(server, b"") for _ in range(2 * FILES_MAX)]
+    statuses |= {f"{number}": publish(caller, f"{number}") for number in range(1, 5)}
+    backup = caller.ask("POST", "/v1/admin/backup", b'{"name": "now"}', JSON)  # opens files, and cannot
+    assert backup is not None
+    assert (backup.status, backup.json()["code"]) == (503, "store_unavailable")
+    statuses |= {f"{number}": publish(caller, f"{number}") for number in range(5, 10)}
+    assert set(statuses.values()) <= {200, 503}
+    for line in lines:
+        line.close()
+    deadline = time.monotonic() + 30
+    while publish(Caller(server.port), "after") != 200:
+        assert time.monotonic() < deadline
+    taken = [text for text, status in statuses.items() if status == 200]
+    found = everything(server)
+    assert [text for text in found if text in taken] == taken
+    assert found[-1] == "after"
+    assert len(set(found)) == len(found)
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_start_with_too_few_file_descriptors_is_refused_and_leaves_nothing_behind(server: ServerProcess):
+    server.launch(files_max=24)
+    assert server.exit_code() == 6
+    assert "Too many open files" in server.log.read_text()
+    assert server.log.read_text().count("\n") == 1
+    server.start()
+    assert server.ask_json("GET", "/readyz")["ready"]

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 AVRO = "avro/binary"
 JSON = "application/json"
+BATCHES = "application/vnd.basalt.batches"
 
 
 class Effect(Enum):

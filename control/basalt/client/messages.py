@@ -1,6 +1,6 @@
 """Plans for one topic's messages: publish, store, roll back, poll, and the positions that need asking for.
 
-Routes: docs/reference/http-api.md. Bodies are Avro, which costs least at both ends.
+Routes: docs/reference/http-api.md. Bodies are Avro, or for a poll's answer batches: what costs least at both ends.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from basalt.client.calls import AVRO, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.pages import Page
 from basalt.client.payloads import Payloads, chunks, each_payload
 from basalt.client.positions import START, Position, PositionKind, PositionLike, after_id, at_id, position, start_from
@@ -156,7 +156,7 @@ def poll_call(
         query=query,
         body=avro.encode_consume_request(request),
         content_type=AVRO,
-        accept=AVRO,
+        accept=f"{BATCHES}, {AVRO}",  # an older server knows the second only
         wait_ms=wait_ms,
     )
 
@@ -172,10 +172,16 @@ def _response(answer: Answer) -> PublishResponse | None:
 
 
 def _page(answer: Answer) -> Page:
-    if not answer.headers.get("content-type", "").startswith(AVRO):
-        raise ValueError("it is not Avro")
+    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in (BATCHES, AVRO):
+        raise ValueError("it is neither batches nor Avro")
     next_id = answer.headers.get("basalt-next")
-    return Page(answer.body, None if next_id is None else bytes.fromhex(next_id), answer.headers.get("basalt-held-by"))
+    return Page(
+        answer.body,
+        None if next_id is None else bytes.fromhex(next_id),
+        answer.headers.get("basalt-held-by"),
+        batches=media_type == BATCHES,
+    )
 
 
 def _end_position(answer: Answer) -> Position:

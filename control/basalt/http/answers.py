@@ -7,22 +7,26 @@ it for whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from starlette.types import Send
 
 from basalt.http import codings
 from basalt.http.requests import Request
+from basalt.wire.bodies import Buffer
 
 JSON = b"application/json"
 AVRO = b"avro/binary"
 PROBLEM = b"application/problem+json"
+BATCHES = b"application/vnd.basalt.batches"
+
+CODED_AT_ONCE_BYTES_MAX = 1024 * 1024  # a larger answer is coded while it is sent, so that others go in between
 
 Headers = list[tuple[bytes, bytes]]
 
 
-Body = bytes | list[bytes] | Iterator[bytes]
+Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
 
 class Answer:
@@ -58,7 +62,7 @@ async def send_answer(request: Request, answer: Answer, send: Send) -> None:
         headers.append((b"content-type", answer.content_type))
     if answer.headers:
         headers += answer.headers
-    parts = [answer.body] if isinstance(answer.body, bytes) else answer.body
+    parts: Sequence[Buffer] | Iterator[Buffer] = [answer.body] if isinstance(answer.body, bytes) else answer.body
     accepted = request.headers.get(b"accept-encoding")
     if accepted is not None:
         parts = _coded(accepted.decode("latin-1"), parts, headers)
@@ -81,11 +85,11 @@ async def send_answer(request: Request, answer: Answer, send: Send) -> None:
 
 
 def _coded(
-    accept_encoding: str, parts: list[bytes] | Iterator[bytes], headers: Headers
-) -> list[bytes] | Iterator[bytes]:
+    accept_encoding: str, parts: Sequence[Buffer] | Iterator[Buffer], headers: Headers
+) -> Sequence[Buffer] | Iterator[Buffer]:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
-    whole = isinstance(parts, list)
-    if isinstance(parts, list) and sum(map(len, parts)) < codings.CODED_BYTES_MIN:
+    size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
+    if size_bytes is not None and size_bytes < codings.CODED_BYTES_MIN:
         return parts
     headers.append((b"vary", b"accept-encoding"))
     coding = codings.choose(accept_encoding)
@@ -93,4 +97,4 @@ def _coded(
         return parts
     headers.append((b"content-encoding", coding.encode("ascii")))
     coded = codings.encode(coding, parts)
-    return list(coded) if whole else coded
+    return coded if size_bytes is None or size_bytes > CODED_AT_ONCE_BYTES_MAX else list(coded)

@@ -115,6 +115,16 @@ def unsupported(message: str, allowed: Collection[bytes]) -> UnsupportedMediaTyp
     return UnsupportedMediaTypeError(message, field="Content-Type", hint=f"Send {types}.")
 
 
+def accepts(request: Request, media_type: bytes) -> bool:
+    """Whether the Accept header names this very type; a wildcard does not ask for it."""
+    accept = request.headers.get(b"accept")
+    if accept is None or media_type not in accept.lower():
+        return False
+    items = (item.partition(";") for item in accept.decode("latin-1").lower().split(","))
+    wanted = media_type.decode("ascii")
+    return any(name.strip() == wanted and codings.quality_of(parameters) > 0 for name, _, parameters in items)
+
+
 def accepted_type(request: Request, offered: Sequence[bytes]) -> bytes:
     """The content type for an answer: the best of `offered` by the Accept header; the first one when none fits."""
     accept = request.headers.get(b"accept")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import zstandard
 
 from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
+from basalt.wire.bodies import Buffer
 
 ACCEPTED = b"gzip, zstd"  # what a 415 answer's Accept-Encoding says
 GZIP_WINDOW_BITS = 31  # zlib's way to say: with a gzip header and trailer
@@ -50,7 +51,7 @@ def choose(accept_encoding: str) -> str | None:
     return best if offered[best] > 0 and offered[best] >= identity else None
 
 
-def encode(coding: str, parts: Iterable[bytes]) -> Iterator[bytes]:
+def encode(coding: str, parts: Iterable[Buffer]) -> Iterator[bytes]:
     """The parts in the given coding, each flushed, so that a reader gets whole parts as they come."""
     if coding == "zstd":
         zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()

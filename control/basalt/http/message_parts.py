@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from basalt.messaging.fetch import Slice
-from basalt.wire import avro, json_bodies
+from basalt.wire import avro, batches, json_bodies
 from basalt.wire.bodies import Buffer
 
 PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
 RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block
 _MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
+
+
+ALONE_BYTES_MIN = 64 * 1024  # a stretch of stored bytes this long is sent as it lies; shorter ones are joined
 
 
 class _Gathered:
@@ -47,6 +50,42 @@ def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     if gathered.ids:
         yield avro.encode_messages_block(gathered.ids, gathered.payloads)
     yield avro.END_OF_ARRAY
+
+
+def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
+    """A Messages answer as batches. Long stretches are the stored bytes themselves, not copied."""
+    joined: list[Buffer] = [batches.START]
+    joined_bytes = 0
+    for piece in _batch_pieces(slices):
+        if len(piece) < ALONE_BYTES_MIN:
+            joined.append(piece)
+            joined_bytes += len(piece)
+            if joined_bytes < PART_BYTES:
+                continue
+        if joined:
+            yield b"".join(joined)
+            joined, joined_bytes = [], 0
+        if len(piece) >= ALONE_BYTES_MIN:
+            yield piece
+    yield b"".join([*joined, batches.END])
+
+
+def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
+    gathered = _Gathered()
+    for piece in slices:
+        is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
+        if is_short:
+            gathered.add(piece)
+        if gathered.ids and (not is_short or gathered.size_bytes >= PART_BYTES):
+            yield batches.encode_list(gathered.ids, gathered.payloads)
+            gathered = _Gathered()
+        if not is_short:
+            lengths, payloads = piece.span()
+            yield batches.encode_run_head(piece.first_id(), piece.counted_at, piece.count, len(payloads))
+            yield lengths
+            yield payloads
+    if gathered.ids:
+        yield batches.encode_list(gathered.ids, gathered.payloads)
 
 
 def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
 """The messaging calls: publish, store, roll back, poll, in Avro or JSON. They are the hot paths: bytes in, bytes out.
 
-Formats: docs/formats/avro-bodies.md and docs/formats/json-bodies.md.
+Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md and, for who asks a poll for it, docs/formats/message-batches.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.answers import AVRO, JSON, Answer, Headers
-from basalt.http.bodies import MESSAGE_TYPES, read_body, required_type
-from basalt.http.message_parts import avro_parts, json_parts
+from basalt.http.answers import AVRO, BATCHES, JSON, Answer, Headers
+from basalt.http.bodies import MESSAGE_TYPES, accepts, read_body, required_type
+from basalt.http.message_parts import avro_parts, batch_parts, json_parts
 from basalt.http.operations import Operation, choice, integer, words
 from basalt.http.requests import ClientGoneError, Request
-from basalt.http.schemas import CONSUME_REQUEST, MESSAGES, PUBLISH_REQUEST, PUBLISH_RESPONSE, STORE_REQUEST, in_both
+from basalt.http.schemas import (
+    BATCHED,
+    CONSUME_REQUEST,
+    MESSAGES,
+    PUBLISH_REQUEST,
+    PUBLISH_RESPONSE,
+    STORE_REQUEST,
+    in_both,
+)
 from basalt.http.topics import TOPIC_PATH, named_topic
 from basalt.http.transactions import parse_id
 from basalt.messaging.fetch import Fetch
@@ -77,9 +85,12 @@ async def poll(request: Request) -> Answer:
     start = start if start is None or isinstance(start, int) else bytes(start)
     fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
     request.figures.topics.fetched(title, fetched.messages, fetched.payload_bytes)
+    headers = position_headers(request, fetched)
+    if accepts(request, BATCHES):  # takes no time to make, whatever its size
+        return Answer(200, list(batch_parts(fetched.slices)), BATCHES, headers)
     parts = avro_parts(fetched.slices) if content_type == AVRO else json_parts(fetched.slices)
     whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
-    return Answer(200, list(parts) if whole else parts, content_type, position_headers(request, fetched))
+    return Answer(200, list(parts) if whole else parts, content_type, headers)
 
 
 async def fetch(
@@ -183,7 +194,7 @@ OPERATIONS = (
         query=READ_QUERY,
         body=in_both(CONSUME_REQUEST),
         body_required=True,
-        answers={200: in_both(MESSAGES)},
+        answers={200: {**in_both(MESSAGES), BATCHES: BATCHED}},
         errors=(*_TOPIC, TransactionEndedError, TransactionNotFoundError),
     ),
     Operation(

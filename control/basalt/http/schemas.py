@@ -24,6 +24,7 @@ NAME: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX
 MESSAGE_ID: Schema = {"type": "string", "pattern": "^[0-9a-fA-F]{40}$"}
 DECIMAL_ID: Schema = {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}
 BINARY: Schema = {"contentMediaType": "avro/binary"}
+BATCHED: Schema = {"contentMediaType": "application/vnd.basalt.batches"}
 LINES: Schema = {"contentMediaType": "application/x-ndjson"}
 
 _BYTES: Schema = {"type": "string", "pattern": "^[\\u0000-\\u00ff]*$"}

@@ -64,6 +64,15 @@ class Slice:
         first = self._first_sequence
         return self._head, _NUMBERS[first + self.start : first + self.stop], self._tail()
 
+    def first_id(self) -> bytes:
+        """The id of the first message; the others count up from it, in the number at `counted_at`."""
+        return self._head + _NUMBERS[self._first_sequence + self.start] + self._tail()
+
+    @property
+    def counted_at(self) -> int:
+        """Where in the ids the two bytes are that each message has for itself."""
+        return len(self._head)
+
     def last_id(self) -> bytes:
         """The id of the last message."""
         return Slice.ids(self._part(self.stop - 1, self.stop))[0]
@@ -71,6 +80,10 @@ class Slice:
     def payloads(self) -> list[memoryview]:
         """The payload of each message."""
         return self.batch.payloads(self.start, self.stop)
+
+    def span(self) -> tuple[memoryview, memoryview]:
+        """The lengths of the payloads (4 bytes each) and the payloads, each as one stretch of stored bytes."""
+        return self.batch.span(self.start, self.stop)
 
     def extras(self) -> list[Extras]:
         """Key, headers, event time and TTL of each message."""
@@ -103,7 +116,8 @@ class Slice:
     def up_to(self, messages_max: int, bytes_max: int, least: int) -> Slice:
         """At most so many messages, and bytes; but `least` messages whatever their bytes."""
         within = max(self.batch.stop_within(self.start, bytes_max), self.start + least)
-        return self._part(self.start, min(self.stop, self.start + messages_max, within))
+        stop = min(self.stop, self.start + messages_max, within)
+        return self if stop == self.stop else self._part(self.start, stop)
 
     def unexpired(self, now_ms: int) -> list[Slice]:
         """The parts whose messages have no TTL of their own, or one that still runs."""
@@ -235,14 +249,12 @@ def fetch(
                         continue
                     least = 0 if messages else 1  # a first message comes whole, however large
                     cut = part.up_to(limits.messages_max - messages, limits.bytes_max - payload_bytes, least)
-                    if not cut.count:
-                        return Fetch(slices, next_id, None, messages, payload_bytes)
-                    slices.append(cut)
-                    messages += cut.count
-                    payload_bytes += cut.payload_bytes
-                    next_id = cut.last_id()
+                    if cut.count:
+                        slices.append(cut)
+                        messages += cut.count
+                        payload_bytes += cut.payload_bytes
                     if cut.stop < part.stop:
-                        return Fetch(slices, next_id, None, messages, payload_bytes)
+                        return Fetch(slices, slices[-1].last_id(), None, messages, payload_bytes)
         next_id = end_of(row.position)
         if messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX:
             break

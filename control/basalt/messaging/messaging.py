@@ -195,7 +195,8 @@ class Messaging:
     def _look(self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None) -> Fetch:
         now_ms = self._clock.now_ms()
         begin = not_before(begin, now_ms - topic.ttl_ms + 1)
-        rows: Iterable[MessageRow] | None = self.tail.rows(topic.keys[:2], begin.position)
+        # A row that is shown has a message at least, and the one in which the reader begins may have none for it.
+        rows: Iterable[MessageRow] | None = self.tail.rows(topic.keys[:2], begin.position, limits.messages_max + 1)
         cached = rows is not None
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None
@@ -239,7 +240,7 @@ class Messaging:
         if reference is None:
             return self.appender.skip(group, topic)
         placed = self.appender.refer(group, topic, reference, writer, self._stored.unbound_bytes(topic, writer))
-        self._stored.bind(group, topic, writer, reference)
+        self._stored.bind(group, topic, writer, reference, placed)
         return placed
 
     def _store(self, group: Group, title: TopicName, messages: Sequence[Buffer], write_pointer: int) -> None:

@@ -96,8 +96,8 @@ class TopicParticipant:
         publications = [(self._topics.known(topic.title), messages) for topic, messages in plan.publications]
         for topic, pointer, reference in unbound:
             payload_bytes = self._stored.unbound_bytes(topic, pointer)
+            # No note is left that these are published: the writer ends here, or is rolled back.
             self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
-            self._stored.bind(group, topic, pointer, reference)
         for topic, messages in publications:
             self._messaging.appender.append(group, topic, messages, None, write_pointer)
 

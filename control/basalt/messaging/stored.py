@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from basalt.group_commit import Group
-from basalt.messaging.appender import cuts
+from basalt.group_commit import Group, Phase
+from basalt.messaging.appender import Placed, cuts
 from basalt.messaging.stamps import NEVER, Stamp, after, places
 from basalt.messaging.tail import TopicKey
 from basalt.store_calls import StoreCalls
 from basalt.topics import Topic
 from basalt_engine.keys import position, position_fields
-from basalt_engine.messages import Reference
+from basalt_engine.messages import MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, decode, encode
 from basalt_engine.table import Store
@@ -35,6 +35,7 @@ class _Writer:
     last: bytes = b""
     messages: int = 0
     payload_bytes: int = 0
+    bound: bytes | None = None  # up to where references publish its payloads
 
 
 class StoredPayloads:
@@ -42,6 +43,7 @@ class StoredPayloads:
 
     def __init__(self, store: Store) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
+        self._messages = MessageTable(store.table(MessageTable.name))
         self._call = StoreCalls(store)
         self._writers: dict[WriterKey, _Writer] = {}
 
@@ -80,19 +82,25 @@ class StoredPayloads:
         """The bytes of the payloads that the writer's next reference would publish."""
         return self._writer(topic, write_pointer).payload_bytes
 
-    def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference) -> None:
-        """Note that a reference publishes the stored payloads, so that no later one does."""
+    def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference, placed: Placed) -> None:
+        """Note that a reference, placed there, publishes the stored payloads, so that no later one does.
+
+        The note is an intent: it is durable before the reference, and holds only once that is.
+        """
         writer = self._writer(topic, write_pointer)
         group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
-        group.add(PayloadTable.name, PayloadTable.bind(topic.keys, write_pointer, reference.last))
-        writer.first, writer.messages, writer.payload_bytes = None, 0, 0
+        at = position(placed.end_ms, placed.end_sequence)
+        note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
+        group.add(PayloadTable.name, note, phase=Phase.INTENT)
+        writer.first, writer.messages, writer.payload_bytes, writer.bound = None, 0, 0, reference.last
 
     def remove_unbound(self, group: Group, topic: Topic, write_pointer: int) -> None:
         """Delete what no reference publishes; what one does goes when its message row goes."""
         reference = self.unbound(topic, write_pointer)
         if reference is None:
             return
-        rows = PayloadTable.remove(topic.keys, write_pointer, reference.first)
+        # The bound row stays: without it, a second try after a crash would take all that is published for unbound.
+        rows = PayloadTable.remove_between(topic.keys, write_pointer, reference.first, reference.last)
         group.add(PayloadTable.name, rows)
         self.forget(topic.keys[:2], write_pointer)
 
@@ -114,8 +122,10 @@ class StoredPayloads:
         return writer
 
     def _read(self, topic: Topic, write_pointer: int) -> _Writer:
-        bound, rows = self._table.unbound(topic.keys, write_pointer)
-        writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)))
+        bound, rows = self._table.unbound(
+            topic.keys, write_pointer, lambda at: self._messages.first(topic.read_keys, at, at + b"\0") is not None
+        )
+        writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)), bound=bound)
         for row in rows:
             writer.first = writer.first or row.position
             writer.last = row.position

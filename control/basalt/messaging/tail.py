@@ -69,15 +69,23 @@ class TailCache:
         while self.bytes > self._bytes_max:
             self._drop_oldest()
 
-    def rows(self, topic: TopicKey, start: bytes) -> list[MessageRow] | None:
-        """The rows with a position >= `start`, ascending; None when some of them may be only in the store."""
+    def rows(self, topic: TopicKey, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
+        """The rows with a position >= `start`, ascending; None when some of them may be only in the store.
+
+        `rows_max`: the first so many at least, where there are more; a page is short, and a tail may be very long.
+        """
         tail = self._tails.get(topic)
         if tail is None or start <= tail.starts_after:
             self.misses += 1
             return None
         self.hits += 1
-        index = bisect_left(tail.positions, start, tail.first)
-        return [row for row in tail.rows[index:] if row is not None]
+        index, end = bisect_left(tail.positions, start, tail.first), len(tail.rows)
+        step = end if rows_max is None else rows_max
+        found: list[MessageRow] = []
+        while index < end and len(found) < step:
+            found += [row for row in tail.rows[index : index + step] if row is not None]
+            index += step
+        return found
 
     def roll_back(self, topic: TopicKey, position: bytes) -> None:
         """The row at this position was rolled back in the store."""

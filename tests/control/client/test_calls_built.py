@@ -14,7 +14,7 @@ from basalt.client.pages import Message
 from basalt.client.positions import position
 from basalt.client.transaction_info import TransactionInfo
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
-from basalt.wire import avro, records_avro
+from basalt.wire import avro, batches, records_avro
 from basalt.wire.bodies import PublishResponse, Record, RecordIn
 
 NOW_MS = 1_700_000_000_000  # the time of the scopes in conftest
@@ -180,6 +180,17 @@ def test_a_pages_headers_are_read(topic_scope, play):
     headers = {"content-type": "avro/binary", "basalt-next": ID.hex(), "basalt-held-by": "42"}
     page = call.parse(Answer(200, headers, avro.END_OF_ARRAY))
     assert (page.next_id, page.held_by, len(page)) == (ID, "42", 0)
+
+
+def test_a_poll_asks_for_batches_and_takes_avro_of_an_older_server(topic_scope, play):
+    (call,) = play(messages.poll(topic_scope)).calls
+    assert call.accept == "application/vnd.basalt.batches, avro/binary"
+    in_batches = batches.START + batches.encode_list([ID], [b"a"]) + batches.END
+    in_avro = avro.encode_messages([Message(ID, b"a")])
+    for media_type, body in {call.accept.partition(",")[0]: in_batches, "Avro/Binary; x=y": in_avro}.items():
+        assert list(call.parse(Answer(200, {"content-type": media_type}, body))) == [Message(ID, b"a")]
+    with pytest.raises(ValueError, match="neither"):
+        call.parse(Answer(200, {"content-type": "application/json"}, b"[]"))
 
 
 def test_a_flat_topic_is_read_too(scope, play):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from basalt.client.message_index import index_messages
 from basalt.client.pages import Message, Page
 from basalt.errors import ProtocolError
-from basalt.wire import bodies
+from basalt.wire import batches, bodies
 from basalt.wire.avro import END_OF_ARRAY, encode_messages, encode_messages_block
 from basalt.wire.avro_primitives import encode_long
 
@@ -27,6 +27,26 @@ def body_of(blocks: list[list[bytes]]) -> bytes:
     return b"".join(encoded) + END_OF_ARRAY
 
 
+def batches_of(blocks: list[list[bytes]]) -> bytes:
+    """The same answer as batches: runs (whose ids count up in their last number) and lists by turns."""
+    encoded = [batches.START]
+    number = 0
+    for turn, block in enumerate(blocks):
+        ids = [(number + at).to_bytes(20) for at in range(len(block))]
+        number += len(block)
+        if turn % 2:
+            encoded.append(batches.encode_list(ids, block))
+        else:
+            size = sum(map(len, block))
+            encoded.append(batches.encode_run_head(ids[0], batches.PAYLOAD_SEQUENCE_AT, len(block), size))
+            encoded += [len(payload).to_bytes(4) for payload in block] + block
+    return b"".join([*encoded, batches.END])
+
+
+def pages_of(blocks: list[list[bytes]]) -> list[Page]:
+    return [Page(body_of(blocks)), Page(batches_of(blocks), batches=True)]
+
+
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([63, 64, 8_191, 8_192, 8_193, 20_000]))
 uniform = st.builds(lambda size, count: [b"u" * size] * count, sizes, st.integers(1, 40))
 mixed = st.lists(sizes.map(lambda size: b"m" * size), min_size=1, max_size=40)
@@ -35,16 +55,17 @@ mixed = st.lists(sizes.map(lambda size: b"m" * size), min_size=1, max_size=40)
 @given(st.lists(st.one_of(uniform, mixed), max_size=5))
 def test_a_page_has_what_was_encoded(blocks):
     payloads = [payload for block in blocks for payload in block]
-    page = Page(body_of(blocks))
-    assert len(page) == len(payloads)
-    assert bool(page) == bool(payloads)
-    assert page.bytes == sum(map(len, payloads))
-    assert page.payloads() == payloads
-    assert page.ids() == [number.to_bytes(20) for number in range(len(payloads))]
-    assert [message.payload for message in page] == payloads
-    assert [message.id for message in page] == page.ids()
-    assert list(page) == [page[index] for index in range(len(page))]
-    assert page[1:3] == list(page)[1:3]
+    for page in pages_of(blocks):
+        assert len(page) == len(payloads)
+        assert bool(page) == bool(payloads)
+        assert page.bytes == sum(map(len, payloads))
+        assert page.payloads() == payloads
+        assert page.ids() == [number.to_bytes(20) for number in range(len(payloads))]
+        assert [message.payload for message in page] == payloads
+        assert [message.id for message in page] == page.ids()
+        assert list(page) == [page[index] for index in range(len(page))]
+        assert page[1:3] == list(page)[1:3]
+        assert page[-2:] == list(page)[-2:]
 
 
 def test_a_block_with_its_size_is_read_too():
@@ -64,6 +85,10 @@ def test_a_cut_answer_is_refused(blocks, data):
     cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(ProtocolError):
         len(Page(body[:cut]))
+    body = batches_of(blocks)
+    cut = data.draw(st.integers(0, len(body) - 1))
+    with pytest.raises(ProtocolError, match="not one of message batches"):
+        len(Page(body[:cut], batches=True))
 
 
 @given(st.binary(max_size=200))
@@ -97,5 +122,11 @@ def test_a_message_knows_when_it_was_published():
 
 
 def test_messages_before_an_id_are_counted():
-    page = Page(body_of([[b"a"] * 10]))
-    assert [page.count_before(number.to_bytes(20)) for number in (0, 1, 9, 10, 99)] == [0, 1, 9, 10, 10]
+    for page in pages_of([[b"a"] * 4, [b"a"] * 6]):
+        assert [page.count_before(number.to_bytes(20)) for number in (0, 1, 9, 10, 99)] == [0, 1, 9, 10, 10]
+
+
+def test_a_list_of_ids_stays_the_callers_own():
+    for page in pages_of([[b"a", b"b"]]):
+        page.ids().clear()
+        assert len(page.ids()) == len(list(page)) == 2

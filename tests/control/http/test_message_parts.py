@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.http.message_parts import PART_BYTES, RUN_MESSAGES_MIN
+from basalt.client.pages import Page
+from basalt.http import codings
+from basalt.http.answers import CODED_AT_ONCE_BYTES_MAX
+from basalt.http.message_parts import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
 from basalt.wire import avro
 from basalt.wire.bodies import ConsumeRequest, Message, PublishRequest
 
 AVRO = "avro/binary"
+BATCHES = "application/vnd.basalt.batches"
 
 
 @given(
@@ -41,6 +45,16 @@ def test_a_run_that_makes_no_ids_is_refused(head, numbers, tail, payloads):
         avro.encode_messages_run(head, numbers, tail, payloads)
 
 
+def batched(client, path, query="", **wanted) -> Page:
+    """The messages of a poll that asks for batches."""
+    body = avro.encode_consume_request(ConsumeRequest(**wanted))
+    reply = client.call("POST", f"{path}/poll{query}", body, AVRO, accept=BATCHES)
+    assert (reply.status, reply.header("content-type")) == (200, BATCHES)
+    assert reply.header("content-length") == str(len(reply.body))
+    next_id = reply.header("basalt-next")
+    return Page(reply.body, next_id and bytes.fromhex(next_id), reply.header("basalt-held-by"), batches=True)
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -51,7 +65,7 @@ def test_a_run_that_makes_no_ids_is_refused(head, numbers, tail, payloads):
         [1, 1, PART_BYTES, 1],
     ],
 )
-@pytest.mark.parametrize("media_type", [AVRO, "application/json"])
+@pytest.mark.parametrize("media_type", [AVRO, BATCHES, "application/json"])
 def test_short_and_long_rows_make_one_array_in_order(client, rows, media_type):
     path = client.topic()
     expected = []
@@ -64,6 +78,8 @@ def test_short_and_long_rows_make_one_array_in_order(client, rows, media_type):
     if media_type == AVRO:
         reply = client.call("POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest()), AVRO)
         found = avro.decode_messages(reply.body)
+    elif media_type == BATCHES:
+        found = list(batched(client, path))
     else:
         found = [
             Message(message["id"].encode("latin-1"), message["payload"].encode("latin-1"))
@@ -86,3 +102,109 @@ def test_stored_messages_have_the_ids_that_their_rows_give_them(client):
     for message in avro.decode_messages(reply.body):
         following = client.payloads(path, startFrom=message.id.decode("latin-1"), limit=1)
         assert following == [message.payload.decode()]
+
+
+@pytest.mark.parametrize(
+    ("accept", "answered"),
+    [
+        (BATCHES, BATCHES),
+        (f"{BATCHES}, {AVRO}", BATCHES),
+        (f"{AVRO}, Application/Vnd.Basalt.Batches ; q=0.1", BATCHES),
+        (f"{BATCHES};version=1", BATCHES),
+        (f"{BATCHES};q=0", AVRO),
+        (f"{BATCHES}; Q=0.0, {AVRO}", AVRO),
+        (f"{BATCHES}2", AVRO),
+        ("*/*", AVRO),
+        ("application/*", AVRO),
+        ("", AVRO),
+    ],
+)
+def test_batches_are_answered_to_who_names_them(client, accept, answered):
+    path = client.topic()
+    request = avro.encode_consume_request(ConsumeRequest())
+    reply = client.call("POST", f"{path}/poll", request, AVRO, accept=accept)
+    assert (reply.header("content-type"), reply.body) == (answered, b"\x01\x00" if answered == BATCHES else b"\x00")
+
+
+def test_a_poll_in_json_is_answered_in_batches_too(client):
+    path = client.topic()
+    client.publish(path, "a")
+    reply = client.call("POST", f"{path}/poll", {}, accept=BATCHES)
+    assert Page(reply.body, batches=True)[0].payload == b"a"
+
+
+@pytest.mark.parametrize("query", ["", "?isolation=committed"])
+@pytest.mark.parametrize("limit", [None, 1, 2, 19, 20, 21, 60, 200])
+def test_batches_hold_what_avro_does(client, query, limit):
+    """Plain and lone rows, stored payloads, what was rolled back, what expired amid a row; and a writer still open."""
+    path = publish_all_kinds(client)
+    start, inclusive = None, True
+    messages: list[Message] | None = None
+    while messages != []:
+        wanted = ConsumeRequest(start, inclusive, limit)
+        reply = client.call("POST", f"{path}/poll{query}", avro.encode_consume_request(wanted), AVRO)
+        page = batched(client, path, query, start_from=start, inclusive=inclusive, limit=limit)
+        messages = avro.decode_messages(reply.body)
+        assert (page.ids(), page.payloads()) == ([m.id for m in messages], [m.payload for m in messages])
+        assert len(page) == len(messages)
+        assert (page.next_id and page.next_id.hex(), page.held_by) == (
+            reply.header("basalt-next"),
+            reply.header("basalt-held-by"),
+        )
+        start, inclusive = page.next_id or start, False
+    assert start is not None
+    assert (page.held_by is not None) == (query != "")
+
+
+def publish_all_kinds(client) -> str:
+    path = client.topic()
+
+    def publish(count, pointer=None, call="publish"):
+        client.clock.advance(1)
+        body = avro.encode_publish_request(
+            PublishRequest(pointer, [b"%d of %d" % (number, count) for number in range(count)])
+        )
+        reply = client.call("POST", f"{path}/{call}", body, AVRO)
+        assert reply.status == 200, reply.body
+        return reply
+
+    publish(40)
+    publish(1)
+    publish(2)
+    stored = client.begin()
+    for count in (20, 1, 30):
+        publish(count, stored["writePointer"], "store")
+    client.call("POST", f"/v1/transactions/{stored['id']}/commit")
+    undone = client.begin()
+    answer = publish(25, undone["writePointer"])
+    assert client.call("POST", f"{path}/rollback", answer.body, AVRO).status == 200
+    client.call("POST", f"/v1/transactions/{undone['id']}/abort")
+    records = [{"payload": str(number), **({"ttlMs": 5} if number in (0, 20, 21, 59) else {})} for number in range(60)]
+    assert client.call("POST", f"{path}/records", {"records": records}).status == 200
+    client.clock.advance(10)
+    publish(18)
+    publish(3, client.begin()["writePointer"])
+    publish(17)
+    return path
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_batches_are_coded_as_any_answer_and_large_ones_while_they_are_sent(client, coding):
+    path = client.topic()
+    for payload in (b"a" * 700, b"b" * 70_000):
+        body = avro.encode_publish_request(PublishRequest(None, [payload] * 20))
+        assert client.call("POST", f"{path}/publish", body, AVRO).status == 200
+        request = avro.encode_consume_request(ConsumeRequest())
+        plain = client.call("POST", f"{path}/poll", request, AVRO, accept=BATCHES)
+        coded = client.call("POST", f"{path}/poll", request, AVRO, accept=BATCHES, accept_encoding=coding)
+        assert coded.header("content-encoding") == coding
+        assert codings.decode(coding, coded.body, 10 << 20) == plain.body
+        assert (coded.header("content-length") is None) == (len(plain.body) > CODED_AT_ONCE_BYTES_MAX)
+
+
+def test_long_stretches_are_sent_as_they_are_stored(client):
+    path = client.topic()
+    body = avro.encode_publish_request(PublishRequest(None, [bytes(ALONE_BYTES_MIN)] * 3))
+    assert client.call("POST", f"{path}/publish", body, AVRO).status == 200
+    reply = client.call("POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest()), AVRO, accept=BATCHES)
+    assert [type(part) for part in reply.parts] == [bytes, memoryview, bytes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
@@ -516,6 +517,43 @@ def test_an_observer_that_fails_costs_no_reader_a_message() -> None:
     run(scene.together(scene.append(topic, b"3")))
     assert scene.tail.rows(topic.keys[:2], FIRST) is not None
     assert list(scene.read(topic).values()) == [b"1", b"2", b"3"]
+
+
+class GatedStore(FailingStore):
+    """Writes on a thread, once the gate is open."""
+
+    remote = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        self.gate.wait(10)
+        super().write(writes)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_readers_of_the_store_are_told_where_rows_are_still_being_written(failing: bool) -> None:
+    store = GatedStore()
+    scene = Scene(store)
+    topic, other = scene.topic(), scene.topic("other")
+
+    async def scenario() -> None:
+        store.gate.set()
+        await scene.together(scene.append(topic, b"1"), scene.append(topic, b"2"))
+        store.gate.clear()
+        store.failing = failing
+        stages = [scene.append(topic, b"3"), scene.append(topic, b"4", written_by=7), scene.append(other, b"5")]
+        writing = asyncio.gather(*map(scene.writer.run, stages), return_exceptions=True)
+        while not scene.appender.in_flight:
+            await asyncio.sleep(0)
+        assert scene.appender.in_flight == {topic.keys[:2]: position(NOW_MS, 1), other.keys[:2]: b""}
+        store.gate.set()
+        assert [isinstance(answer, StoreError) for answer in await writing] == [failing] * 3
+        assert scene.appender.in_flight == {}
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -269,7 +269,15 @@ def test_every_slice_says_the_same_of_its_messages_in_every_way(log: Log, snapsh
     for part in fetched(log, start_from(None, True), EVERYTHING, snapshot).slices:
         head, own, tail = part.id_parts()
         assert [head + number + tail for number in own] == part.ids()
-        assert part.last_id() == part.ids()[-1]
+        assert (part.first_id(), part.last_id()) == (part.ids()[0], part.ids()[-1])
+        first = part.first_id()
+        at = part.counted_at
+        number = int.from_bytes(first[at : at + 2], "big")
+        counted = [first[:at] + (number + more).to_bytes(2, "big") + first[at + 2 :] for more in range(part.count)]
+        assert counted == part.ids()
+        lengths, stretch = part.span()
+        assert bytes(lengths) == b"".join(len(payload).to_bytes(4, "big") for payload in part.payloads())
+        assert bytes(stretch) == b"".join(part.payloads())
         assert len(part.payloads()) == len(part.extras()) == part.count
         assert part.payload_bytes == sum(map(len, part.payloads()))
 
@@ -362,14 +370,10 @@ def test_a_hold_names_the_writer_and_the_first_place_that_it_has() -> None:
 
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_a_start_between_two_messages_of_a_row_begins_with_the_later_one(inclusive: bool) -> None:
-    log = log_of([b"a", b"b", b"c"])
-    log.refer([[b"d", b"e"], [b"f"]], 11, 0, lost=False)
-    for number, message in enumerate(log.messages):
+    log = log_of([b"a", b"b", b"c"], [b"d"])
+    for number, message in enumerate(log.messages, 1):
         behind = Start((int.from_bytes(message.id, "big") + 1).to_bytes(20, "big"), inclusive)
-        rest = [each.payload for each in log.messages if each.id > message.id]
-        if not inclusive and number in (3,):  # the id behind it is that of the next stored message
-            rest = rest[1:]
-        assert payloads(fetched(log, behind, EVERYTHING, None)) == rest
+        assert payloads(fetched(log, behind, EVERYTHING, None)) == [b"a", b"b", b"c", b"d"][number:]
 
 
 def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:

@@ -94,6 +94,11 @@ class TailMachine(RuleBasedStateMachine):
                     found = self.tail.rows(topic, begin)
                     expected = [rows[where] for where in sorted(rows) if where >= begin]
                     assert found is None or found == expected
+                    for rows_max in (1, 2, 5):
+                        first = self.tail.rows(topic, begin, rows_max)
+                        assert (first is None) == (found is None)
+                        assert first is None or first == expected[: len(first)]
+                        assert first is None or len(first) >= min(rows_max, len(expected))
 
     @invariant()
     def the_bytes_are_counted_and_bounded(self) -> None:
@@ -163,6 +168,20 @@ def test_a_cache_of_no_bytes_keeps_nothing() -> None:
     assert (tail.bytes, tail.rows(A, FIRST)) == (0, None)
 
 
+def test_a_page_looks_at_no_more_of_a_long_tail_than_it_needs() -> None:
+    tail = TailCache(10**9)
+    for place in range(1, 1_001):
+        tail.append(A, row_at(place), position(place - 1, 0))
+    for place in range(10, 900):
+        tail.remove(A, position(place, 0))
+    found = tail.rows(A, position(1, 0), 5)
+    assert found == [row_at(place) for place in range(1, 6)]
+    found = tail.rows(A, position(8, 0), 5)
+    assert found is not None
+    assert found[:3] == [row_at(8), row_at(9), row_at(900)]
+    assert len(found) < 15
+
+
 def test_a_removed_row_frees_its_bytes_but_for_its_place() -> None:
     tail = TailCache(10**6)
     tail.append(A, row_at(1, 5_000), b"")
@@ -173,16 +192,19 @@ def test_a_removed_row_frees_its_bytes_but_for_its_place() -> None:
     assert tail.rows(A, FIRST) == [row_at(2)]
 
 
-def test_rows_are_dropped_from_where_the_tail_begins_after_it_has_moved_on() -> None:
-    size = row_at(1).size_bytes
-    tail = TailCache(4 * size)
-    for place in range(1, 5):
+@pytest.mark.parametrize("first", range(2, 12))
+@pytest.mark.parametrize("second", range(13, 24))
+def test_rows_can_be_dropped_again_after_the_tail_has_moved_on(first: int, second: int) -> None:
+    tail = TailCache(8 * row_at(1).size_bytes)
+    for place in range(1, 25):
+        if place == 12:
+            tail.drop_before(A, position(first, 0))
         tail.append(A, row_at(place), position(place - 1, 0))
-    tail.drop_before(A, position(4, 0))
-    for place in range(5, 12):
-        tail.append(A, row_at(place), position(place - 1, 0))
-    tail.drop_before(A, position(10, 0))
-    assert tail.rows(A, position(9, 0)) == [row_at(10), row_at(11)]
+    tail.drop_before(A, position(second, 0))
+    kept = [row_at(place) for place in range(second, 25)]
+    answers = [tail.rows(A, position(place, 0)) for place in range(1, 25)]
+    assert all(answer is None or answer == kept[-len(answer) :] for answer in answers)
+    assert kept[-1:] in answers
 
 
 @pytest.mark.parametrize("where", [position(1, 1), position(9, 0), FIRST])

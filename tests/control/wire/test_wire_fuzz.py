@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from basalt.errors import BasaltError, MalformedBodyError
 from basalt.transactions import codec
-from basalt.wire import avro, json_bodies, records, records_avro
+from basalt.wire import avro, batches, json_bodies, records, records_avro
 from basalt.wire.bodies import (
     ConsumeRequest,
     Message,
@@ -75,6 +75,14 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "JSON records request": (records.decode_records_request, records.encode_records_request(RECORDS_REQUEST)),
     "JSON records": (records.decode_records_page, records.encode_records_page(RecordsPage(RECORDS, ID, 7))),
     "transaction": (codec.decode_transaction, codec.encode_transaction(TRANSACTION)),
+    "batches": (
+        batches.decode,
+        batches.START
+        + batches.encode_run_head(ID, batches.PAYLOAD_SEQUENCE_AT, 2, 3)
+        + bytes.fromhex("00000001 00000002 616263")
+        + batches.encode_list([ID, ID], [b"a", b""])
+        + batches.END,
+    ),
 }
 # JSON lines have no end of their own: a body cut between two lines is a shorter good one, and only HTTP can tell.
 LINES: dict[str, tuple[Callable[[bytes], Any], bytes]] = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from basalt.transactions import codec
-from basalt.wire import avro, avro_schemas, json_bodies, records_avro
+from basalt.wire import avro, avro_schemas, batches, json_bodies, records_avro
 from basalt.wire.bodies import (
     ConsumeRequest,
     Message,
@@ -114,12 +115,42 @@ def decode_transaction(body: bytes) -> codec.TransactionFields:
     )
 
 
+def batched(meaning: list[dict[str, Any]]) -> list[tuple[int | None, list[Message]]]:
+    return [(frame["countedAt"], messages(frame["messages"])) for frame in meaning]
+
+
+def decode_batches(body: bytes) -> list[tuple[int | None, list[Message]]]:
+    return [
+        (frame.counted_at, [Message(*each) for each in zip(frame.ids(body), payloads_of(frame, body), strict=True)])
+        for frame in batches.decode(body)
+    ]
+
+
+def payloads_of(frame: batches.Frame, body: bytes) -> list[bytes]:
+    ends = frame.ends()
+    return [body[start:stop] for start, stop in pairwise(ends)]
+
+
+def encode_batches(frames: list[tuple[int | None, list[Message]]]) -> bytes:
+    body = batches.START
+    for counted_at, held in frames:
+        payloads = [message.payload for message in held]
+        if counted_at is None:
+            body += batches.encode_list([message.id for message in held], payloads)
+        else:
+            size = sum(map(len, payloads))
+            body += batches.encode_run_head(held[0].id, counted_at, len(held), size)
+            body += b"".join([len(payload).to_bytes(4) for payload in payloads] + payloads)
+    return body + batches.END
+
+
 # file, its page, meaning -> value, decode, encode
 FORMATS: dict[str, tuple[str, Callable[[Any], Any], Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     "publish-request": ("avro-bodies", publish_request, avro.decode_publish_request, avro.encode_publish_request),
     "publish-response": ("avro-bodies", publish_response, avro.decode_publish_response, avro.encode_publish_response),
     "consume-request": ("avro-bodies", consume_request, avro.decode_consume_request, avro.encode_consume_request),
     "messages": ("avro-bodies", messages, avro.decode_messages, avro.encode_messages),
+    "message-batches": ("message-batches", batched, decode_batches, encode_batches),
     "work": ("avro-bodies", work, avro.decode_work, avro.encode_work),
     "json-publish-request": (
         "json-bodies",

@@ -8,6 +8,7 @@ disk has no space to open it again, the old opening stays and serves reads.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -154,19 +155,29 @@ class DurableDatabase:
             raise UnknownOutcomeError(f"a write failed half-way: {error}") from error
 
     def _reopen(self) -> None:
-        self._directory.require_space(self._log_bytes() + SPARE_BYTES)
-        if self.database is not None:
-            database, self.database = self.database, None
-            database.close()
+        try:
+            self._directory.require_space(self._log_bytes() + SPARE_BYTES)
+            if self.database is not None:
+                database, self.database = self.database, None
+                database.close()
+            self._reopen_closed()
+        except OSError as error:  # of looking at the files, when too many are open
+            raise from_os(error, self._directory.database) from error
+        self._failure = None
+
+    def _reopen_closed(self) -> None:
         try:
             self._open()
         except BasaltError as error:
             self._failure = error
             raise
-        self._failure = None
 
     def _log_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._directory.database.glob("*.log"))
+        total = 0
+        for file in self._directory.database.glob("*.log"):
+            with suppress(FileNotFoundError):  # RocksDB removes those that it needs no more
+                total += file.stat().st_size
+        return total
 
     def why_closed(self) -> BasaltError:
         """The reason why there is no database to read."""

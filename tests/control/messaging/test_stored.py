@@ -1,0 +1,190 @@
+"""Stored payloads against a model: what a writer's next reference publishes, after failures and restarts too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt.group_commit import Group, GroupCommit
+from basalt.messaging import appender, stored
+from basalt.messaging.appender import Placed
+from basalt.messaging.stored import StoredPayloads
+from basalt.topics import Topic, Topics, topic_name
+from basalt_engine.clock import ManualClock
+from basalt_engine.errors import StoreError
+from basalt_engine.keys import position
+from basalt_engine.messages import MessageRow, MessageTable, Reference
+from basalt_engine.metadata import TopicMetadata
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.records import decode
+from basalt_engine.retention import OnInvalid
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.table import TableWrite
+
+WRITERS = (1_000_000_001, 1_000_000_002)
+
+
+class FailingStore(MemoryStore):
+    """Fails writes when told to; `made`: after it has made them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails: str | None = None
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        if self.fails != "refused":
+            super().write(writes)
+        if self.fails is not None:
+            raise StoreError(self.fails)
+
+
+@dataclass
+class Writer:
+    """What one writer has stored in one topic, as a model."""
+
+    unbound: list[bytes] = field(default_factory=list)
+    published: list[tuple[Reference, list[bytes]]] = field(default_factory=list)
+
+
+class Scene:
+    """Stored payloads over a store, beside the model."""
+
+    def __init__(self) -> None:
+        self.store = FailingStore()
+        self.clock = ManualClock(1_000)
+        self.writer = GroupCommit(self.store, self.clock)
+        self.payloads = StoredPayloads(self.store)
+        self.table = PayloadTable(self.store.table(PayloadTable.name))
+        topics = Topics(self.store, self.clock, 16)
+        metadata = TopicMetadata(1, 60_000, OnInvalid.DROP, 1, 1, 0, 0, {})
+        self.topics = [topics.at(topic_name("shop", name), metadata) for name in ("orders", "invoices")]
+        self.model = {(topic, writer): Writer() for topic in range(2) for writer in WRITERS}
+        self.number = 0
+        self.references = 0
+
+    def restart(self) -> None:
+        self.payloads = StoredPayloads(self.store)
+
+    async def write(self, topic: int, writer: int, count: int, size: int, fails: str | None) -> None:
+        """Store messages; on a failure the model believes what the store holds."""
+        self.number += 1
+        messages = [b"%d.%d" % (self.number, at) + bytes(size) for at in range(count)]
+        self.store.fails = fails
+        await self.payloads.ready(self.topics[topic], writer)
+        try:
+            await self.writer.run(lambda group: self.payloads.store(group, self.topics[topic], writer, messages))
+        except StoreError:
+            pass
+        self.store.fails = None
+        if fails != "refused":
+            self.model[topic, writer].unbound += messages
+
+    async def publish(self, topic: int, writer: int, fails: str | None) -> None:
+        """Bind what is unbound, as a reference does that is written with it."""
+        model = self.model[topic, writer]
+
+        def stage(group: Group) -> Reference | None:
+            reference = self.payloads.unbound(self.topics[topic], writer)
+            if reference is not None:
+                self.references += 1
+                row = MessageRow(position(1, self.references), writer, None, reference)
+                group.add(MessageTable.name, MessageTable.put(self.topics[topic].keys, row))
+                placed = Placed(1, self.references, 1, self.references)
+                self.payloads.bind(group, self.topics[topic], writer, reference, placed)
+            return reference
+
+        reference = self.payloads.unbound(self.topics[topic], writer)
+        assert (reference is None) == (not model.unbound)
+        self.store.fails = fails
+        try:
+            await self.writer.run(stage)
+        except StoreError:
+            pass
+        self.store.fails = None
+        if reference is not None and fails != "refused":
+            model.published.append((reference, model.unbound))
+            model.unbound = []
+
+    async def abort(self, topic: int, writer: int) -> None:
+        """Remove what no reference publishes."""
+        await self.writer.run(lambda group: self.payloads.remove_unbound(group, self.topics[topic], writer))
+        self.model[topic, writer].unbound = []
+
+    def read(self, topic: Topic, writer: int, reference: Reference) -> list[bytes]:
+        rows = self.table.scan(topic.keys, writer, reference.first, reference.last)
+        return [bytes(payload) for row in rows for payload in decode(row.batch).payloads()]
+
+    def check(self) -> None:
+        for (topic, writer), model in self.model.items():
+            reference = self.payloads.unbound(self.topics[topic], writer)
+            if reference is None:
+                assert model.unbound == []
+            else:
+                assert self.read(self.topics[topic], writer, reference) == model.unbound
+                assert reference.messages == len(model.unbound)
+                payload_bytes = self.payloads.unbound_bytes(self.topics[topic], writer)
+                assert payload_bytes == sum(map(len, model.unbound))
+            for published, messages in model.published:
+                assert self.read(self.topics[topic], writer, published) == messages
+
+
+WHO = st.sampled_from([(0, WRITERS[0])] * 5 + [(1, WRITERS[0]), (0, WRITERS[1])])
+FAILS = st.sampled_from([None, None, None, None, "refused", "made"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), WHO, st.integers(1, 5), st.integers(0, 60), FAILS),
+        st.tuples(st.just("write"), WHO, st.integers(1, 5), st.integers(0, 60), FAILS),
+        st.tuples(st.just("publish"), WHO, FAILS),
+        st.tuples(st.just("abort"), WHO),
+        st.tuples(st.just("restart")),
+        st.tuples(st.just("clock"), st.integers(-3, 3)),
+    ),
+    min_size=3,
+    max_size=24,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(STEPS, st.sampled_from([1, 100]))
+def test_a_reference_publishes_what_its_writer_stored_since_the_last_one(
+    steps: list[tuple[object, ...]], writers_max: int
+) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        for kind, *arguments in steps:
+            if kind == "clock":
+                scene.clock.step(scene.clock.now_ms() + int(str(arguments[0])))
+            elif kind == "restart":
+                scene.restart()
+            else:
+                who, *rest = arguments
+                assert isinstance(who, tuple)
+                await getattr(scene, str(kind))(*who, *rest)
+            scene.check()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(appender, "BATCH_BYTES_MAX", 100)
+        patch.setattr(stored, "WRITERS_MAX", writers_max)
+        asyncio.run(scenario())
+
+
+def test_removing_what_is_unbound_can_be_repeated_and_leaves_what_references_publish() -> None:
+    """An abort that a crash interrupted is carried out again, by a process that knows nothing of the first time."""
+
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.write(0, WRITERS[0], 2, 0, None)
+        await scene.publish(0, WRITERS[0], None)
+        await scene.write(0, WRITERS[0], 2, 0, None)
+        for _ in range(2):
+            await scene.abort(0, WRITERS[0])
+            scene.check()
+            scene.restart()
+        assert [len(messages) for _, messages in scene.model[0, WRITERS[0]].published] == [2]
+
+    asyncio.run(scenario())

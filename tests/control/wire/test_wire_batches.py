@@ -1,0 +1,103 @@
+"""Message batches: what goes in comes out, and what is no whole answer is refused before anything is made of it."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basalt.errors import MalformedBodyError
+from basalt.wire import batches
+
+ID = bytes.fromhex("0000018bcfe56800" + "00ff" + "0000018bcfe56801" + "fffe")
+RUN = "01 01 00000001 00 0000018bcfe5680000ff00000000000000000000"
+LIST = "01 02 00000001"
+
+# ids, which of their numbers counts (None: a list), payloads
+Held = tuple[list[bytes], int | None, list[bytes]]
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Held:
+    payloads = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=30))
+    count = len(payloads)
+    counted_at = draw(st.sampled_from([None, batches.SEQUENCE_AT, batches.PAYLOAD_SEQUENCE_AT]))
+    if counted_at is None:
+        return draw(st.lists(st.binary(min_size=20, max_size=20), min_size=count, max_size=count)), None, payloads
+    template = draw(st.binary(min_size=18, max_size=18))
+    first = draw(st.integers(0, 65_536 - count) | st.sampled_from([0, 255, 65_536 - count]))
+    return [
+        template[:counted_at] + number.to_bytes(2, "big") + template[counted_at:]
+        for number in range(first, first + count)
+    ], counted_at, payloads  # fmt: skip
+
+
+def encoded(held: Held) -> bytes:
+    ids, counted_at, payloads = held
+    if counted_at is None:
+        return batches.encode_list(ids, payloads)
+    lengths = list(map(len, payloads))
+    head = batches.encode_run_head(ids[0], counted_at, len(ids), sum(lengths))
+    return head + struct.pack(f">{len(ids)}I", *lengths) + b"".join(payloads)
+
+
+@given(st.lists(frames(), max_size=4))
+def test_an_answer_has_the_messages_that_were_put_into_it(held: list[Held]) -> None:
+    body = batches.START + b"".join(map(encoded, held)) + batches.END
+    found = []
+    for frame in batches.decode(body):
+        ends = frame.ends()
+        assert ends[-1] - ends[0] == frame.payload_bytes
+        payloads = [body[start:stop] for start, stop in pairwise(ends)]
+        assert list(frame.payloads(body)) == payloads
+        found.append((list(frame.ids(body)), frame.counted_at, payloads))
+        assert frame.count == len(payloads)
+    assert found == held
+
+
+@given(st.lists(frames(), max_size=3))
+def test_an_answer_cut_anywhere_is_refused(held: list[Held]) -> None:
+    body = batches.START + b"".join(map(encoded, held)) + batches.END
+    for length in range(len(body)):
+        with pytest.raises(MalformedBodyError):
+            batches.decode(body[:length])
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("", "version missing"),
+        ("00", "version 0"),
+        ("02 00", "version 2"),
+        ("5b 5d", "version 91"),
+        ("01", "cut short"),
+        ("01 03 00", "kind 3"),
+        ("01 00 00", "1 bytes follow the end"),
+        ("01 00 01 00", "2 bytes follow the end"),
+        ("01 01 00000000 00 0000018bcfe5680000ff00000000000000000000 00000000 00", "a frame without messages"),
+        ("01 02 00000000 00000000 00", "a frame without messages"),
+        (RUN.replace(" 00 ", " 02 ") + "00000001 00000001 61 00", "number 2 of an id"),
+        (RUN.replace("00ff", "ffff").replace("00000001", "00000002") + "00000000 00000000 00000000 00", "beyond 65535"),
+        (RUN + "00000002 00000001 61 00", "payloads of 1 bytes, expected 2"),
+        (RUN + "00000001 00000002 61 00", "payloads of 2 bytes, expected 1"),
+        (RUN + "00000001 ffffffff 61 00", "payloads of 4294967295 bytes"),
+        (RUN + "00000009 00000009 61 00", "1 messages of 9 bytes in"),
+        (RUN.replace("00000001", "0000ff00") + "00000001 00000001 61 00", "65280 messages of 1 bytes in"),
+        (LIST.replace("00000001", "ffffffff") + "00000001" + ID.hex() + "00000001 61 00", "4294967295 messages of"),
+        (LIST + "ffffffff" + ID.hex() + "00000001 61 00", "1 messages of 4294967295 bytes"),
+        (LIST + "00000001" + ID.hex() + "00000000 61 00", "payloads of 0 bytes, expected 1"),
+        (LIST + "00000001" + ID.hex() + "00000001 61", "cut short"),
+    ],
+)
+def test_what_is_no_answer_is_refused_and_says_why(body: str, words: str) -> None:
+    with pytest.raises(MalformedBodyError, match=words):
+        batches.decode(bytes.fromhex(body))
+
+
+def test_a_run_may_count_up_to_the_last_number_there_is() -> None:
+    body = batches.START + encoded(([ID[:18] + b"\xff\xfe", ID[:18] + b"\xff\xff"], 18, [b"", b""])) + batches.END
+    (frame,) = batches.decode(body)
+    assert frame.ids(body) == (ID[:18] + b"\xff\xfe", ID[:18] + b"\xff\xff")

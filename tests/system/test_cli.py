@@ -1,0 +1,221 @@
+"""The command line as its own processes, against a real server: what README promises, and every way in which it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.system.command_line import CommandLine, Ran
+from tests.system.server_process import ServerProcess
+
+pytestmark = pytest.mark.system
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all; every test has a namespace of its own."""
+    process = ServerProcess(tmp_path_factory.mktemp("server"))
+    process.start("--set", "log.level=warning")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def basalt(tmp_path: Path, server: ServerProcess, request: pytest.FixtureRequest) -> CommandLine:
+    """The command line, with the server in its environment."""
+    line = CommandLine(tmp_path, server.url)
+    line.environment["BASALT_NAMESPACE"] = re.sub(r"\W", "-", request.node.name)[:200]
+    return line
+
+
+def code_block(language: str) -> str:
+    """The block of README's quick start in this language."""
+    quick_start = README.read_text().split("## Quick start")[1].split("\n## ")[0]
+    found = re.search(rf"```{language}\n(.*?)```", quick_start, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def one_line(ran: Ran) -> str:
+    """The one line of an error; nothing else was written."""
+    assert ran.out == ""
+    assert ran.err.count("\n") == 1, ran.err
+    assert ran.err.startswith("basalt: ")
+    return ran.err
+
+
+def test_the_quick_start_does_what_it_says(tmp_path: Path):
+    """But on a free port, and in an environment that is there already."""
+    commands = [line.removeprefix("$ ") for line in code_block("console").splitlines()]
+    assert commands[0].startswith("make venv")
+    assert commands[1] == "basalt serve --data data 2> basalt.log &"
+    line = CommandLine(tmp_path)
+    serving = commands[1].replace("--data data", "--data data --port 0 --port-file port")
+    rest = [
+        "while ! test -s port; do sleep 0.05; done",
+        "export BASALT_URL=http://127.0.0.1:$(cat port)",
+        *commands[2:],
+        f"{line_of_python(tmp_path)}",
+    ]
+    ran = line.shell(f"{serving}\ntrap 'kill %1; wait' EXIT\n" + "\n".join(rest))
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    for text in ("orders", "invoices", "one armchair", "two tables"):
+        assert text in ran.out
+    lines = ran.out.splitlines()
+    assert re.fullmatch(r"[0-9a-f]{40} one armchair", lines[-3])
+    assert [text.split(" ", 1)[1] for text in lines[-3:]] == ["one armchair", "two tables", "one lamp"]
+
+
+def line_of_python(folder: Path) -> str:
+    """README's program, made to use the server's own port."""
+    import sys
+
+    program = "import os\n" + code_block("python").replace('"http://127.0.0.1:4780"', 'os.environ["BASALT_URL"]')
+    assert "os.environ" in program
+    (folder / "program.py").write_text(program)
+    return f"{sys.executable} program.py"
+
+
+def test_every_outcome_has_its_exit_code(basalt: CommandLine):
+    assert basalt.run("topic", "create", "orders").code == 0
+    tx = json.loads(basalt.run("tx", "begin", "-o", "json").out)["id"]
+    assert basalt.run("publish", "orders", "held", "--tx", tx).code == 0
+    outcomes = [
+        (["topic", "create", "orders"], 4, "exists already"),
+        (["topic", "create", "or ders"], 1, "is not a name"),
+        (["topic", "show", "nothing"], 3, "does not exist"),
+        (["consume", "nothing"], 3, "does not exist"),
+        (["publish", "nothing", "text"], 3, "does not exist"),
+        (["tx", "show", "17"], 3, "17"),
+        (["message", "show", "orders", "00" * 20], 3, "no message"),
+        (["job", "run", "retentoin"], 3, "did you mean retention?"),
+        (["consume", "orders", "--from", "yesterday"], 2, "not a position"),
+        (["topic", "delete", "orders"], 2, "add --yes"),
+    ]
+    for arguments, code, said in outcomes:
+        ran = basalt.run(*arguments)
+        assert ran.code == code, (arguments, ran)
+        assert said in one_line(ran), arguments
+    assert basalt.run("tx", "abort", tx, "--yes").code == 0
+    late = basalt.run("tx", "commit", tx)
+    assert late.code == 4
+    assert "was aborted" in one_line(late)
+    assert basalt.run("consume", "orders", "--format", "raw").out == ""
+
+
+def test_payloads_go_through_files_and_pipes_unchanged(basalt: CommandLine):
+    basalt.run("topic", "create", "orders")
+    lines = "".join(f"line {number} \u2603\n" for number in range(2_000))
+    assert basalt.run("publish", "orders", "--lines", "--file", "-", stdin=lines.encode()).code == 0
+    assert basalt.run("consume", "orders", "--format", "raw").out == lines
+    both = basalt.shell("basalt consume orders --format raw | basalt publish orders --lines --file - > /dev/null")
+    assert both.code == 0, both
+    assert basalt.shell("basalt consume orders --format raw | wc -l").out.strip() == "4000"
+    documents = basalt.run("consume", "orders", "-o", "jsonl", "--limit", "2").out.splitlines()
+    assert [json.loads(document)["payload"] for document in documents] == ["line 0 \u2603", "line 1 \u2603"]
+
+
+def test_output_that_cannot_be_written_ends_the_command(basalt: CommandLine):
+    basalt.run("topic", "create", "orders")
+    basalt.run("publish", "orders", "--lines", "--file", "-", stdin=b"some text\n" * 20_000)
+    full = "cannot write the output: No space left on device"
+    for command in ("basalt consume orders", "basalt consume orders --format raw", "basalt topic list -o json"):
+        ran = basalt.shell(f"{command} > /dev/full")
+        assert ran.code == 1
+        assert full in one_line(ran)
+    for reader, code in (("head -1", 141), ("true", 141)):
+        ran = basalt.shell(f"basalt consume orders --format raw | {reader}")
+        assert (ran.code, ran.err) == (code, "")
+
+
+def test_what_was_published_is_published_even_if_nobody_can_be_told(basalt: CommandLine):
+    basalt.run("topic", "create", "orders")
+    assert basalt.shell("basalt publish orders -o json kept > /dev/full").code == 1
+    assert basalt.run("consume", "orders", "--format", "raw").out == "kept\n"
+
+
+def test_a_server_that_is_not_there_is_told_with_what_to_check(basalt: CommandLine):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can take the port
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        for arguments in (["topic", "list"], ["publish", "orders", "text"], ["tx", "begin"]):
+            ran = basalt.run(*arguments, "--url", url, "--timeout", "300ms")
+            assert ran.code == 6
+            line = one_line(ran)
+            assert url in line
+            assert "basalt serve" in line
+
+
+class Router(BaseHTTPRequestHandler):
+    """Something else that speaks HTTP."""
+
+    def answer(self) -> None:
+        body = b"<html><title>Welcome to your router</title></html>"
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = answer
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_is_none_of_ours_is_told_as_such(basalt: CommandLine):
+    router = ThreadingHTTPServer(("127.0.0.1", 0), Router)
+    thread = threading.Thread(target=router.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    url = f"http://127.0.0.1:{router.server_address[1]}"
+    try:
+        for arguments in (["topic", "show", "orders"], ["consume", "orders"], ["tx", "begin"], ["job", "list"]):
+            ran = basalt.run(*arguments, "--url", url)
+            assert ran.code == 1, (arguments, ran)
+            assert "router" in one_line(ran)
+    finally:
+        router.shutdown()
+        thread.join()
+        router.server_close()
+
+
+def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_path: Path):
+    server = ServerProcess(tmp_path)
+    server.start("--set", "log.level=warning")
+    line = CommandLine(tmp_path, server.url)
+    assert line.run("topic", "create", "orders").code == 0
+    follower = line.start("consume", "orders", "--follow", "--format", "raw", "--timeout", "500ms")
+    publisher = line.start("publish", "orders", "--lines", "--file", "-", "--batch", "1", "--timeout", "500ms")
+    assert publisher.stdin is not None
+    assert follower.stdout is not None
+    publisher.stdin.write("first\n" * 5_000)
+    publisher.stdin.flush()
+    assert follower.stdout.readline() == "first\n"
+    server.kill()
+    try:
+        publisher.stdin.write("more\n" * 100_000)
+        publisher.stdin.close()
+    except BrokenPipeError:  # it has noticed, and reads no more
+        publisher.stdin = None
+    publisher.stdin = None
+    _, err = publisher.communicate(timeout=60)
+    assert publisher.returncode == 6, err
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    told = re.search(r"the first ([0-9]+) message", err)
+    through = 0 if told is None else int(told[1])
+    follower.kill()  # it would wait for a new server
+    follower.communicate()
+    kept = line.run("consume", "orders", "--format", "raw", "--url", f"embedded:{server.data}").out.count("\n")
+    assert kept in (through, through + 1)  # the one whose answer was lost may be there
