@@ -87,7 +87,8 @@ def topics(folder: Path, quick: bool) -> Iterator[Figure]:
         create_topics(server, *names)
         bodies = [publish_request(name, 1) for name in names]
         drive(server.port, 64, many, lambda number: bodies[number % many])
-        few_us, many_us = [], []
+        few_us: list[float] = []
+        many_us: list[float] = []
         for _ in range(ROUNDS):
             for count, found in ((10, few_us), (many, many_us)):
                 before_s = server.cpu_s()

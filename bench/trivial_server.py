@@ -37,7 +37,9 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
         await super().startup(sockets=sockets)
-        self.port_file.write_text(str(self.servers[0].sockets[0].getsockname()[1]))
+        partial = self.port_file.with_suffix(".partial")
+        partial.write_text(str(self.servers[0].sockets[0].getsockname()[1]))
+        partial.replace(self.port_file)
 
 
 def main() -> None:

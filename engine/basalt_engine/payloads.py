@@ -15,7 +15,7 @@ from typing import NamedTuple
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position_fields
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.table import DeleteRange, Put, Table, prefix_stop
+from basalt_engine.table import Columns, DeleteRange, Put, Table, prefix_stop
 
 BATCH = b"p"
 BOUND = b"b"
@@ -86,16 +86,21 @@ class PayloadTable:
         """
         start = keys.payload_start(write_pointer)
         columns = self._table.get(start + BOUND_POSITION)
-        bound = None if columns is None else columns.get(BOUND, b"")
-        if bound is not None and len(bound) != POSITION_BYTES:
-            raise CorruptionError(
-                f"bound row {(start + BOUND_POSITION).hex()} holds {len(bound)} bytes, not a position"
-            )
-        announced = b"" if columns is None else columns.get(ANNOUNCED, b"")
-        if columns is not None and announced and not is_there(announced):
-            bound = columns.get(PREVIOUS) or None
+        bound = None if columns is None else _bound(start + BOUND_POSITION, columns, is_there)
         rows = self._table.scan(start if bound is None else start + bound + b"\0", start + BOUND_POSITION)
         return bound, (_decode(row.key, row.columns.get(BATCH)) for row in rows)
+
+
+def _bound(key: bytes, columns: Columns, is_there: Callable[[bytes], bool]) -> bytes | None:
+    """The bound that a bound row tells; `CorruptionError` when it tells none."""
+    bound, announced, previous = columns.get(BOUND, b""), columns.get(ANNOUNCED), columns.get(PREVIOUS)
+    if len(bound) != POSITION_BYTES:
+        raise CorruptionError(f"bound row {key.hex()} holds {len(bound)} bytes, not a position")
+    if announced is None:
+        return bound
+    if len(announced) != POSITION_BYTES or previous is None or len(previous) not in (0, POSITION_BYTES):
+        raise CorruptionError(f"bound row {key.hex()} does not say what it announces, or what was bound before")
+    return bound if is_there(announced) else previous or None
 
 
 def _decode(key: bytes, batch: bytes | None) -> PayloadRow:

@@ -156,7 +156,6 @@ class RecordBatch:
     __slots__ = (
         "_data",
         "_extras_at",
-        "_lengths",
         "_made_ends",
         "_payloads_at",
         "count",
@@ -166,16 +165,20 @@ class RecordBatch:
     )
 
     def __init__(self, kind: Kind, flags: int, count: int, body: memoryview) -> None:
-        lengths: tuple[int, ...] = struct.unpack_from(f">{count}I", body)
         self.kind = kind
         self.flags = flags
         self.count = count
         self._data = body
         self._extras_at = 4 * count
         self._payloads_at = 4 * count + _fixed_bytes(flags) * count
-        self._lengths = lengths
         self._made_ends: list[int] | None = None
-        self.payload_bytes = sum(lengths)
+        # Without flags nothing follows the payloads, so that nobody need add up their lengths.
+        self.payload_bytes = sum(self.lengths()) if flags else len(body) - self._payloads_at
+
+    def lengths(self) -> tuple[int, ...]:
+        """The bytes of each payload."""
+        lengths: tuple[int, ...] = struct.unpack_from(f">{self.count}I", self._data)
+        return lengths
 
     @property
     def payloads_stop(self) -> int:
@@ -186,7 +189,7 @@ class RecordBatch:
     def _ends(self) -> list[int]:
         # Made when a payload is looked for: a reader of whole batches never does.
         if self._made_ends is None:
-            self._made_ends = list(accumulate(self._lengths, initial=self._payloads_at))
+            self._made_ends = list(accumulate(self.lengths(), initial=self._payloads_at))
         return self._made_ends
 
     def bytes_between(self, start: int, stop: int) -> int:
@@ -293,10 +296,12 @@ def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
         body = _decompress(body)
     try:
         batch = RecordBatch(_KINDS[kind], flags, count, body)
+        # Lengths that do not fill the body are no bytes of ours, and what comes from memory is.
+        wrong = batch.payloads_stop > len(body) if flags else verify and sum(batch.lengths()) != batch.payload_bytes
     except struct.error:
         raise CorruptionError(f"a record batch of {count} messages has only {len(body)} bytes") from None
-    if batch.payloads_stop > len(body) or (not flags and batch.payloads_stop != len(body)):
-        raise CorruptionError(f"a record batch's lengths reach byte {batch.payloads_stop} of {len(body)}")
+    if wrong:
+        raise CorruptionError(f"a record batch's lengths reach byte {batch._ends[-1]} of {len(body)}")
     return batch
 
 

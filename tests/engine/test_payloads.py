@@ -121,12 +121,24 @@ def test_a_payload_row_without_a_batch_is_corrupt() -> None:
         list(PayloadTable(store).unbound(KEYS, MINE)[1])
 
 
-@pytest.mark.parametrize("columns", [{b"b": b""}, {b"b": bytes(9)}, {b"b": bytes(11)}, {b"z": bytes(10)}])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {b"b": b""},
+        {b"b": bytes(9)},
+        {b"b": bytes(11)},
+        {b"z": bytes(10)},
+        {b"b": bytes(10), b"m": bytes(9)},
+        {b"b": bytes(10), b"m": b"", b"a": b""},
+        {b"b": bytes(10), b"m": bytes(10), b"a": bytes(9)},
+        {b"b": bytes(10), b"m": bytes(10)},
+    ],
+)
 def test_a_bound_row_without_a_position_is_corrupt(columns: dict[bytes, bytes]) -> None:
     """Taken for no bound at all, it would have messages published twice."""
     store = table()
     store.write([Put(KEYS.payload_start(MINE) + BOUND_POSITION, columns)])
-    with pytest.raises(CorruptionError, match="not a position"):
+    with pytest.raises(CorruptionError, match="bound row"):
         PayloadTable(store).unbound(KEYS, MINE)
 
 
@@ -136,9 +148,10 @@ PAYLOAD_ROWS = [case for case in cases("message-rows") if case.values[1]["table"
 @pytest.mark.parametrize(("data", "meaning"), PAYLOAD_ROWS)
 def test_a_payload_row_vector_has_its_bytes(data: bytes, meaning: dict[str, Any]) -> None:
     columns = unhex(meaning["columns"])
-    if "boundMs" in meaning:
-        where = position(meaning["boundMs"], meaning["boundSequence"])
-        assert PayloadTable.bind(KEYS, MINE, where) == Put(data, columns)
+    if "bound" in meaning:
+        places = [meaning[name] for name in ("bound", "previous", "announced")]
+        where, previous, announced = [each and position(each["ms"], each["sequence"]) for each in places]
+        assert PayloadTable.bind(KEYS, MINE, where, previous, announced) == Put(data, columns)
     else:
         assert PayloadTable.put(KEYS, MINE, PayloadRow(data[-10:], columns[b"p"])) == Put(data, columns)
 

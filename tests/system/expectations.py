@@ -139,9 +139,9 @@ class Expectations:
         found: dict[int, list[int]] = {}
         newest_sent = 0.0
         for _, name in messages:
-            number, sent_to, index = name.split(".")
+            sender, sent_to, index = name.split(".")
             assert sent_to == topic, f"{where}: {name} was sent to another topic"
-            call = self.calls[int(number)]
+            call = self.calls[int(sender)]
             found.setdefault(call.number, []).append(int(index))
             if call.how is not How.STORED:
                 assert call.told is not Told.DONE or call.told_at >= newest_sent, f"{where}: {name} comes too late"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import basalt
+from basalt.client import Client
 from tests.system.caller import AVRO, Caller
 from tests.system.clients import NAMESPACE, TOPICS, TRANSACTIONS, told_by
 from tests.system.expectations import CHURNED, STABLE, End, Expectations, How, Messages, Told, Tx, name_of
@@ -114,7 +115,7 @@ class Settling:
         for view in self._expected.views:
             self._expected.check_view(view, (committed if view.committed else everything)[view.topic])
 
-    def _read(self, client: basalt.Client, topic: str, isolation: str | None) -> Messages:
+    def _read(self, client: Client, topic: str, isolation: str | None) -> Messages:
         found: Messages = []
         start: bytes | None = None
         limit = self._chances.choice((None, None, 997))

@@ -30,7 +30,7 @@ from tests.system.settling import Settling
 
 pytestmark = pytest.mark.system
 
-ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS", "22"))
+ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS", "24"))
 KILLS_MIN = 30
 FAULT_ROUNDS_MAX = 30  # far more than any fault has needed to be found
 LOAD_SECONDS_MAX = 0.6

@@ -78,7 +78,7 @@ class Page:
         return Message(ids[index], self._body[starts[index] : stops[index]])
 
     def __iter__(self) -> Iterator[Message]:
-        return map(Message, self._contents.ids, self._contents.payloads())
+        return map(Message, *self._contents.messages())
 
     @property
     def bytes(self) -> int:

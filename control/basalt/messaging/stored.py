@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from basalt.group_commit import Group, Phase
+from basalt.messaging import removed
 from basalt.messaging.appender import Placed, cuts
 from basalt.messaging.stamps import NEVER, Stamp, after, places
 from basalt.messaging.tail import TopicKey
@@ -19,6 +20,7 @@ from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, decode, encode
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
@@ -44,6 +46,8 @@ class StoredPayloads:
     def __init__(self, store: Store) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable(store.table(MessageTable.name))
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._atomic = store.atomic
         self._call = StoreCalls(store)
         self._writers: dict[WriterKey, _Writer] = {}
 
@@ -85,11 +89,11 @@ class StoredPayloads:
     def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference, placed: Placed) -> None:
         """Note that a reference, placed there, publishes the stored payloads, so that no later one does.
 
-        The note is an intent: it is durable before the reference, and holds only once that is.
+        Where the two are not one batch, the note is durable before the reference, and holds only once that is.
         """
         writer = self._writer(topic, write_pointer)
         group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
-        at = position(placed.end_ms, placed.end_sequence)
+        at = None if self._atomic else position(placed.end_ms, placed.end_sequence)
         note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
         writer.first, writer.messages, writer.payload_bytes, writer.bound = None, 0, 0, reference.last
@@ -121,10 +125,14 @@ class StoredPayloads:
             del self._writers[next(iter(self._writers))]
         return writer
 
+    def _was_written(self, topic: Topic, at: bytes) -> bool:
+        """Whether the topic has, or had, a message row at this position: one that expired has published all the same."""
+        if self._messages.first(topic.read_keys, at, at + b"\0") is not None:
+            return True
+        return position_fields(at)[0] < removed.expired_before_ms(self._system, topic)
+
     def _read(self, topic: Topic, write_pointer: int) -> _Writer:
-        bound, rows = self._table.unbound(
-            topic.keys, write_pointer, lambda at: self._messages.first(topic.read_keys, at, at + b"\0") is not None
-        )
+        bound, rows = self._table.unbound(topic.keys, write_pointer, lambda at: self._was_written(topic, at))
         writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)), bound=bound)
         for row in rows:
             writer.first = writer.first or row.position

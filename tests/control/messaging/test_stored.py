@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import appender, stored
+from basalt.messaging import appender, removed, stored
 from basalt.messaging.appender import Placed
 from basalt.messaging.stored import StoredPayloads
 from basalt.topics import Topic, Topics, topic_name
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import StoreError
+from basalt_engine.errors import RetryError, StoreError
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.metadata import TopicMetadata
@@ -30,16 +30,18 @@ WRITERS = (1_000_000_001, 1_000_000_002)
 
 
 class FailingStore(MemoryStore):
-    """Fails writes when told to; `made`: after it has made them."""
+    """Fails writes when told to. `made`: after it has made them; `half`: makes the first of a group and no other."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, atomic: bool = True) -> None:
+        super().__init__(atomic)
         self.fails: str | None = None
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         if self.fails != "refused":
             super().write(writes)
-        if self.fails is not None:
+        if self.fails == "half":
+            self.fails = "refused"
+        elif self.fails is not None:
             raise StoreError(self.fails)
 
 
@@ -54,8 +56,8 @@ class Writer:
 class Scene:
     """Stored payloads over a store, beside the model."""
 
-    def __init__(self) -> None:
-        self.store = FailingStore()
+    def __init__(self, atomic: bool = True) -> None:
+        self.store = FailingStore(atomic)
         self.clock = ManualClock(1_000)
         self.writer = GroupCommit(self.store, self.clock)
         self.payloads = StoredPayloads(self.store)
@@ -78,7 +80,7 @@ class Scene:
         await self.payloads.ready(self.topics[topic], writer)
         try:
             await self.writer.run(lambda group: self.payloads.store(group, self.topics[topic], writer, messages))
-        except StoreError:
+        except RetryError:
             pass
         self.store.fails = None
         if fails != "refused":
@@ -103,10 +105,11 @@ class Scene:
         self.store.fails = fails
         try:
             await self.writer.run(stage)
-        except StoreError:
+        except RetryError:
             pass
         self.store.fails = None
-        if reference is not None and fails != "refused":
+        written = fails is None or (self.store.atomic and fails != "refused")  # else the bound row at most
+        if reference is not None and written:
             model.published.append((reference, model.unbound))
             model.unbound = []
 
@@ -134,7 +137,7 @@ class Scene:
 
 
 WHO = st.sampled_from([(0, WRITERS[0])] * 5 + [(1, WRITERS[0]), (0, WRITERS[1])])
-FAILS = st.sampled_from([None, None, None, None, "refused", "made"])
+FAILS = st.sampled_from([None, None, None, None, "refused", "made", "half"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), WHO, st.integers(1, 5), st.integers(0, 60), FAILS),
@@ -150,12 +153,12 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=200)
-@given(STEPS, st.sampled_from([1, 100]))
+@given(STEPS, st.sampled_from([1, 100]), st.booleans())
 def test_a_reference_publishes_what_its_writer_stored_since_the_last_one(
-    steps: list[tuple[object, ...]], writers_max: int
+    steps: list[tuple[object, ...]], writers_max: int, atomic: bool
 ) -> None:
     async def scenario() -> None:
-        scene = Scene()
+        scene = Scene(atomic)
         for kind, *arguments in steps:
             if kind == "clock":
                 scene.clock.step(scene.clock.now_ms() + int(str(arguments[0])))
@@ -186,5 +189,30 @@ def test_removing_what_is_unbound_can_be_repeated_and_leaves_what_references_pub
             scene.check()
             scene.restart()
         assert [len(messages) for _, messages in scene.model[0, WRITERS[0]].published] == [2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_what_a_reference_published_is_not_published_again_once_that_has_expired(atomic: bool) -> None:
+    """A writer may outlive its first messages, and a restart then finds no row that refers to what it stored."""
+
+    async def scenario() -> None:
+        scene = Scene(atomic)
+        topic = scene.topics[0]
+        await scene.write(0, WRITERS[0], 2, 0, None)
+        await scene.publish(0, WRITERS[0], None)
+        before = [MessageTable.before(topic.keys, salt, 2) for salt in topic.keys.scanned()]
+
+        def expire(group: Group) -> None:
+            group.add(MessageTable.name, *before)
+            removed.note_expired(group, topic, 2)
+
+        await scene.writer.run(expire)
+        assert list(scene.store.table(MessageTable.name).scan(b"", None)) == []
+        scene.restart()
+        scene.check()
+        await scene.write(0, WRITERS[0], 1, 0, None)
+        scene.check()
 
     asyncio.run(scenario())

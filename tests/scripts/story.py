@@ -1,0 +1,294 @@
+"""Runs the commands of a story over the real services, with a clock that moves only when the story says so.
+
+Times are milliseconds since the story's beginning. A message's place is written `@TIME/SEQUENCE`, and of one that was
+stored ahead of its commit `@TIME/SEQUENCE<TIME/SEQUENCE`, with the place where it was stored. Transactions have the names
+that the story gives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Callable
+from typing import NamedTuple
+
+from basalt.errors import BasaltError
+from basalt.messaging.fetch import Fetch
+from basalt.topics import Topic, TopicName, topic_name
+from basalt.transactions.states import Kind, Transaction
+from basalt.wire.bodies import PublishResponse, Work, WorkPublish
+from basalt_engine.clock import ManualClock
+from basalt_engine.keys import MessageId
+from basalt_engine.messages import MessageTable
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.table import Store
+from tests.scripts.story_store import StoryStore
+from tests.wiring import Wired, encoded
+
+START_MS = 1_700_000_000_000
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+FAULTS = ("refuse", "lose-answer", "lose-write", "die-before", "die-after")
+
+_PLACE = re.compile(r"@(\d+)/(\d+)(?:<(\d+)/(\d+))?")
+_DURATION = re.compile(r"([+-]?\d+)(ms|s|m|h|d)")
+
+
+class Words(NamedTuple):
+    """A command's words after its name: plain ones, and those of the form NAME=VALUE."""
+
+    plain: list[str]
+    named: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, words: list[str]) -> Words:
+        plain: list[str] = []
+        named: dict[str, list[str]] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if equals:
+                named.setdefault(name, []).append(value)
+            else:
+                plain.append(word)
+        return cls(plain, named)
+
+    def take(self, name: str) -> str | None:
+        """The value of an option, which is not left for others."""
+        values = self.named.pop(name, None)
+        return None if values is None else values[0]
+
+
+class Story:
+    """One run of one script."""
+
+    def __init__(self, open_store: Callable[[], Store], *, cached: bool) -> None:
+        self._store = StoryStore(open_store)
+        self._clock = ManualClock(START_MS)
+        self._cached = cached
+        self._wired: Wired
+        self._transactions: dict[str, Transaction] = {}
+        self._names: dict[int, str] = {}
+        self._published: dict[tuple[str, TopicName], PublishResponse] = {}
+
+    async def start(self) -> None:
+        """Open the store and the services."""
+        self._wired = await Wired.start(self._store, self._clock, cached=self._cached)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.reopen()
+        self._store._inner.close()
+
+    async def run(self, line: str) -> list[str]:
+        """Run one command; the lines that it answers."""
+        name, *words = shlex.split(line)
+        command = getattr(self, f"do_{name.replace('-', '_')}", None)
+        if command is None:
+            raise AssertionError(f"there is no command {name}")
+        if name == "restart":
+            self._store.reopen()
+        given = Words.of(words)
+        task = asyncio.ensure_future(command(given))
+        while not task.done() and not self._store.dead:
+            await asyncio.sleep(0)
+        if self._store.dead:
+            task.cancel()
+            return ["the server died"]
+        try:
+            answer: list[str] | None = task.result()
+        except BasaltError as error:
+            return [f"error: {error.code}"]
+        assert not given.named, f"{line}: nothing takes {given.named}"
+        return answer or []
+
+    # Time, and what goes wrong.
+
+    async def do_advance(self, words: Words) -> None:
+        self._clock.advance(milliseconds(words.plain[0]))
+
+    async def do_set_clock(self, words: Words) -> None:
+        self._clock.step(self._clock.now_ms() + milliseconds(words.plain[0]))
+
+    async def do_next_write(self, words: Words) -> None:
+        """What becomes of the next write, or with `after=N` of a later one."""
+        assert words.plain[0] in FAULTS, f"a write can {FAULTS}"
+        self._store.fault, self._store.writes_before_fault = words.plain[0], int(words.take("after") or 0)
+
+    async def do_restart(self, words: Words) -> None:
+        await self.start()
+
+    # Topics.
+
+    async def do_create(self, words: Words) -> list[str]:
+        return shown(await self._wired.topics.create(topic(words), properties(words)))
+
+    async def do_update(self, words: Words) -> list[str]:
+        return shown(await self._wired.topics.update(topic(words), properties(words)))
+
+    async def do_delete(self, words: Words) -> None:
+        await self._wired.topics.delete(topic(words))
+
+    async def do_list(self, words: Words) -> list[str]:
+        return [" ".join(await self._wired.topics.list("shop")) or "no topics"]
+
+    # Messages.
+
+    async def do_publish(self, words: Words) -> list[str]:
+        title, name = topic(words), words.take("tx")
+        pointer = None if name is None else self._transactions[name].write_pointer
+        placed = await self._wired.messaging.publish(title, encoded(words.plain[1:]), pointer)
+        if name is not None:
+            self._published[name, title] = placed
+        first = place(MessageId(placed.start_ms, placed.start_sequence))
+        last = place(MessageId(placed.end_ms, placed.end_sequence))
+        return [first if first == last else f"{first} to {last}"]
+
+    async def do_store(self, words: Words) -> None:
+        pointer = self._transactions[words.take("tx") or ""].write_pointer
+        await self._wired.messaging.store(topic(words), encoded(words.plain[1:]), pointer)
+
+    async def do_roll_back(self, words: Words) -> None:
+        title = topic(words)
+        await self._wired.messaging.roll_back(title, self._published[words.take("tx") or "", title])
+
+    async def do_poll(self, words: Words) -> list[str]:
+        start, inclusive = position(words)
+        reader = words.take("as")
+        found = await self._wired.messaging.fetch(
+            topic(words),
+            start,
+            inclusive,
+            messages_max=int(words.take("limit") or "1000"),
+            committed=reader == "committed",
+            snapshot=None if reader in (None, "committed") else self._transactions[reader].snapshot(),
+        )
+        return self._shown(found)
+
+    def _shown(self, found: Fetch) -> list[str]:
+        lines = [
+            f"{place(MessageId.decode(message_id))} {bytes(payload).decode()}"
+            for piece in found.slices
+            for message_id, payload in zip(piece.ids(), piece.payloads(), strict=True)
+        ]
+        if found.held_by is not None:
+            lines.append(f"waits for {self._name_of(found.held_by)}")
+        return lines or ["nothing"]
+
+    async def do_peek(self, words: Words) -> list[str]:
+        page = await self._wired.services.peek.peek(topic(words), None, True)
+        return [
+            f"{place(MessageId.decode(one.id))} {bytes(one.payload).decode()}: {one.state}"
+            + ("" if one.write_pointer is None else f", by {self._name_of(one.write_pointer)}")
+            for one in page.messages
+        ] or ["nothing"]
+
+    async def do_rows(self, words: Words) -> list[str]:
+        """How many rows of all topics there are, whoever may see them."""
+        tables = [self._store.table(name) for name in (MessageTable.name, PayloadTable.name)]
+        return [", ".join(f"{sum(1 for _ in table.scan(b'', None))} {table.name} rows" for table in tables)]
+
+    # Transactions.
+
+    async def do_begin(self, words: Words) -> None:
+        name, *how = words.plain
+        timeout = words.take("timeout")
+        self._name(
+            name,
+            await self._wired.transactions.begin(
+                Kind.LONG if "long" in how else Kind.SHORT,
+                None if timeout is None else milliseconds(timeout),
+                outside="outside" in how,
+                request_id=words.take("request"),
+            ),
+        )
+
+    def _name(self, name: str, transaction: Transaction) -> None:
+        self._transactions[name] = transaction
+        self._names |= dict.fromkeys(transaction.pointers, name)
+
+    def _name_of(self, pointer: int) -> str:
+        return self._names.get(pointer, "one of which no client knows")
+
+    async def do_checkpoint(self, words: Words) -> None:
+        name = words.plain[0]
+        self._name(name, await self._wired.transactions.checkpoint(self._transactions[name].id))
+
+    async def do_changes(self, words: Words) -> None:
+        name, *keys = words.plain
+        await self._wired.transactions.set_changes(self._transactions[name].id, encoded(keys))
+
+    async def do_commit(self, words: Words) -> list[str]:
+        transaction, request_id = self._transactions[words.plain[0]], words.take("request")
+        outcome = await self._wired.transactions.commit(transaction.id, work(words), request_id)
+        return [outcome.state.name]
+
+    async def do_one_shot(self, words: Words) -> list[str]:
+        """Named when it is new; one that was done before tells its name."""
+        request_id = words.take("request")
+        outcome = await self._wired.transactions.one_shot(work(words), "story", request_id)
+        before = self._names.setdefault(outcome.id, words.plain[0])
+        return [f"{outcome.state.name} as {before}"]
+
+    async def do_abort(self, words: Words) -> list[str]:
+        return [(await self._wired.transactions.abort(self._transactions[words.plain[0]].id)).state.name]
+
+    async def do_invalidate(self, words: Words) -> list[str]:
+        done = await self._wired.transactions.invalidate(self._transactions[words.plain[0]].id)
+        return ["INVALID" if done else "it was not in progress"]
+
+    async def do_outcome(self, words: Words) -> list[str]:
+        return [(await self._wired.transactions.outcome(self._transactions[words.plain[0]].id)).state.name]
+
+    # Jobs.
+
+    async def do_expire(self, words: Words) -> list[str]:
+        return [f"{await self._wired.transactions.expire()} ended"]
+
+    async def do_clean_up(self, words: Words) -> None:
+        await self._wired.services.scheduler.run_now("retention")
+
+    async def do_snapshot_the_log(self, words: Words) -> None:
+        await self._wired.transactions.write_log_snapshot()
+
+
+def topic(words: Words) -> TopicName:
+    return topic_name("shop", words.plain[0])
+
+
+def properties(words: Words) -> dict[str, object]:
+    return {name: words.named.pop(name)[0] for name in list(words.named)}
+
+
+def shown(made: Topic) -> list[str]:
+    return [" ".join(f"{name}={value}" for name, value in sorted(made.properties.items()))]
+
+
+def work(words: Words) -> Work:
+    """`orders=one orders=two invoices=three`: what happens at the commit."""
+    parts = [WorkPublish("shop", name, encoded(words.named.pop(name))) for name in list(words.named)]
+    return Work(publish=parts)
+
+
+def position(words: Words) -> tuple[bytes | int | None, bool]:
+    """`from=PLACE` includes it, `after=PLACE` does not; a place is a message's, or a time."""
+    start, after = words.take("from"), words.take("after")
+    text = start if start is not None else after
+    if text is None:
+        return None, True
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        return START_MS + int(text), start is not None
+    publish, sequence, written, written_sequence = (int(group or 0) for group in found.groups())
+    stored_ms = START_MS + written if found[3] else 0
+    return MessageId(START_MS + publish, sequence, stored_ms, written_sequence).encode(), start is not None
+
+
+def place(message: MessageId) -> str:
+    stored = f"<{message.write_ms - START_MS}/{message.payload_sequence}" if message.write_ms else ""
+    return f"@{message.publish_ms - START_MS}/{message.sequence}{stored}"
+
+
+def milliseconds(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    assert found is not None, f"{text} is no duration"
+    return int(found[1]) * UNITS_MS[found[2]]
