@@ -15,7 +15,7 @@ from basalt.messaging import hidden
 from basalt.messaging.appender import Appender, Placed
 from basalt.messaging.arrivals import Arrivals
 from basalt.messaging.early import EarlyRows
-from basalt.messaging.fetch import Fetch, Limits, Start, fetch, not_before, start_from
+from basalt.messaging.fetch import ROWS_MAX, Fetch, Limits, Start, fetch, not_before, start_from
 from basalt.messaging.stored import StoredPayloads
 from basalt.messaging.tail import TailCache
 from basalt.messaging.topic_locks import TopicLocks
@@ -195,8 +195,7 @@ class Messaging:
     def _look(self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None) -> Fetch:
         now_ms = self._clock.now_ms()
         begin = not_before(begin, now_ms - topic.ttl_ms + 1)
-        # A row that is shown has a message at least, and the one in which the reader begins may have none for it.
-        rows: Iterable[MessageRow] | None = self.tail.rows(topic.keys[:2], begin.position, limits.messages_max + 1)
+        rows: Iterable[MessageRow] | None = self.tail.rows(topic.keys[:2], begin.position, ROWS_MAX)
         cached = rows is not None
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None

@@ -72,7 +72,7 @@ class TailCache:
     def rows(self, topic: TopicKey, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
         """The rows with a position >= `start`, ascending; None when some of them may be only in the store.
 
-        `rows_max`: the first so many at least, where there are more; a page is short, and a tail may be very long.
+        `rows_max`: the first so many at least, where there are more; a tail may be far longer than one fetch looks.
         """
         tail = self._tails.get(topic)
         if tail is None or start <= tail.starts_after:
