@@ -32,6 +32,7 @@ pytestmark = pytest.mark.system
 
 ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS", "24"))
 KILLS_MIN = 30
+FIRST_STARTS, FIRST_START_KILLS = 2, 4
 FAULT_ROUNDS_MAX = 30  # far more than any fault has needed to be found
 LOAD_SECONDS_MAX = 0.6
 POINT_SECONDS_MAX = 3.0  # a point that is not reached by then ends as a random moment does
@@ -49,10 +50,10 @@ class KillLoop:
         self.server = ServerProcess(folder)
         self.fault = {"BASALT_BREAK": fault} if fault else {}
         self.kills: Counter[str] = Counter()
-        self.points: set[str] = set()
         self.compared = 0
         self.slowest_recovery = 0.0
         self.clients = 0
+        self.point = ""
 
     def run(self, rounds: int) -> None:
         """Kill it so many times under load, and now and then while it recovers."""
@@ -70,9 +71,13 @@ class KillLoop:
 
     def _launch(self, point: str = "") -> None:
         """Start a process; at a point of recovery, in one that will kill itself there."""
+        self.point = point
+        if not point and not self.fault and self.chances.random() < 0.5:
+            self.point = self.chances.choice(sorted(killing_server.LOAD))
+        cleaning = "clean-up" in self.point
         options = [
             f"messaging.cache_bytes_max={self.chances.choice((0, 65_536, 268_435_456))}",
-            f"jobs.retention.interval_ms={self.chances.choice((100, 3_600_000))}",
+            f"jobs.retention.interval_ms={100 if cleaning else self.chances.choice((100, 3_600_000))}",
             f"jobs.stats.interval_ms={self.chances.choice((100, 3_600_000))}",
             "jobs.log-snapshot.interval_ms=100",
             "transactions.expiry_interval_ms=100",
@@ -80,11 +85,6 @@ class KillLoop:
         ]
         environment = dict(self.fault)
         self.server.program = REAL
-        self.point = ""
-        if point:
-            self.point = point
-        elif not self.fault and self.chances.random() < 0.5:
-            self.point = self.chances.choice(sorted(killing_server.LOAD))
         if self.point or self.fault:
             self.server.program = KILLER
             environment |= {"BASALT_LOG_SNAPSHOT": str(self.chances.choice((1, 50)))}
@@ -198,6 +198,26 @@ def test_a_server_that_is_killed_in_a_loop_loses_nothing_and_doubles_nothing(tmp
     loop = run_loop(tmp_path, ROUNDS)
     assert loop.kills.total() >= min(KILLS_MIN, ROUNDS)
     assert loop.slowest_recovery < RECOVERY_SECONDS_MAX
+
+
+def test_a_first_start_that_is_killed_leaves_nothing_that_a_later_one_stumbles_over(tmp_path: Path):
+    chances = random.Random(os.environ.get("BASALT_KILL_SEED"))
+    for number in range(FIRST_STARTS):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        server = ServerProcess(folder)
+        for _ in range(FIRST_START_KILLS):
+            server.launch()
+            server.wait_until_it_recovers()
+            time.sleep(chances.uniform(0, 0.05))
+            server.kill()
+        server.start()
+        server.ask_json("PUT", f"{TOPICS}/a")
+        server.ask_json("POST", f"{TOPICS}/a/publish", {"messages": ["first"]})
+        server.kill()
+        server.start()
+        assert [one["payload"] for one in server.ask_json("POST", f"{TOPICS}/a/poll", {})] == ["first"]
+        server.kill()
 
 
 @pytest.mark.parametrize("fault", sorted(killing_server.FAULTS))

@@ -26,10 +26,12 @@ def decode_json(body: bytes, kind: type[T]) -> T:
 
 
 async def read_no_members(request: Request) -> None:
-    """For calls that need no body: none, or an empty JSON object, as some clients send."""
-    content_type(request, (JSON,))
+    """For calls that need no body: none, whatever its content type, or an empty JSON object, as some clients send."""
     body = await read_body(request)
-    if body and parse_json(body) != {}:
+    if not body:
+        return
+    content_type(request, (JSON,))
+    if parse_json(body) != {}:
         raise MalformedBodyError("this call takes no body", hint="Leave the body out.")
 
 

@@ -282,6 +282,12 @@ def test_calls_without_a_body_take_none_but_an_empty_object(client, call):
     assert client.call("POST", f"{TRANSACTIONS}/{begun['id']}/{call}", {}).status == 200
 
 
+@pytest.mark.parametrize("call", ["commit", "abort", "checkpoint", "invalidate"])
+def test_an_empty_body_may_have_the_content_type_that_the_client_always_sends(client, call):
+    begun = client.begin()
+    assert client.call("POST", f"{TRANSACTIONS}/{begun['id']}/{call}", b"", "avro/binary").status == 200
+
+
 def test_a_topic_may_take_part_ahead_of_its_first_write(client):
     client.topic()
     begun = client.begin()
