@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -79,8 +79,14 @@ class Load:
         return statistics.median(self.latencies_ms)
 
 
-def drive(port: int, clients: int, calls: int, make: Callable[[int], bytes]) -> Load:
-    """`calls` requests over `clients` connections, each with one request under way; `make(number)` gives the bytes."""
+def turns(requests: Sequence[bytes]) -> Callable[[int], bytes]:
+    """Each of the requests in turn, over and over."""
+    return lambda number: requests[number % len(requests)]
+
+
+def drive(port: int, clients: int, calls: int, data: bytes | Callable[[int], bytes]) -> Load:
+    """`calls` requests over `clients` connections, each with one under way: always the same bytes, or those for a number."""
+    make = turns([data]) if isinstance(data, bytes) else data
 
     async def run() -> Load:
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from statistics import median
 
 from bench import processes
 from bench.figures import Figure
-from bench.load import drive, request
+from bench.load import drive, request, turns
 from bench.setting_up import BATCH, RawRocks, cpu_us_per, create_topics, one_shot_request, path, publish_request
 
 ROUNDS = 5
@@ -22,13 +22,13 @@ def batches(folder: Path, quick: bool) -> Iterator[Figure]:
         create_topics(server, "one", "four")
         for topic, clients in (("one", 1), ("four", 4)):
             body = publish_request(topic, BATCH)
-            drive(server.port, clients, 40, lambda _, body=body: body)  # type: ignore[misc]
+            drive(server.port, clients, 40, body)
             raw.per_second(40, BATCH)
             ours, theirs, cpu_us = [], [], []
             for _ in range(ROUNDS):
                 theirs.append(raw.per_second(requests // 2, BATCH))
                 before_s = server.cpu_s()
-                load = drive(server.port, clients, requests, lambda _, body=body: body)  # type: ignore[misc]
+                load = drive(server.port, clients, requests, body)
                 ours.append(load.per_second * BATCH)
                 cpu_us.append(cpu_us_per(server, before_s, requests * BATCH))
             yield Figure(
@@ -45,12 +45,12 @@ def singles(folder: Path, quick: bool) -> Iterator[Figure]:
         create_topics(server, "single")
         body = publish_request("single", 1)
         ours, theirs, cpu_us = [], [], []
-        drive(server.port, 64, 2_000, lambda _: body)
-        drive(bare.port, 64, 2_000, lambda _: body)
+        drive(server.port, 64, 2_000, body)
+        drive(bare.port, 64, 2_000, body)
         for _ in range(ROUNDS):
-            theirs.append(drive(bare.port, 64, calls, lambda _: body).per_second)
+            theirs.append(drive(bare.port, 64, calls, body).per_second)
             before_s = server.cpu_s()
-            ours.append(drive(server.port, 64, calls, lambda _: body).per_second)
+            ours.append(drive(server.port, 64, calls, body).per_second)
             cpu_us.append(cpu_us_per(server, before_s, calls))
         yield Figure(
             "publish 1 x 1 KB, 64 clients", median(ours), "msg/s", "calls/s of a trivial route", median(theirs), 0.6,
@@ -66,7 +66,7 @@ def memory(folder: Path, quick: bool) -> Iterator[Figure]:
         body = publish_request("memory", BATCH)
         samples = []
         for _ in range(4):
-            drive(server.port, 2, total // 4 // BATCH, lambda _: body)
+            drive(server.port, 2, total // 4 // BATCH, body)
             samples.append(server.rss_mib())
         yield Figure(
             f"memory after {total:,} messages",
@@ -86,13 +86,13 @@ def topics(folder: Path, quick: bool) -> Iterator[Figure]:
         names = [f"topic-{number}" for number in range(many)]
         create_topics(server, *names)
         bodies = [publish_request(name, 1) for name in names]
-        drive(server.port, 64, many, lambda number: bodies[number % many])
+        drive(server.port, 64, many, turns(bodies))
         few_us: list[float] = []
         many_us: list[float] = []
         for _ in range(ROUNDS):
             for count, found in ((10, few_us), (many, many_us)):
                 before_s = server.cpu_s()
-                drive(server.port, 64, calls // 3, lambda number, count=count: bodies[number % count])  # type: ignore[misc]
+                drive(server.port, 64, calls // 3, turns(bodies[:count]))
                 found.append(cpu_us_per(server, before_s, calls // 3))
         yield Figure(
             f"CPU per publish, {many:,} topics",
@@ -118,11 +118,11 @@ def invalid(folder: Path, quick: bool) -> Iterator[Figure]:
                 _make_invalid(server, count)
             per_call = []
             for data in (plain, body):
-                drive(server.port, 16, 500, lambda _, data=data: data)  # type: ignore[misc]
+                drive(server.port, 16, 500, data)
                 samples = []
                 for _ in range(ROUNDS):
                     before_s = server.cpu_s()
-                    drive(server.port, 16, calls // 2, lambda _, data=data: data)  # type: ignore[misc]
+                    drive(server.port, 16, calls // 2, data)
                     samples.append(cpu_us_per(server, before_s, calls // 2))
                 per_call.append(median(samples))
             found[count] = (per_call[0], per_call[1])
@@ -160,7 +160,7 @@ def start(folder: Path, quick: bool) -> Iterator[Figure]:
     with processes.basalt(folder / "data") as server:
         create_topics(server, "start")
         body = publish_request("start", BATCH)
-        drive(server.port, 2, total // BATCH, lambda _: body)
+        drive(server.port, 2, total // BATCH, body)
     with processes.basalt(folder / "data") as server:
-        drive(server.port, 1, 1, lambda _: request(path("start"), b"", method="GET"))
+        drive(server.port, 1, 1, request(path("start"), b"", method="GET"))
         yield Figure(f"start with {total:,} messages", server.start_s, "s", "s", 2.0, 1.0, at_most=True)

@@ -39,7 +39,7 @@ def poll(folder: Path, quick: bool) -> Iterator[Figure]:
         with processes.basalt(data, f"messaging.cache_bytes_max={cache}") as server, processes.trivial() as bare:
             create_topics(server, "full")
             body = publish_request("full", BATCH)
-            drive(server.port, 2, total // BATCH, lambda _, body=body: body)  # type: ignore[misc]
+            drive(server.port, 2, total // BATCH, body)
             client = basalt.connect(f"http://127.0.0.1:{server.port}", namespace=NAMESPACE)
             fetch_constant = constant_reader(bare.port)
             for how, count_messages in (("payloads", count_payloads), ("Message objects", count_objects)):

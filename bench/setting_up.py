@@ -11,7 +11,7 @@ import rocksdict
 
 from basalt.wire.avro import encode_publish_request, encode_work
 from basalt.wire.bodies import PublishRequest, Work, WorkPublish
-from bench.load import drive, request
+from bench.load import drive, request, turns
 from bench.processes import Process
 
 MESSAGE_BYTES = 1_024
@@ -32,8 +32,8 @@ def path(topic: str, call: str = "") -> str:
 
 def create_topics(server: Process, *topics: str, clients: int = 16) -> None:
     """Create topics over HTTP."""
-    names = list(topics)
-    drive(server.port, clients, len(names), lambda number: request(path(names[number]), b"", "application/json", "PUT"))
+    puts = [request(path(topic), b"", "application/json", "PUT") for topic in topics]
+    drive(server.port, clients, len(puts), turns(puts))
 
 
 def publish_request(topic: str, count: int) -> bytes:

@@ -22,15 +22,15 @@ def one_shots(folder: Path, quick: bool) -> Iterator[Figure]:
         create_topics(server, "one")
         body, empty = one_shot_request(1, "one"), request("/trivial", messages(1)[0])
         for port, data in ((server.port, body), (bare.port, empty)):
-            drive(port, 8, 500, lambda _, data=data: data)  # type: ignore[misc]
+            drive(port, 8, 500, data)
         ours_ms, sums_ms, ours, theirs, cpu_us = [], [], [], [], []
         for _ in range(ROUNDS):
-            ours_ms.append(drive(server.port, 1, calls // 4, lambda _: body).p50_ms)
-            sums_ms.append(raw.p50_ms(calls // 4) + drive(bare.port, 1, calls // 4, lambda _: empty).p50_ms)
+            ours_ms.append(drive(server.port, 1, calls // 4, body).p50_ms)
+            sums_ms.append(raw.p50_ms(calls // 4) + drive(bare.port, 1, calls // 4, empty).p50_ms)
             before_s = server.cpu_s()
-            ours.append(drive(server.port, 8, calls, lambda _: body).per_second)
+            ours.append(drive(server.port, 8, calls, body).per_second)
             cpu_us.append(cpu_us_per(server, before_s, calls))
-            theirs.append(drive(bare.port, 8, calls, lambda _: empty).per_second)
+            theirs.append(drive(bare.port, 8, calls, empty).per_second)
         yield Figure(
             "one-shot transaction, p50",
             median(ours_ms),
@@ -55,9 +55,9 @@ def batches(folder: Path, quick: bool) -> Iterator[Figure]:
         plain, under = publish_request("plain", BATCH), one_shot_request(BATCH, "tx")
         ours, theirs, cpu_us = [], [], []
         for _ in range(ROUNDS):
-            theirs.append(drive(server.port, 4, requests, lambda _: plain).per_second * BATCH)
+            theirs.append(drive(server.port, 4, requests, plain).per_second * BATCH)
             before_s = server.cpu_s()
-            ours.append(drive(server.port, 4, requests, lambda _: under).per_second * BATCH)
+            ours.append(drive(server.port, 4, requests, under).per_second * BATCH)
             cpu_us.append(cpu_us_per(server, before_s, requests * BATCH))
         yield Figure(
             "500 messages per transaction", median(ours), "msg/s", "msg/s published plainly", median(theirs), 0.8,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 from pathlib import Path
 
 import uvicorn
@@ -35,7 +36,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 class _Server(uvicorn.Server):
     port_file: Path
 
-    async def startup(self, sockets: list | None = None) -> None:  # type: ignore[type-arg]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         partial = self.port_file.with_suffix(".partial")
         partial.write_text(str(self.servers[0].sockets[0].getsockname()[1]))
