@@ -15,8 +15,8 @@ SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if os.environ.get("CI"
 SLICE = 250
 PROCESSES = 2
 KEPT: tuple[int, ...] = (
-    63,  # an abort of what had timed out before forgot where its rows were
-    1710,  # a crash between a reference and the note that it binds its payloads
+    188,  # fails when the abort of a transaction that had become invalid does not search for its rows
+    481,  # fails when a bound counts before the reference that it announces is there
 )
 
 
