@@ -118,22 +118,20 @@ async def _wire(settings: Settings, data_directory: Path | None, store: Store, c
     limits = transaction_limits(settings)
     log = TableTransactionLog(store.table("transaction_log"), limits)
     transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log)
+    manager = transactions if settings.transactions.manager == "builtin" else None
     arrivals, stored = Arrivals(), StoredPayloads(store)
     tail = TailCache(settings.messaging.cache_bytes_max)
     appender = Appender(store, tail, arrivals)
     topics.when_deleted.append(appender.forget)
     messaging = Messaging(
-        store, clock, topics, writer,
-        transactions if settings.transactions.manager == "builtin" else ExternalWriters(),
+        store, clock, topics, writer, manager or ExternalWriters(),
         tail=tail, arrivals=arrivals, appender=appender, stored=stored,
         limits=FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max),
         lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     transactions.attach(TopicParticipant(topics, messaging, stored, writer))
     await transactions.recover()
-    decisions = Decisions(transactions if settings.transactions.manager == "builtin" else None)
-    holds = Holds(store, clock, messaging, decisions)
-    decisions = Decisions(transactions if settings.transactions.manager == "builtin" else None)
+    decisions = Decisions(manager)
     holds = Holds(store, clock, messaging, decisions)
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)

@@ -26,7 +26,6 @@ from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Store
 
-LOG_TABLE = "transaction_log"
 SNAPSHOT_ENTRIES_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
 
 P = TypeVar("P", bound=Plan)
@@ -39,6 +38,7 @@ class Coordinator(Generic[P]):
 
     def __init__(self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog) -> None:
         self._durable: DurableState[P] = DurableState(store, writer, transaction_log)
+        self._log_table = transaction_log.table_name
         self._clock = clock
         self._participant: Participant[P]
         self._driven: set[int] = set()  # transactions whose end is being driven by a call right now
@@ -152,7 +152,16 @@ class Coordinator(Generic[P]):
 
     async def abort(self, transaction_id: int) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer."""
-        return await self._end(transaction_id, lambda group: self.state.abort(transaction_id, group.now_ms), "abort")
+
+        def stage(group: Group) -> Transaction | None:
+            self._durable.apply(group, self.state.abort(transaction_id, group.now_ms).edits)
+            return self.state.find(transaction_id)  # None once it has ended, with nothing to undo
+
+        unfinished = await self._durable.run(stage)
+        if unfinished is not None:
+            await self._finish(unfinished)
+        log.info("transaction %s: abort", transaction_id)
+        return self.state.outcome(transaction_id)
 
     async def invalidate(self, transaction_id: int) -> bool:
         """Put the transaction's writers on the invalid list; False when it was not in progress."""
@@ -248,7 +257,7 @@ class Coordinator(Generic[P]):
         # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
         large = drafted.entries > SNAPSHOT_ENTRIES_INLINE
         mutations = await asyncio.to_thread(drafted.mutations) if large else drafted.mutations()
-        await self._durable.run(lambda group: group.add(LOG_TABLE, *mutations, phase=Phase.INTENT))
+        await self._durable.run(lambda group: group.add(self._log_table, *mutations, phase=Phase.INTENT))
         return sum(len(value) for put in mutations if isinstance(put, Put) for value in put.columns.values())
 
     # How.
@@ -290,38 +299,17 @@ class Coordinator(Generic[P]):
 
         return _told(await self._durable.run(stage))
 
-    async def _end(self, transaction_id: int, propose: Callable[[Group], Proposal], call: str) -> Outcome:
-        def stage(group: Group) -> Transaction | BasaltError | None:
-            proposal = propose(group)
-            self._durable.apply(group, proposal.edits)
-            if proposal.refusal is not None:
-                return proposal.refusal
-            return next((found for found in self.state.unfinished() if found.id == transaction_id), None)
-
-        unfinished = await self._durable.run(stage)
-        if isinstance(unfinished, BasaltError):
-            raise unfinished
-        if unfinished is not None:
-            await self._finish(unfinished)
-        log.info("transaction %s: %s", transaction_id, call)
-        return self.state.outcome(transaction_id)
-
     async def _finish(self, transaction: Transaction) -> None:
-        """Do what an ABORTING or COMMITTING transaction still needs, then log that it is done."""
+        """Roll back what an ABORTING transaction did, then log that it is done."""
+        assert transaction.state is State.ABORTING, "a commit without an outcome is given up when the log is read"
         if transaction.id in self._driven:
             return
         self._driven.add(transaction.id)
         try:
-            plan = await self._participant.plan(None)
-            if transaction.state is State.ABORTING:
-                await self._participant.roll_back(transaction)
-
-            def stage(group: Group) -> None:
-                if transaction.state is State.COMMITTING:
-                    self._participant.commit(group, plan, transaction.write_pointer, transaction)
-                self._durable.apply(group, self.state.finish(transaction.id, group.now_ms).edits)
-
-            await self._durable.run(stage)
+            await self._participant.roll_back(transaction)
+            await self._durable.run(
+                lambda group: self._durable.apply(group, self.state.finish(transaction.id, group.now_ms).edits)
+            )
         finally:
             self._driven.discard(transaction.id)
 
