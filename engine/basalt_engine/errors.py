@@ -57,6 +57,18 @@ class DiskFullError(StoreError):
     code: ClassVar[str] = "disk_full"
 
 
+class RowExistsError(StoreError):
+    """A row was to be inserted that is there already; nothing was written over it."""
+
+    code: ClassVar[str] = "row_exists"
+
+
+class FencedError(StoreError):
+    """Another process leads now: nothing was written, and nothing more will be by this one."""
+
+    code: ClassVar[str] = "fenced"
+
+
 class DataDirectoryError(InputError):
     """The data directory cannot be opened as it is: in use, not Basalt's, of a newer format, or another user's."""
 

@@ -5,10 +5,13 @@ bytes), like an HBase table with one family.
 
 Order        Keys sort as unsigned bytes. A scan yields them in that order, or in the reverse of it.
 Atomicity    A reader sees a row's columns as one write left them, never half of it. `Table.write` and `Store.write`
-             are atomic as a whole when `Store.atomic` is true, else row by row, in the order given.
+             are atomic as a whole when `Store.atomic` is true, else row by row: tables in the order given, and within
+             one of them later mutations of a row after earlier ones; rows that are put next to each other in the
+             list may be written in any order, for they may lie on different machines.
 Durability   When a write returns, a crash of the process or of the machine loses nothing of it (where the store was
              opened to sync). When it raises `StoreError`, nothing was written; when it raises
-             `UnknownOutcomeError`, it was written as a whole, in part (rows in order, only where not atomic) or not at all.
+             `UnknownOutcomeError`, it was written as a whole, in part (only where not atomic) or not at all.
+Leaders      Several processes may have the same HBase tables open, and one of them leads: see `Store.lead`.
 Scans        A scan sees each row that was there when it began and was not deleted since; rows written after it began
              may or may not be seen. It never yields a row twice, nor out of order.
 Bytes        Keys are 1 to `KEY_BYTES_MAX` bytes; a row holds up to `COLUMNS_MAX` columns, whose names are 1 to 255 bytes.
@@ -60,7 +63,17 @@ class DeleteRange(NamedTuple):
     stop: bytes
 
 
-Mutation = Put | Delete | DeleteRange
+class Insert(NamedTuple):
+    """Put a row that must not be there yet; `RowExistsError` when it is, and then nothing of the write is made.
+
+    Where the store is not atomic, what the write holds before it may have been made all the same.
+    """
+
+    key: bytes
+    columns: Columns
+
+
+Mutation = Put | Delete | DeleteRange | Insert
 
 
 class TableWrite(NamedTuple):
@@ -140,6 +153,14 @@ class Store(Protocol):
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         """Apply the writes in order as one durable batch."""
+        ...
+
+    def lead(self, epoch: int) -> None:
+        """Write as the leader of this epoch, which is higher than any before, from now on.
+
+        Once it returns, no write of a lower epoch can take effect, not even one that was under way: it fails with
+        `FencedError`. A store that only one process can have open has nobody to refuse.
+        """
         ...
 
     def checkpoint(self, directory: Path) -> None:

@@ -51,6 +51,9 @@ class StoryStore:
         if fault:
             raise UnknownOutcomeError("the connection broke")
 
+    def lead(self, epoch: int) -> None:
+        self._inner.lead(epoch)
+
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)
 

@@ -62,6 +62,9 @@ class FaultyStore:
         self.dead = True
         raise ProcessDied
 
+    def lead(self, epoch: int) -> None:
+        self._inner.lead(epoch)
+
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt_engine.errors import InputError
-from basalt_engine.table import COLUMNS_MAX, KEY_BYTES_MAX, TABLE_NAMES, Columns, DeleteRange, Mutation, Put
+from basalt_engine.table import COLUMNS_MAX, KEY_BYTES_MAX, TABLE_NAMES, Columns, DeleteRange, Insert, Mutation, Put
 
 COLUMN_NAME_BYTES_MAX = 255  # the embedded row format keeps a name's length in one byte
 VALUE_BYTES_MAX = (1 << 31) - 1  # one row must fit into one write of every store
@@ -20,7 +20,7 @@ def check_mutation(mutation: Mutation) -> None:
     if isinstance(mutation, DeleteRange):
         return
     check_key(mutation.key)
-    if isinstance(mutation, Put):
+    if isinstance(mutation, Put | Insert):
         check_columns(mutation.columns)
 
 

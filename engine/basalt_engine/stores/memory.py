@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from sortedcontainers import SortedDict
 
-from basalt_engine.errors import InputError, StoreError
+from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError
 from basalt_engine.stores.limits import check_column_count, check_columns, check_key, check_mutation, check_table
-from basalt_engine.table import TABLE_NAMES, Columns, DeleteRange, Mutation, Put, Row, TableWrite
+from basalt_engine.table import TABLE_NAMES, Columns, DeleteRange, Insert, Mutation, Put, Row, TableWrite
 
 SCAN_CHUNK_ROWS = 256  # a scan holds the lock for this many rows at a time, so that writers get their turn
 
@@ -20,10 +20,10 @@ SCAN_CHUNK_ROWS = 256  # a scan holds the lock for this many rows at a time, so 
 class MemoryTable:
     """One table of a `MemoryStore`. Rows are replaced as a whole, never changed, so readers keep what they were given."""
 
-    def __init__(self, name: str, store: MemoryStore) -> None:
+    def __init__(self, name: str, store: MemoryStore, rows: SortedDict) -> None:
         self.name = name
         self._store = store
-        self._rows = SortedDict()  # key: its columns, read-only
+        self._rows = rows  # key: its columns, read-only
 
     def get(self, key: bytes) -> Columns | None:
         """The row's columns, or None when there is no such row."""
@@ -72,6 +72,7 @@ class MemoryTable:
         check_key(key)
         check_columns(columns)
         with self._store.locked():
+            self._store.check_leader()
             row = self._rows.get(key, {})
             if row.get(column) != expected:
                 return False
@@ -101,7 +102,9 @@ class MemoryTable:
                 continue
             key = mutation.key
             row = rows[key] if key in rows else self._rows.get(key)
-            if isinstance(mutation, Put):
+            if isinstance(mutation, Insert) and row is not None:
+                raise RowExistsError(f"row {key.hex()} of table {self.name} is there already")
+            if isinstance(mutation, Put | Insert):
                 columns = {**(row or {}), **mutation.columns}
                 check_column_count(len(columns))
             elif mutation.columns is None or row is None:
@@ -126,6 +129,15 @@ class MemoryTable:
                 self._rows[key] = columns
 
 
+class _Shared:
+    """What all handles of the same tables share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.rows = {name: SortedDict() for name in TABLE_NAMES}
+        self.epoch = 0  # of the newest leader
+
+
 class MemoryStore:
     """A set of tables in memory. With `atomic=False` it promises no more than HBase does: one row at a time."""
 
@@ -134,9 +146,33 @@ class MemoryStore:
 
     def __init__(self, atomic: bool = True) -> None:
         self.atomic = atomic
-        self._lock = threading.Lock()
-        self._tables = {name: MemoryTable(name, self) for name in TABLE_NAMES}
+        self._open(_Shared())
+
+    def _open(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._epoch = 0
+        self._lock = shared.lock
+        self._tables = {name: MemoryTable(name, self, rows) for name, rows in shared.rows.items()}
         self._closed = False
+
+    def another(self) -> MemoryStore:
+        """The same tables as a second process would have them open, which leads or is led on its own."""
+        made = MemoryStore.__new__(MemoryStore)
+        made.atomic = self.atomic
+        made._open(self._shared)
+        return made
+
+    def lead(self, epoch: int) -> None:
+        """Write as the leader of this epoch; writes of other handles with a lower one are refused."""
+        with self.locked():
+            if epoch < self._shared.epoch:
+                raise FencedError(f"epoch {epoch} is over: the store's leader has epoch {self._shared.epoch}")
+            self._epoch = self._shared.epoch = epoch
+
+    def check_leader(self) -> None:
+        """`FencedError` when another handle leads with a higher epoch; the caller has the lock."""
+        if self._epoch < self._shared.epoch:
+            raise FencedError(f"epoch {self._epoch} is over: the store's leader has epoch {self._shared.epoch}")
 
     def locked(self) -> threading.Lock:
         """The lock to hold while rows are read or changed; `StoreError` when the store is closed."""
@@ -162,6 +198,7 @@ class MemoryStore:
     def _apply(self, writes: Sequence[TableWrite]) -> None:
         staged: dict[MemoryTable, dict[bytes, Columns | None]] = {}
         with self.locked():
+            self.check_leader()
             for name, mutations in writes:
                 table = self.table(name)
                 staged[table] = table.staged(mutations, staged.get(table, {}))

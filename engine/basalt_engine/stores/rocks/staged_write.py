@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from rocksdict import WriteBatch
 
-from basalt_engine.errors import CorruptionError
+from basalt_engine.errors import CorruptionError, RowExistsError
 from basalt_engine.stores.limits import check_column_count, check_mutation, check_table
 from basalt_engine.stores.rocks.database import LARGE_TABLES, Database, large_name
 from basalt_engine.stores.rocks.rows import LARGE_VALUE_BYTES_MIN, PackedRow, joined, packed, unpack
-from basalt_engine.table import Delete, DeleteRange, Mutation, Put, TableWrite
+from basalt_engine.table import Delete, DeleteRange, Insert, Mutation, Put, TableWrite
 
 _ABSENT = PackedRow({}, {}, 0)
 
@@ -45,6 +45,10 @@ class StagedWrite:
             self._put(table, mutation)
         elif isinstance(mutation, Delete):
             self._delete(table, mutation)
+        elif isinstance(mutation, Insert):
+            if self._row(table, mutation.key).row.column_count:
+                raise RowExistsError(f"row {mutation.key.hex()} of table {table} is there already")
+            self._put(table, Put(*mutation))
         else:
             self._delete_range(table, mutation)
 

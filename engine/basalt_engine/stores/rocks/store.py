@@ -105,6 +105,9 @@ class RocksStore:
         if not staged.batch.is_empty():
             self._durable.write(staged.batch)
 
+    def lead(self, epoch: int) -> None:
+        """The lock on the data directory keeps every other process out, so there is nobody to refuse."""
+
     def checkpoint(self, directory: Path) -> None:
         """Write a copy of all tables into a new directory, which can be opened as a data directory.
 
