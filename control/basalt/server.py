@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import gc
-import secrets
 import signal
 import socket
 import sys
 from pathlib import Path
 from types import FrameType
 
-import msgspec
 import uvicorn
 import uvloop
 
 from basalt.allocator import keep_large_buffers
 from basalt.backups import Backups
-from basalt.errors import CorruptionError, InvalidSettingError, UnavailableError
+from basalt.errors import InvalidSettingError, UnavailableError
 from basalt.group_commit import GroupCommit
 from basalt.http.app import build_app
 from basalt.http.protocol import GuardedProtocol
+from basalt.installation import install
 from basalt.jobs import build_jobs
 from basalt.logs import set_up_logging
 from basalt.messaging.appender import Appender
@@ -40,7 +39,7 @@ from basalt.settings import Settings
 from basalt.topics import Topics
 from basalt.transactions.coordinator import Coordinator
 from basalt.transactions.limits import Limits
-from basalt.transactions.log import TableTransactionLog
+from basalt.transactions.log import SHARED_ENTRIES_KEPT, TableTransactionLog
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
@@ -59,14 +58,6 @@ GC_THRESHOLDS = (
 )  # requests leave few cycles; the default would scan the tail cache many times a second
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What was fixed when the tables were made: system row install:facts."""
-
-    buckets: int
-    created_ms: int
-    instance: str
-
-
 def open_store(settings: Settings, data_directory: Path | None) -> Store:
     """The store that the settings name, open."""
     if settings.store.kind == "memory":
@@ -82,42 +73,36 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
     return RocksStore.open(data_directory, sync=settings.store.sync)
 
 
-def install(system: SystemTable, clock: Clock, buckets: int) -> Facts:
-    """The facts of the installation; written at the first start, and checked at every later one."""
-    body = system.get("install", "facts")
-    if body is None:
-        facts = Facts(buckets, clock.now_ms(), secrets.token_hex(8))
-        system.replace("install", "facts", None, msgspec.json.encode(facts))
-        return facts
-    facts = msgspec.json.decode(body, type=Facts)
-    if facts.buckets != buckets:
-        raise CorruptionError(
-            f"the tables were made with {facts.buckets} salt buckets, not {buckets}: rows would not be found"
-        )
-    return facts
-
-
 async def open_services(
-    settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None
+    settings: Settings,
+    data_directory: Path | None,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    epoch: int = 0,
 ) -> Services:
-    """All services over the store that the settings name, recovered and ready. Close them with `Services.close`."""
+    """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
+
+    `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
+    """
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
     try:
-        return await _wire(settings, data_directory, store, clock)
+        return await _wire(settings, data_directory, store, clock, epoch)
     except BaseException:
         store.close()
         raise
 
 
-async def _wire(settings: Settings, data_directory: Path | None, store: Store, clock: Clock) -> Services:
+async def _wire(settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int) -> Services:
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     topics = Topics(store, clock, facts.buckets)
     limits = transaction_limits(settings)
-    log = TableTransactionLog(store.table("transaction_log"), limits)
-    transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log)
+    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
+    log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
     manager = transactions if settings.transactions.manager == "builtin" else None
     arrivals, stored = Arrivals(), StoredPayloads(store)
     tail = TailCache(settings.messaging.cache_bytes_max)

@@ -6,11 +6,14 @@ guards against a second server all the same.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from basalt.errors import (
+    BasaltError,
     ConflictError,
     CorruptionError,
     InvalidNameError,
@@ -182,59 +185,67 @@ class Topics:
         self._clock = clock
         self.buckets = buckets
         self._known: dict[TopicName, Topic] = {}
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self.when_deleted: list[Callable[[Topic], None]] = []
 
     async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
         prefix = topic_prefix(*title)
-        old = await self._call(self._table.get, prefix)
-        if old is not None and old.generation > 0:
-            raise _exists(title)
-        generation = 1 if old is None else -old.generation + 1
-        if generation > GENERATION_MAX:
-            raise ConflictError(f"topic {title} was created {GENERATION_MAX} times; choose another name")
-        settled = settle(properties, self.buckets, None)
-        now_ms = self._clock.now_ms()
-        new = TopicMetadata(
-            generation,
-            settled.ttl_ms,
-            settled.on_invalid,
-            settled.spread,
-            settled.spread,
-            now_ms,
-            now_ms,
-            settled.others,
-        )
-        if not await self._call(self._table.replace, prefix, old, new):
-            raise _exists(title)
-        return self._remember(title, new)
+        async with self._changing(title):
+            old = await self._call(self._table.get, prefix)
+            if old is not None and old.generation > 0:
+                raise _exists(title)
+            generation = 1 if old is None else -old.generation + 1
+            if generation > GENERATION_MAX:
+                raise ConflictError(f"topic {title} was created {GENERATION_MAX} times; choose another name")
+            settled = settle(properties, self.buckets, None)
+            now_ms = self._clock.now_ms()
+            new = TopicMetadata(
+                generation,
+                settled.ttl_ms,
+                settled.on_invalid,
+                settled.spread,
+                settled.spread,
+                now_ms,
+                now_ms,
+                settled.others,
+            )
+            if not await self._call(self._table.replace, prefix, old, new):
+                raise _exists(title)
+            return self._remember(title, new)
 
     async def update(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """Replace all properties; absent ones go back to their defaults. Messages stay where they are."""
-        old = (await self.get(title)).metadata
-        settled = settle(properties, self.buckets, old.generation)
-        new = old._replace(
-            ttl_ms=settled.ttl_ms,
-            on_invalid=settled.on_invalid,
-            spread=settled.spread,
-            spread_scanned=max(old.spread_scanned, settled.spread),
-            updated_ms=self._clock.now_ms(),
-            others=settled.others,
-        )
-        await self._replace(title, old, new)
-        return self._remember(title, new)
+        async with self._changing(title):
+            old = (await self._read(title)).metadata
+            settled = settle(properties, self.buckets, old.generation)
+            new = old._replace(
+                ttl_ms=settled.ttl_ms,
+                on_invalid=settled.on_invalid,
+                spread=settled.spread,
+                spread_scanned=max(old.spread_scanned, settled.spread),
+                updated_ms=self._clock.now_ms(),
+                others=settled.others,
+            )
+            await self._replace(title, old, new)
+            return self._remember(title, new)
 
     async def get(self, title: TopicName) -> Topic:
         """The topic; `TopicNotFoundError` when it does not exist or was deleted."""
         known = self._known.get(title)
         if known is not None:
             return known
-        return self._found(title, await self._call(self._table.get, topic_prefix(*title)))
+        async with self._changing(title):
+            return await self._read(title)
 
     def known(self, title: TopicName) -> Topic:
         """The same at once, for the moment at which its rows are written. Reads only what this process has not met yet."""
         known = self._known.get(title)
         return self._found(title, self._table.get(topic_prefix(*title))) if known is None else known
+
+    async def _read(self, title: TopicName) -> Topic:
+        known = self._known.get(title)
+        return known or self._found(title, await self._call(self._table.get, topic_prefix(*title)))
 
     def _found(self, title: TopicName, metadata: TopicMetadata | None) -> Topic:
         if metadata is None or metadata.generation < 0:
@@ -243,14 +254,22 @@ class Topics:
 
     async def delete(self, title: TopicName) -> Topic:
         """Delete the topic. Its rows are out of reach at once, and are removed by retention later."""
-        topic = await self.get(title)
-        old = topic.metadata
-        new = old._replace(generation=-old.generation, updated_ms=self._clock.now_ms())
-        await self._replace(title, old, new)
-        self._known.pop(title, None)
+        async with self._changing(title):
+            topic = await self._read(title)
+            old = topic.metadata
+            new = old._replace(generation=-old.generation, updated_ms=self._clock.now_ms())
+            await self._replace(title, old, new)
+            self._known.pop(title, None)
         for call in self.when_deleted:
             call(topic)
         return topic
+
+    def _changing(self, title: TopicName) -> asyncio.Lock:
+        """Held while a topic is changed or read: a read that takes long must not bring back what was changed meanwhile."""
+        lock = self._locks.get(title)
+        if lock is None:
+            lock = self._locks[title] = asyncio.Lock()
+        return lock
 
     async def namespaces(self) -> list[str]:
         """Namespaces in which a topic exists, sorted."""
@@ -273,7 +292,12 @@ class Topics:
         return topic
 
     async def _replace(self, title: TopicName, old: TopicMetadata, new: TopicMetadata) -> None:
-        if not await self._call(self._table.replace, topic_prefix(*title), old, new):
+        try:
+            replaced = await self._call(self._table.replace, topic_prefix(*title), old, new)
+        except BasaltError:  # it may have taken effect
+            self._known.pop(title, None)
+            raise
+        if not replaced:
             self._known.pop(title, None)
             raise ConflictError(
                 f"topic {title} was changed by another call at the same time",

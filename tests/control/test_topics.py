@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from basalt.errors import (
     InvalidPropertyError,
     TopicExistsError,
     TopicNotFoundError,
+    UnknownOutcomeError,
 )
 from basalt.topics import (
     PROPERTIES_MAX,
@@ -36,7 +38,7 @@ from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import Put
+from basalt_engine.table import Columns, Put, Table
 
 pytestmark = pytest.mark.anyio
 
@@ -193,6 +195,62 @@ async def test_an_update_replaces_all_properties_and_keeps_the_generation(topics
     assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_005)
     assert topic.compression is Compression.ZSTD
     assert await topics.get(A) == topic
+
+
+class SlowTable:
+    """The metadata table of a store far away: calls take their turn on threads, and one kind of them can be held up."""
+
+    def __init__(self, inner: Table) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.get_waits: threading.Event | None = None
+        self.lost_answers = 0
+
+    def get(self, key: bytes) -> Columns | None:
+        found = self.inner.get(key)
+        if self.get_waits is not None:
+            self.get_waits.wait(5)
+        return found
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        written = self.inner.check_and_write(key, column, expected, columns)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise UnknownOutcomeError("no answer")
+        return written
+
+
+@pytest.fixture
+def far_away(clock: ManualClock) -> tuple[SlowTable, Topics]:
+    store = RemoteStore()
+    slow = SlowTable(store.table("metadata"))
+    store.table = lambda name: slow  # type: ignore[return-value]
+    return slow, Topics(store, clock, BUCKETS)
+
+
+async def test_a_slow_read_does_not_bring_back_a_topic_that_was_deleted_meanwhile(far_away) -> None:
+    slow, topics = far_away
+    await topics.create(A, {})
+    topics._known.clear()
+    slow.get_waits = threading.Event()
+    reading = asyncio.create_task(topics.get(A))
+    await asyncio.sleep(0.02)
+    deleting = asyncio.create_task(topics.delete(A))
+    await asyncio.sleep(0.02)
+    slow.get_waits.set()
+    assert (await reading).generation == 1
+    await deleting
+    with pytest.raises(TopicNotFoundError):
+        await topics.get(A)
+
+
+async def test_a_change_whose_answer_was_lost_is_read_again(far_away) -> None:
+    slow, topics = far_away
+    await topics.create(A, {})
+    slow.lost_answers = 1
+    with pytest.raises(UnknownOutcomeError):
+        await topics.update(A, {"ttl": "17"})
+    assert (await topics.get(A)).ttl_ms == 17_000
 
 
 async def test_what_is_shown_can_be_put_back(topics: Topics) -> None:

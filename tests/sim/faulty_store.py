@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import Table, TableWrite
+from basalt_engine.table import Put, Table, TableWrite
 
 
 class ProcessDied(BaseException):
@@ -53,10 +54,20 @@ class FaultyStore:
         raise UnknownOutcomeError("the connection broke")
 
     def _write_some(self, writes: Sequence[TableWrite]) -> None:
-        """Some first rows of the batch."""
-        rows = [(write.table, mutation) for write in writes for mutation in write.mutations]
-        for table, mutation in rows[: self._chances.randint(0, len(rows))]:
-            self._inner.table(table).write([mutation])
+        """Some of the batch: of neighbouring puts any, for they may go to different machines; else the first ones."""
+        runs = [
+            (write.table, list(run))
+            for write in writes
+            for _, run in groupby(write.mutations, key=lambda mutation: isinstance(mutation, Put) or object())
+        ]
+        whole = self._chances.randint(0, len(runs))
+        for table, run in runs[:whole]:
+            self._inner.table(table).write(run)
+        if whole < len(runs):
+            table, run = runs[whole]
+            for mutation in run:
+                if self._chances.random() < 0.5:
+                    self._inner.table(table).write([mutation])
 
     def _die(self) -> None:
         self.dead = True

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
 from basalt.group_commit import Group, GroupCommit, NextGroupError, Phase
 from basalt.topics import Topic
 from basalt.transactions.durable_state import DurableState
+from basalt.transactions.edits import Pruned
 from basalt.transactions.log import SnapshotDraft, TransactionLog
 from basalt.transactions.outcomes import Outcome
 from basalt.transactions.participants import Participant, Plan
@@ -36,8 +37,10 @@ log = logging.getLogger("basalt.transactions")
 class Coordinator(Generic[P]):
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
-    def __init__(self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog) -> None:
-        self._durable: DurableState[P] = DurableState(store, writer, transaction_log)
+    def __init__(
+        self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog, *, epoch: int = 0
+    ) -> None:
+        self._durable: DurableState[P] = DurableState(store, writer, transaction_log, epoch)
         self._log_table = transaction_log.table_name
         self._clock = clock
         self._participant: Participant[P]
@@ -256,9 +259,26 @@ class Coordinator(Generic[P]):
         drafted = await self._durable.run(draft)
         # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
         large = drafted.entries > SNAPSHOT_ENTRIES_INLINE
-        mutations = await asyncio.to_thread(drafted.mutations) if large else drafted.mutations()
-        await self._durable.run(lambda group: group.add(self._log_table, *mutations, phase=Phase.INTENT))
-        return sum(len(value) for put in mutations if isinstance(put, Put) for value in put.columns.values())
+        steps = await asyncio.to_thread(drafted.steps) if large else drafted.steps()
+
+        def write(group: Group) -> None:
+            for phase, mutations in zip(Phase, steps, strict=True):
+                group.add(self._log_table, *mutations, phase=phase)
+
+        await self._durable.run(write)
+        return sum(
+            len(value) for step in steps for put in step if isinstance(put, Put) for value in put.columns.values()
+        )
+
+    async def prune(self, pointers: Collection[int]) -> int:
+        """Take write pointers of which no row is left anywhere off the invalid list; how many it held."""
+
+        def stage(group: Group) -> int:
+            proposal = self.state.prune(pointers)
+            self._durable.apply(group, proposal.edits)
+            return sum(len(edit.pointers) for edit in proposal.edits if isinstance(edit, Pruned))
+
+        return await self._durable.run(stage)
 
     # How.
 

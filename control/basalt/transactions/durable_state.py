@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from basalt.errors import UnavailableError
@@ -24,10 +25,12 @@ from basalt.transactions.log import SnapshotDraft, TransactionLog
 from basalt.transactions.participants import Participant, Plan
 from basalt.transactions.states import State, Transaction
 from basalt.transactions.transaction_state import TransactionState
+from basalt_engine.errors import RowExistsError
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Store
 
 ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
+TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
 OUTCOMES = (*ENDS, edits.OneShot, edits.Pruned, edits.Truncated)
 
 P = TypeVar("P", bound=Plan)
@@ -66,7 +69,8 @@ class _Entry:
 class DurableState(Generic[P]):
     """The working state of one store's transactions, and the newest durable snapshot of it."""
 
-    def __init__(self, store: Store, writer: GroupCommit, transaction_log: TransactionLog) -> None:
+    def __init__(self, store: Store, writer: GroupCommit, transaction_log: TransactionLog, epoch: int = 0) -> None:
+        self._epoch = epoch
         self.atomic = store.atomic
         self._call = StoreCalls(store)
         self._writer = writer
@@ -109,14 +113,26 @@ class DurableState(Generic[P]):
         if self._state is None:
             async with self._recovering:
                 if self._state is None:
-                    state = await self._call(self._log.recover)
-                    self._participant.recovered(state.last_pointer)
-                    self._state, self._current = state, state.view()
-                    await self._writer.run(self._give_up)
+                    await self._read_log()
         return await self._writer.run(stage, size_bytes)
 
-    def _give_up(self, group: Group) -> None:
-        """A commit of which the log has the intent and not the outcome did not happen."""
+    async def _read_log(self) -> None:
+        """Know the state again, and lead. While a former leader still adds entries, there is more to read."""
+        for tries_left in reversed(range(TAKE_OVER_TRIES)):
+            state = await self._call(self._log.recover)
+            taking_over = state.lead(self._epoch).edits
+            self._participant.recovered(state.last_pointer)
+            self._state, self._current = state, state.view()
+            try:
+                await self._writer.run(partial(self._settle, taking_over))
+                return
+            except RowExistsError:
+                if not tries_left:
+                    raise
+
+    def _settle(self, taking_over: Sequence[Edit], group: Group) -> None:
+        """Take over, if need be. A commit of which the log has the intent and not the outcome did not happen."""
+        self.apply(group, taking_over)
         for transaction in self.state.transactions(State.COMMITTING):
             self.apply(group, self.state.give_up(transaction.id).edits)
 

@@ -129,6 +129,13 @@ class Truncated(msgspec.Struct, frozen=True):
     before: int
 
 
+class Led(msgspec.Struct, frozen=True):
+    """A server leads from here on: it has read all entries before this one, and no former leader adds another."""
+
+    number: ClassVar[int] = 15
+    epoch: int
+
+
 Edit = (
     Began
     | Checkpointed
@@ -143,4 +150,5 @@ Edit = (
     | OneShot
     | Pruned
     | Truncated
+    | Led
 )

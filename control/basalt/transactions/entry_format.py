@@ -29,7 +29,7 @@ from basalt.transactions.states import Join, Kind, Loss
 VERSION = 1
 _HEADER = struct.Struct(">BqI")
 _EDIT = struct.Struct(">BI")
-_EDIT_BYTES_MIN = _EDIT.size + 8  # no edit has a body shorter than one number
+_EDIT_BYTES_MIN = _EDIT.size + 4  # no edit has a body shorter than a count
 _BEGAN = struct.Struct(">qBBqq")
 _ENDED = struct.Struct(">qqB")
 _TWO = struct.Struct(">qq")
@@ -206,6 +206,7 @@ _ENCODE: dict[type, Callable[[Any], bytes]] = {
     edits.OneShot: _one_shot,
     edits.Pruned: lambda edit: _longs(edit.pointers),
     edits.Truncated: lambda edit: long_field(edit.before),
+    edits.Led: lambda edit: long_field(edit.epoch),
 }
 _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.Began.number: _read_began,
@@ -221,4 +222,5 @@ _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.OneShot.number: _read_one_shot,
     edits.Pruned.number: lambda reader: edits.Pruned(_read_longs(reader)),
     edits.Truncated.number: lambda reader: edits.Truncated(reader.pointer()),
+    edits.Led.number: lambda reader: edits.Led(reader.pointer()),
 }

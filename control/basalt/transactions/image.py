@@ -13,13 +13,14 @@ from basalt_engine.snapshot import NO_INVALID, InvalidList
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """The state after `edits_applied` edits since the log began.
 
-    `transactions` ascend by id; `committed`, `outcomes` and `requests` are oldest first. `invalid_version` is that of
+    `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id; `committed`, `outcomes` and `requests` are oldest first. `invalid_version` is that of
     `invalid`, named apart because two lists of equal pointers count as equal.
     """
 
     edits_applied: int = 0
     last_pointer: int = 0
     read_pointer: int = 0
+    leader_epoch: int = 0
     invalid: InvalidList = NO_INVALID
     invalid_version: int = 0
     transactions: tuple[Transaction, ...] = ()

@@ -34,6 +34,7 @@ class Ledger:
         self.edits_applied = image.edits_applied
         self.last_pointer = image.last_pointer
         self.read_pointer = image.read_pointer
+        self.leader_epoch = image.leader_epoch
         self.invalid = image.invalid
         self.transactions = {transaction.id: transaction for transaction in image.transactions}
         self.conflicts = CommittedChanges()
@@ -61,6 +62,7 @@ class Ledger:
             edits.OneShot: self._one_shot,
             edits.Pruned: self._pruned,
             edits.Truncated: self._truncated,
+            edits.Led: self._led,
         }
 
     def _index(self, image: Image) -> None:
@@ -88,6 +90,7 @@ class Ledger:
             edits_applied=self.edits_applied,
             last_pointer=self.last_pointer,
             read_pointer=self.read_pointer,
+            leader_epoch=self.leader_epoch,
             invalid=self.invalid,
             invalid_version=self.invalid.version,
             transactions=tuple(self.transactions[key] for key in sorted(self.transactions)),
@@ -229,6 +232,11 @@ class Ledger:
     def _pruned(self, edit: edits.Pruned) -> None:
         self.invalid = self.invalid.without(edit.pointers)
         self._view = None
+
+    def _led(self, edit: edits.Led) -> None:
+        if edit.epoch <= self.leader_epoch:
+            raise CorruptionError(f"epoch {edit.epoch} comes after epoch {self.leader_epoch}")
+        self.leader_epoch = edit.epoch
 
     def _truncated(self, edit: edits.Truncated) -> None:
         self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)

@@ -21,13 +21,16 @@ from basalt.transactions.limits import Limits
 from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.transaction_state import TransactionState
 from basalt_engine.errors import CorruptionError
-from basalt_engine.table import DeleteRange, Mutation, Put, Row, Table
+from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
 
 ENTRY = b"e"
 SNAPSHOT = b"s"
 SEGMENT_ENTRIES = 4_096  # on disk for ever: a segment is one row where columns are cheap and rows are not
 PART_BYTES_MAX = 1 << 20  # a snapshot is cut into rows of this size; HBase refuses cells of more than 10 MiB
 PARTS_MAX = 0xFFFF
+# Where several servers share the table, the newest entries before a snapshot stay: an append of a former leader that was
+# long under way still finds its place taken. At a thousand groups a second this is a minute.
+SHARED_ENTRIES_KEPT = 65_536
 SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
 
 _PART_VERSION = 1
@@ -43,6 +46,7 @@ class SnapshotDraft:
 
     position: int
     image: Image
+    entries_kept: int = 0
 
     @property
     def entries(self) -> int:
@@ -50,22 +54,24 @@ class SnapshotDraft:
         image = self.image
         return len(image.outcomes) + len(image.requests) + len(image.transactions) + len(image.invalid)
 
-    def mutations(self) -> list[Mutation]:
-        """See `TransactionLog.snapshot`; may be written any time after the rows that were encoded before the draft."""
+    def steps(self) -> tuple[list[Mutation], list[Mutation], list[Mutation]]:
+        """What to write one after the other: all parts but the first; the first; what goes when that is there.
+
+        May be written any time after the rows that were encoded before the draft, also by a server that leads no more.
+        """
         data = encode_snapshot(self.image)
         parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
         assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
-        # Part 0 comes last: a snapshot counts once it is there. Only then may what it replaces go.
         header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
         puts: list[Mutation] = [
-            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + parts[part])})
-            for part in reversed(range(len(parts)))
+            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + data)}) for part, data in enumerate(parts)
         ]
-        return [
-            *puts,
-            DeleteRange(entry_key(0), entry_key(self.position)),
+        gone: list[Mutation] = [
+            DeleteRange(entry_key(0), entry_key(max(0, self.position - self.entries_kept))),
             DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
         ]
+        # A snapshot counts once its first part is there. Only then may what it replaces go.
+        return puts[1:], puts[:1], gone
 
 
 class TransactionLog(Protocol):
@@ -94,8 +100,12 @@ class TransactionLog(Protocol):
         """
         ...
 
-    def encode_next(self, edits: Sequence[Edit]) -> Put:
-        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed."""
+    def encode_next(self, edits: Sequence[Edit]) -> Insert:
+        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed.
+
+        The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
+        an append of this one took effect after all.
+        """
         ...
 
     def draft(self, state: TransactionState) -> SnapshotDraft:
@@ -111,10 +121,11 @@ class TransactionLog(Protocol):
 
 
 class TableTransactionLog:
-    """The log in a table of a store with one owner."""
+    """The log in a table. Of several servers that share it, one gets each next entry in: see docs/decisions/0008."""
 
-    def __init__(self, table: Table, limits: Limits | None = None) -> None:
+    def __init__(self, table: Table, limits: Limits | None = None, *, entries_kept: int = 0) -> None:
         self._table = table
+        self._entries_kept = entries_kept
         self._limits = limits or Limits()
         self._position = 0  # the number of the next entry
         self._edits = 0  # how many edits all entries before it hold
@@ -137,14 +148,14 @@ class TableTransactionLog:
         self._edits = state.edits_applied
         return state
 
-    def encode_next(self, edits: Sequence[Edit]) -> Put:
+    def encode_next(self, edits: Sequence[Edit]) -> Insert:
         """See `TransactionLog.encode_next`."""
         assert edits, "an entry holds at least one edit"
         data = encode_entry(self._edits, edits)
-        put = Put(entry_key(self._position), {ENTRY: data})
+        entry = Insert(entry_key(self._position), {ENTRY: data})
         self._edits += len(edits)
         self._count(len(data))
-        return put
+        return entry
 
     def draft(self, state: TransactionState) -> SnapshotDraft:
         """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
@@ -152,11 +163,11 @@ class TableTransactionLog:
             f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
         )
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        return SnapshotDraft(self._position, state.image())
+        return SnapshotDraft(self._position, state.image(), self._entries_kept)
 
     def snapshot(self, state: TransactionState) -> list[Mutation]:
         """See `TransactionLog.snapshot`."""
-        return self.draft(state).mutations()
+        return [mutation for step in self.draft(state).steps() for mutation in step]
 
     def _count(self, entry_bytes: int) -> None:
         self._position += 1

@@ -30,6 +30,7 @@ from basalt.transactions.states import Join, Kind, State, Transaction
 from basalt_engine.snapshot import InvalidList
 
 VERSION = 1
+VERSION_LED = 2  # of a store that servers take turns to lead: the epoch comes after the header
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBBqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
@@ -47,7 +48,10 @@ T = TypeVar("T")
 
 def encode_snapshot(image: Image) -> bytes:
     """The snapshot of a state. Takes about a second for all that the default limits allow; needs no access to the state."""
-    out = bytearray(_HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer))
+    version = VERSION_LED if image.leader_epoch else VERSION
+    out = bytearray(_HEADER.pack(version, image.edits_applied, image.last_pointer, image.read_pointer))
+    if image.leader_epoch:
+        out += long_field(image.leader_epoch)
     out += varint_field(image.invalid_version) + pointers_field(image.invalid.pointers)
     out += count_field(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
@@ -69,9 +73,13 @@ def encode_snapshot(image: Image) -> bytes:
 
 def decode_snapshot(data: bytes, what: str) -> Image:
     """The state in a snapshot. `CorruptionError` naming `what` and the offset."""
-    body = opened(data, what, VERSION, _HEADER.size)
+    led = data[:1] == bytes([VERSION_LED])
+    body = opened(data, what, VERSION_LED if led else VERSION, _HEADER.size)
     _, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
     reader = Reader(body, what, _HEADER.size)
+    leader_epoch = reader.pointer() if led else 0
+    if led and not leader_epoch:
+        raise reader.failure("epoch 0, which version 1 is for", _HEADER.size)
     if min(edits_applied, last_pointer, read_pointer) < 0:
         raise reader.failure("a negative number in the header", 1)
     version = reader.varint()
@@ -80,6 +88,7 @@ def decode_snapshot(data: bytes, what: str) -> Image:
         edits_applied=edits_applied,
         last_pointer=last_pointer,
         read_pointer=read_pointer,
+        leader_epoch=leader_epoch,
         invalid=invalid,
         invalid_version=version,
         transactions=_read_transactions(reader, invalid),

@@ -21,6 +21,7 @@ from basalt.transactions.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TOPICS_MAX,
 from basalt.transactions.outcomes import Call, Outcome
 from basalt.transactions.pointers import POINTERS_PER_MS, next_pointer
 from basalt.transactions.states import Event, Join, Kind, Loss, State, Transaction, step
+from basalt_engine.errors import FencedError
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 
@@ -58,6 +59,11 @@ class TransactionState:
     def read_pointer(self) -> int:
         """The highest write pointer that was committed."""
         return self._ledger.read_pointer
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the newest leader; 0 where one server has the store to itself."""
+        return self._ledger.leader_epoch
 
     @property
     def invalid(self) -> InvalidList:
@@ -306,6 +312,14 @@ class TransactionState:
         """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
         held = tuple(sorted(pointer for pointer in set(pointers) if pointer in self.invalid))
         return Proposal((edits.Pruned(held),) if held else ())
+
+    def lead(self, epoch: int) -> Proposal:
+        """A server leads from now on; no edits when it did so before. `FencedError` when a later one does."""
+        if epoch < self.leader_epoch:
+            raise FencedError(
+                f"epoch {epoch} is over: the server of epoch {self.leader_epoch} leads", hint="ask the present leader"
+            )
+        return Proposal((edits.Led(epoch),) if epoch > self.leader_epoch else ())
 
     def truncate(self, before_ms: int) -> Proposal:
         """Take all write pointers older than a time off the invalid list.

@@ -197,7 +197,8 @@ def test_a_draft_may_be_written_after_later_entries(logged):
     busy(logged)
     draft = logged.log.draft(logged.state)
     busy(logged)
-    logged.table.write(draft.mutations())
+    for step in draft.steps():
+        logged.table.write(step)
     assert Logged(logged.table).state.image() == logged.state.image()
     assert len(logged.rows()) > 1
 

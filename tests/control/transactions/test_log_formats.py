@@ -57,6 +57,7 @@ EDITS = (
     st.builds(edits.OneShot, pointers, times_ms, texts, request_ids),
     st.builds(edits.Pruned, sorted_pointers),
     st.builds(edits.Truncated, pointers),
+    st.builds(edits.Led, pointers),
 )
 
 
@@ -159,10 +160,16 @@ def _encode_entry(read: tuple) -> bytes:
 @pytest.mark.parametrize(("decode", "name"), [(decode_entry, "entry_began"), (decode_snapshot, "snapshot_new")])
 def test_a_newer_format_is_told_apart_from_damage(decode, name):
     body = VECTORS[name][0][:-4]
-    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 2 .* start that version again"):
-        decode(sealed(b"\x02" + body[1:] + b"whatever"), "row 17")
+    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 3 .* start that version again"):
+        decode(sealed(b"\x03" + body[1:] + b"whatever"), "row 17")
     with pytest.raises(CorruptionError, match="format version 0 at offset 0, which never was"):
         decode(sealed(b"\x00" + body[1:]), "row 17")
+
+
+def test_a_snapshot_of_a_led_store_names_an_epoch():
+    body = VECTORS["snapshot_led"][0][:-4]
+    with pytest.raises(CorruptionError, match="epoch 0, which version 1 is for at offset 25"):
+        decode_snapshot(sealed(body[:25] + bytes(8) + body[33:]), "row 17")
 
 
 def edit_entry(number: int, body: bytes) -> bytes:
@@ -283,6 +290,7 @@ def images(draw: st.DrawFn) -> Image:
         edits_applied=draw(pointers),
         last_pointer=draw(pointers),
         read_pointer=draw(pointers),
+        leader_epoch=draw(pointers),
         invalid=invalids[0],
         invalid_version=invalids[0].version,
         transactions=transactions,
