@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position_fields
-from basalt_engine.table import DeleteRange, Put, Row, Table, prefix_stop
+from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, prefix_stop
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
 POSITION_BYTES = 10
@@ -110,23 +110,41 @@ class MessageTable:
 
         Ends after `rows_max` rows, or after the row with which keys and values reach `bytes_max` bytes.
         """
+        rows = self._rows(keys, start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
+        return (decode_row(row) for row in rows if not is_husk(row.columns))
+
+    def _rows(
+        self,
+        keys: TopicKeys,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        reverse: bool,
+        rows_max: int | None,
+        bytes_max: int | None = None,
+    ) -> Iterator[Row]:
         scans = []
         for salt in keys.scanned():
             first = keys.message_start(salt)
             last = first + stop if stop is not None else prefix_stop(first)
             scans.append(self._table.scan(first + start, last, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max))
         if len(scans) == 1:
-            return map(decode_row, scans[0])
+            return scans[0]
         merged = heapq.merge(*scans, key=lambda row: row.key[-POSITION_BYTES:], reverse=reverse)
-        return map(decode_row, _bounded(merged, rows_max, bytes_max))
+        return _bounded(merged, rows_max, bytes_max)
 
     def last(self, keys: TopicKeys) -> MessageRow | None:
         """The newest row of the generation."""
-        return next(self.scan(keys, reverse=True, rows_max=1), None)
+        stop = None
+        while (row := next(self._rows(keys, b"", stop, reverse=True, rows_max=1), None)) and is_husk(row.columns):
+            stop = row.key[-POSITION_BYTES:]
+        return None if row is None else decode_row(row)
 
     def first(self, keys: TopicKeys, start: bytes = b"", stop: bytes | None = None) -> MessageRow | None:
         """The oldest row with start <= position < stop."""
-        return next(self.scan(keys, start, stop, rows_max=1), None)
+        while (row := next(self._rows(keys, start, stop, reverse=False, rows_max=1), None)) and is_husk(row.columns):
+            start = row.key[-POSITION_BYTES:] + b"\0"
+        return None if row is None else decode_row(row)
 
     def size_bytes(self, keys: TopicKeys) -> int:
         """An estimate of what the generation takes in the store."""
@@ -143,6 +161,11 @@ def _bounded(rows: Iterable[Row], rows_max: int | None, bytes_max: int | None) -
             read_bytes += len(row.key) + sum(map(len, row.columns.values()))
             if read_bytes >= bytes_max:
                 return
+
+
+def is_husk(columns: Columns) -> bool:
+    """Whether this is what a roll back leaves of a row that the store itself had dropped meanwhile: nobody's message."""
+    return len(columns) == 1 and columns.get(WRITER, b"")[:1] >= b"\x80"
 
 
 def decode_row(row: Row) -> MessageRow:

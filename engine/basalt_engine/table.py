@@ -147,6 +147,11 @@ class Store(Protocol):
         """True when calls wait for a network, so that an event loop must make them on a thread."""
         ...
 
+    @property
+    def applies_retention(self) -> bool:
+        """True when the store drops expired, old-generation and failed writers' rows itself, as it compacts."""
+        ...
+
     def table(self, name: str) -> Table:
         """The table of this name; one of `TABLE_NAMES`."""
         ...

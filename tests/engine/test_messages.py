@@ -143,6 +143,21 @@ def test_a_roll_back_negates_the_writer_and_changes_nothing_else() -> None:
     assert list(MessageTable(store).scan(KEYS)) == [row._replace(written_by=-77, key=put.key)]
 
 
+def test_what_a_roll_back_leaves_of_a_row_that_was_dropped_is_passed_over() -> None:
+    store, places = table(), [position(ms, 1) for ms in range(1, 7)]
+    store.write([MessageTable.put(KEYS, row_at(where)) for where in places[2:4]])
+    husks = [KEYS.message_key(*position_fields(where)) for where in (*places[:2], *places[4:])]
+    store.write([MessageTable.roll_back(key, 17) for key in husks])
+    messages = MessageTable(store)
+    assert [row.position for row in messages.scan(KEYS)] == places[2:4]
+    ends = messages.first(KEYS), messages.last(KEYS)
+    assert [row and row.position for row in ends] == places[2:4]
+    assert messages.first(KEYS, places[4]) is None
+    store.write([Put(husks[0], {b"t": (17).to_bytes(8, "big")})])
+    with pytest.raises(CorruptionError):
+        messages.first(KEYS)
+
+
 def test_whole_generations_and_what_is_older_than_a_time_are_ranges_of_their_bucket() -> None:
     store = table()
     keys = KEYS._replace(spread=3)

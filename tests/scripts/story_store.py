@@ -17,6 +17,7 @@ class StoryStore:
     """`open_store` opens it anew after each restart; what was written is still there."""
 
     remote = False
+    applies_retention = False
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open = open_store

@@ -21,6 +21,7 @@ class FaultyStore:
 
     kind = "memory"
     remote = False
+    applies_retention = False
 
     def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float) -> None:
         self._inner = inner

@@ -143,6 +143,7 @@ class MemoryStore:
 
     kind = "memory"
     remote = False
+    applies_retention = False
 
     def __init__(self, atomic: bool = True) -> None:
         self.atomic = atomic
@@ -170,8 +171,11 @@ class MemoryStore:
             self._epoch = self._shared.epoch = epoch
 
     def check_leader(self) -> None:
-        """`FencedError` when another handle leads with a higher epoch; the caller has the lock."""
-        if self._epoch < self._shared.epoch:
+        """`FencedError` when another handle leads with a higher epoch; the caller has the lock.
+
+        A handle that never led is no leader's, and writes: else nobody could take the lease record over.
+        """
+        if 0 < self._epoch < self._shared.epoch:
             raise FencedError(f"epoch {self._epoch} is over: the store's leader has epoch {self._shared.epoch}")
 
     def locked(self) -> threading.Lock:

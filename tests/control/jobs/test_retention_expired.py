@@ -10,6 +10,7 @@ from basalt.jobs.retention import expired
 from basalt.settings import Settings, TransactionSettings
 from basalt.topics import Topic, topic_name
 from basalt_engine.keys import MessageId
+from basalt_engine.stores.memory import MemoryStore
 from tests.control.jobs.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
 from tests.wiring import A, B, Wired
 
@@ -223,3 +224,20 @@ async def test_entries_about_removed_rows_go_with_their_topic(shop: Wired):
     await shop.topics.delete(A)
     await run(shop)
     assert [entries(shop, kind) for kind in ("newest", "expired", "usage")] == [[], [], []]
+
+
+async def test_a_store_that_drops_rows_itself_is_only_told_what_is_gone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(MemoryStore, "applies_retention", True)
+    shop = await Wired.start(MemoryStore(atomic=False))
+    await shop.topics.create(A, {"ttl": "60"})
+    await shop.publish(A, "one")
+    await shop.topics.create(B, {})
+    await shop.topics.delete(B)
+    shop.clock.advance(HOUR_MS)
+    rows = list(shop.store.table("message").scan(b"\0", None))
+    run = await shop.services.scheduler.run_now("retention")
+    assert run.outcome == "ok"
+    assert run.report == {"expired_topics": 1, "old_generations": 1}
+    assert list(shop.store.table("message").scan(b"\0", None)) == rows
+    assert (await shop.services.usage.stats(A)).messages == 0
+    assert (await shop.services.scheduler.run_now("retention")).report == {}

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from basalt.installation import Facts
 from basalt.jobs.history import Definition, Runs
 from basalt.jobs.retention.generations import Swept
 from basalt.messaging.hidden import HiddenRange
 from basalt.messaging.removed import Expired, Newest
 from basalt.messaging.topic_counts import SavedCounts, TopicCounts
-from basalt.server import Facts
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put

@@ -1,5 +1,7 @@
 """Removes expired messages and payloads of topics: whole ranges, and only where the oldest row really is expired.
 
+A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
+
 What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired.
 """
 
@@ -135,12 +137,10 @@ class ExpiredRows:
                     await self._topics.get(plan.topic.title)  # so that the stage knows the topic as it is then
                 await self._messaging.appender.ready(plan.topic)
                 await locks.enter_async_context(self._messaging.changes.of(plan.topic.keys[:2]))
-            ranges = await self._writer.run(lambda group: self._stage(group, plans, counts))
-            for table, (start, stop) in ranges:
-                await self._call(self._store.table(table).delete_range, start, stop)
+            await self._writer.run(lambda group: self._stage(group, plans, counts))
 
-    def _stage(self, group: Group, plans: Sequence[_Plan], counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
-        """Add the range deletes to the group; return those that are to be made on a thread after it."""
+    def _stage(self, group: Group, plans: Sequence[_Plan], counts: Counter[str]) -> None:
+        """Add the range deletes to the group, and what others must know of them."""
         ranges: list[tuple[str, DeleteRange]] = []
         for plan in plans:
             try:
@@ -150,11 +150,9 @@ class ExpiredRows:
             if topic.generation == plan.topic.generation:
                 ranges += self._message_ranges(group, topic, counts) if plan.messages else []
                 ranges += self._payload_ranges(group, topic, counts) if plan.payloads else []
-        if self._store.remote:
-            return ranges
-        for table, mutation in ranges:
-            group.add(table, mutation)
-        return []
+        if not self._store.applies_retention:
+            for table, mutation in ranges:
+                group.add(table, mutation)
 
     def _message_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
         """The ranges by the TTL as it is now, which may be another one than when the topic was looked at."""

@@ -82,11 +82,8 @@ class OldGenerations:
 
     async def _remove(self, title: TopicName, prefix: bytes, living: int, *, deleted: bool) -> None:
         async with self._messaging.changes.of((prefix, living - 1)):
-            ranges = await self._call(self._ranges, prefix, living)
-            if self._store.remote:
-                for table, (start, stop) in ranges:
-                    await self._call(self._store.table(table).delete_range, start, stop)
-                ranges = []
+            # A store that applies the retention rule itself removes them when it compacts.
+            ranges = [] if self._store.applies_retention else await self._call(self._ranges, prefix, living)
             await self._writer.run(lambda group: self._stage(group, prefix, living, ranges, title if deleted else None))
         self._remember(prefix, living)
 

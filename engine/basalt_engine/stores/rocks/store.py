@@ -32,6 +32,7 @@ class RocksStore:
     kind = "rocks"
     atomic = True
     remote = False
+    applies_retention = False
 
     def __init__(self, durable: DurableDatabase) -> None:
         self._durable = durable
