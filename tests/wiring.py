@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from basalt.messaging.fetch import Fetch
+from basalt.pruning.regions import Cluster
 from basalt.server import open_services
 from basalt.services import Services
 from basalt.settings import Settings
-from basalt.settings.tree import MessagingSettings
+from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
 from basalt.topics import TopicName, topic_name
 from basalt.transactions.states import Transaction
 from basalt.wire.bodies import Work, WorkPublish
@@ -39,12 +42,17 @@ class Wired:
         *,
         settings: Settings | None = None,
         cached: bool = True,
+        cluster: Cluster | None = None,
     ) -> Wired:
         """Services over a store; `cached=False` makes every fetch read it."""
         store, clock = store or MemoryStore(), clock or ManualClock()
         messaging = MessagingSettings(cache_bytes_max=(1 << 20) if cached else 0)
         given = settings or Settings(messaging=messaging)
-        return cls(await open_services(given, None, store=store, clock=clock), clock, store)
+        if store.kind == "hbase":
+            opened: Any = store
+            place = HBaseSettings(thrift2=opened.address, prefix=opened.prefix)
+            given = replace(given, store=StoreSettings(kind="hbase", hbase=place))
+        return cls(await open_services(given, None, store=store, clock=clock, cluster=cluster), clock, store)
 
     async def restarted(self, *, cached: bool = True) -> Wired:
         """The same store under new services, as after a crash."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES
-from tests.contract.stores import OPENERS, fast_directory
+from tests.contract.stores import HBASE, OPENERS, Opener, fast_directory
 
 
-@pytest.fixture(params=OPENERS, ids=lambda opener: opener.name, scope="module")
+@pytest.fixture(params=[*OPENERS, pytest.param(HBASE, marks=pytest.mark.hbase)], ids=str, scope="module")
 def opener(request):
-    return request.param
+    if request.param != HBASE:
+        return request.param
+    tables = request.getfixturevalue("hbase_tables")
+    return Opener(HBASE, lambda _: tables.open(), persistent=True)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,11 @@ class Opener:
     open: Callable[[Path], Store]
     persistent: bool
 
+    def __str__(self) -> str:
+        return self.name
 
+
+HBASE = "hbase"  # opened by the fixture, which knows where HBase is; all its stores share one set of tables
 OPENERS = [
     Opener("memory", lambda _: MemoryStore(), persistent=False),
     Opener("memory-row-by-row", lambda _: MemoryStore(atomic=False), persistent=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.table import Store, Table, TableWrite
@@ -33,6 +34,10 @@ class StoryStore:
     @property
     def atomic(self) -> bool:
         return self._inner.atomic
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the store tells: where a store of HBase's is."""
+        return getattr(self._inner, name)
 
     def table(self, name: str) -> Table:
         return self._inner.table(name)

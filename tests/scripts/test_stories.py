@@ -23,7 +23,9 @@ from tests.scripts.story import Story
 STORIES = sorted(Path(__file__).parent.glob("*.story"))
 UPDATE = bool(os.environ.get("UPDATE"))
 ONE_BY_ONE = "memory, rows written one by one"
-SURROUNDINGS = ("memory", "memory, nothing cached", ONE_BY_ONE, "rocks")
+HBASE = "hbase"
+SURROUNDINGS = ("memory", "memory, nothing cached", ONE_BY_ONE, "rocks", HBASE)
+BY_ROW = (ONE_BY_ONE, HBASE)
 
 
 @pytest.fixture(autouse=True)
@@ -61,18 +63,28 @@ async def told(blocks: list[Block], story: Story) -> list[Block]:
 
 def cases() -> list[object]:
     return [
-        pytest.param(file, surroundings, id=f"{file.stem}: {surroundings}")
+        pytest.param(
+            file,
+            surroundings,
+            id=f"{file.stem}: {surroundings}",
+            marks=[pytest.mark.hbase] if surroundings == HBASE else [],
+        )
         for file in STORIES
         for surroundings in SURROUNDINGS
-        if not (surroundings == ONE_BY_ONE and ".atomic" in file.suffixes)
-        if not (surroundings != ONE_BY_ONE and ".one-by-one" in file.suffixes)
+        if not (surroundings in BY_ROW and ".atomic" in file.suffixes)
+        if not (surroundings not in BY_ROW and ".one-by-one" in file.suffixes)
     ]
 
 
 @pytest.mark.parametrize(("file", "surroundings"), cases())
-def test_the_story_is_true(file: Path, surroundings: str, tmp_path: Path):
+def test_the_story_is_true(file: Path, surroundings: str, tmp_path: Path, request: pytest.FixtureRequest):
     blocks = parse(file.read_text())
-    story = Story(opener(surroundings, tmp_path), cached="nothing cached" not in surroundings)
+    if surroundings == HBASE:
+        tables = request.getfixturevalue("hbase_tables")
+        tables.emptied().close()
+        story = Story(tables.open, cached=True)
+    else:
+        story = Story(opener(surroundings, tmp_path), cached="nothing cached" not in surroundings)
     try:
         now = write(asyncio.run(told(blocks, story)))
     finally:

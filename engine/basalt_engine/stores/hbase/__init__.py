@@ -1,0 +1,1 @@
+"""The store on an HBase cluster, reached through its Thrift gateways."""

@@ -1,0 +1,145 @@
+"""The store on an HBase cluster, reached through its Thrift 2 gateway. Tables and calls: docs/formats/hbase-store.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.errors import InputError
+from basalt_engine.stores.hbase.connection import parse_address
+from basalt_engine.stores.hbase.failures import INSTALL, NoTableError
+from basalt_engine.stores.hbase.gateway import Gateway
+from basalt_engine.stores.hbase.pool import CONNECTIONS_MAX, ConnectionPool
+from basalt_engine.stores.hbase.regions import Region, read_regions
+from basalt_engine.stores.hbase.table import HBaseTable, Progress
+from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
+from basalt_engine.stores.hbase.thrift2 import Thrift2
+from basalt_engine.stores.hbase.timestamps import Timestamps
+from basalt_engine.stores.hbase.workers import Workers
+from basalt_engine.stores.limits import check_table
+from basalt_engine.table import TABLE_NAMES, TableWrite
+
+EPOCH = b"basalt.epoch"
+FENCE = b"basalt.fence"
+FIRST_KEY = b"\0"  # in the region that has no start key
+FENCE_ROUNDS_MAX = 20  # regions that split while they are fenced turn up in the next round
+WORKERS = 8  # threads that fetch ahead; the salt buckets of a topic are read side by side by as many
+
+
+class HBaseStore:
+    """The tables of one installation. Any thread may call it."""
+
+    kind = "hbase"
+    atomic = False
+    remote = True
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        pool: ConnectionPool,
+        prefix: str,
+        *,
+        applies_retention: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.address = gateway.address
+        self.prefix = prefix
+        self.applies_retention = applies_retention  # as Basalt's coprocessor does
+        self._gateway = gateway
+        self._pool = pool
+        self._epoch = 0
+        self._timestamps = Timestamps((clock or SystemClock()).now_ms)
+        self._workers = Workers(WORKERS)
+        self._tables = {
+            name: HBaseTable(name, table_name(prefix, name), gateway, self._timestamps, self._workers, self._attributes)
+            for name in TABLE_NAMES
+        }
+
+    @classmethod
+    def open(
+        cls,
+        address: str,
+        prefix: str = "basalt",
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        clock: Clock | None = None,
+    ) -> HBaseStore:
+        """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
+
+        Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing.
+        """
+        pool = ConnectionPool(parse_address(address), connections_max=connections_max)
+        store = cls(
+            Gateway(pool, address),
+            pool,
+            prefix,
+            applies_retention=_has_coprocessor(address, table_name(prefix, "message")),
+            clock=clock,
+        )
+        try:
+            for name in TABLE_NAMES:
+                store.table(name).get(FIRST_KEY)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def table(self, name: str) -> HBaseTable:
+        """The table of this name; `InputError` when there is none."""
+        check_table(name)
+        return self._tables[name]
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """Apply the writes in order, row by row."""
+        progress = Progress()
+        for name, mutations in writes:
+            self.table(name).apply(mutations, progress)
+
+    def _attributes(self) -> dict[bytes, bytes]:
+        return {EPOCH: self._epoch.to_bytes(8, "big")} if self._epoch else {}
+
+    def lead(self, epoch: int) -> None:
+        """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence."""
+        self._timestamps.lead(epoch)
+        self._epoch = epoch
+        for table in self._tables.values():
+            self._fence(table, epoch)
+
+    def _fence(self, table: HBaseTable, epoch: int) -> None:
+        fenced: set[bytes] = set()
+        for _ in range(FENCE_ROUNDS_MAX):
+            regions = [region for region in self.regions(table.name) if region.name not in fenced]
+            if not regions:
+                return
+            for region in regions:
+                table.fence(region.start or FIRST_KEY, {FENCE: epoch.to_bytes(8, "big")})
+                fenced.add(region.name)
+        raise InputError(f"the regions of table {table.hbase_name} change faster than they can be fenced")
+
+    def regions(self, name: str) -> list[Region]:
+        """The regions of the table of this name, in order."""
+        return read_regions(self._gateway, self.table(name).hbase_name)
+
+    def checkpoint(self, directory: Path) -> None:
+        """`InputError`: a cluster's tables do not fit into a directory."""
+        raise InputError(
+            f"tables in HBase cannot be copied into {directory}",
+            hint="take HBase snapshots of them, with the HBase shell's `snapshot`",
+        )
+
+    def close(self) -> None:
+        """Hang up and end the threads; closing twice is fine."""
+        self._pool.close()
+        self._workers.close()
+
+
+def _has_coprocessor(address: str, table: str) -> bool:
+    with Thrift2(address) as gateway:
+        descriptor = gateway.descriptor(table)
+    if descriptor is None:
+        raise NoTableError(f"HBase has no table {table}", hint=INSTALL)
+    return own_coprocessor(descriptor.attributes) is not None
+
+
+__all__ = ["HBaseStore", "NoTableError"]

@@ -1,0 +1,203 @@
+"""What a call does when its connection is cut before, during or after it, or the gateway is away."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import basalt_engine.stores.hbase.pool as pool_module
+from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.gateway import TRIES_MAX, Gateway
+from basalt_engine.stores.hbase.pool import PING_AFTER_IDLE_MS, ConnectionPool
+from basalt_engine.stores.hbase.store import HBaseStore
+from basalt_engine.table import Delete, Insert, Put
+from tests.engine.stores.hbase.conftest import CALL_TIMEOUT_S, open_store
+
+CUTS = ["cut-request", "cut-answer", "cut-inside"]
+
+
+@pytest.fixture
+def table(store):
+    return store.table("message")
+
+
+@pytest.fixture
+def single_try(fake, pool, clock):
+    """The table for a process that tries nothing twice."""
+    gateway = Gateway(pool, "fake", tries_max=1)
+    return HBaseStore(gateway, pool, "t", clock=clock).table("message")
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_read_is_made_again_when_its_connection_is_cut(fake, table, cut):
+    table.write([Put(b"k", {b"c": b"1"})])
+    fake.fail("get", cut, cut)
+    assert table.get(b"k") == {b"c": b"1"}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_put_is_made_again_with_the_same_timestamp(fake, table, cut):
+    timestamps = []
+    put = fake.handler.put
+    fake.handler.put = lambda name, sent: [timestamps.append(sent.timestamp), put(name, sent)][1]
+    fake.fail("put", cut)
+    table.write([Put(b"k", {b"c": b"1"})])
+    assert table.get(b"k") == {b"c": b"1"}
+    assert fake.calls["put"] == (1 if cut == "cut-request" else 2)
+    assert len(set(timestamps)) == 1
+
+
+@pytest.mark.parametrize("method", ["put", "deleteMultiple"])
+def test_a_write_that_is_never_answered_is_unknown_and_not_failed(fake, table, method):
+    mutation = Put(b"k", {b"c": b"1"}) if method == "put" else Delete(b"k")
+    fake.fail(method, *["cut-answer"] * TRIES_MAX)
+    with pytest.raises(UnknownOutcomeError, match="did not answer a write"):
+        table.write([mutation])
+
+
+def test_a_write_is_unknown_when_only_one_of_its_tries_can_have_been_made(fake, table):
+    fake.fail("put", "cut-answer")
+    table.get(b"k")
+    outcome = []
+    fake.handler.lock.acquire()  # the try that is made hangs until the gateway is gone
+    thread = threading.Thread(target=lambda: outcome.append(raised(table.write, [Put(b"k", {b"c": b"1"})])))
+    thread.start()
+    time.sleep(CALL_TIMEOUT_S / 3)
+    fake.stop()
+    fake.handler.lock.release()
+    thread.join()
+    assert isinstance(outcome[0], UnknownOutcomeError)
+
+
+def raised(call, *arguments):
+    try:
+        call(*arguments)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("write", [[Put(b"k", {b"c": b"1"})], [Insert(b"k", {b"c": b"1"})], [Delete(b"k")]])
+def test_a_gateway_that_is_away_has_written_nothing_and_is_used_again_when_it_is_back(fake, table, write):
+    fake.stop()
+    started_s = time.monotonic()
+    with pytest.raises(StoreError, match="does not answer"):
+        table.write(write)
+    with pytest.raises(StoreError, match="does not answer"):
+        table.get(b"k")
+    assert time.monotonic() - started_s < 2
+    fake.start()
+    table.write(write)
+
+
+def test_a_gateway_that_answers_too_late_is_given_up_in_time(fake, table):
+    fake.fail("get", *[5.0] * TRIES_MAX)
+    started_s = time.monotonic()
+    with pytest.raises(StoreError, match="timed out"):
+        table.get(b"k")
+    assert time.monotonic() - started_s < CALL_TIMEOUT_S * TRIES_MAX + 1
+
+
+def test_a_late_answer_is_never_taken_for_the_next_calls(fake, table, single_try):
+    table.write([Put(b"a", {b"c": b"of a"}), Put(b"b", {b"c": b"of b"})])
+    fake.fail("get", CALL_TIMEOUT_S * 1.3)
+    with pytest.raises(StoreError):
+        single_try.get(b"a")
+    assert single_try.get(b"b") == {b"c": b"of b"}
+
+
+def test_a_connection_that_the_gateway_closed_while_it_was_idle_is_not_used(fake, single_try):
+    single_try.get(b"k")
+    fake.hang_up()
+    time.sleep(0.05)
+    assert single_try.get(b"k") is None
+    assert fake.connections == 2
+
+
+def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(fake, table):
+    fake.deaf = True
+    with pytest.raises(StoreError, match="does not answer"):
+        table.write([Put(b"k", {b"c": bytes(8 << 20)})])
+    assert fake.calls["put"] == 0
+
+
+def test_a_connection_that_was_idle_for_long_is_asked_for_a_sign_of_life(fake, clock):
+    pool = ConnectionPool(fake.address, clock=clock)
+    table = open_store(fake, pool, clock).table("message")
+    table.get(b"k")
+    assert fake.calls["getThriftServerType"] == 0
+    clock.advance(PING_AFTER_IDLE_MS + 1)
+    table.get(b"k")
+    assert fake.calls["getThriftServerType"] == 1
+    clock.advance(PING_AFTER_IDLE_MS + 1)
+    fake.fail("getThriftServerType", "cut-request")
+    table.get(b"k")
+    assert fake.connections == 2
+    pool.close()
+
+
+def test_no_more_connections_are_open_than_allowed(fake, table):
+    fake.fail("get", *[0.1] * 12)
+    threads = [threading.Thread(target=table.get, args=(b"k",)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fake.connections == 4
+    assert fake.calls["get"] == 12
+
+
+def test_who_waits_too_long_for_a_connection_is_told_that_nothing_was_written(fake, pool, table, monkeypatch):
+    monkeypatch.setattr(pool_module, "LEND_TIMEOUT_MS", 10)
+    with pool.lent(), pool.lent(), pool.lent(), pool.lent(), pytest.raises(StoreError, match="in use"):
+        table.write([Put(b"k", {b"c": b"1"})])
+    assert fake.calls["put"] == 0
+
+
+def test_conditional_puts_are_not_sent_twice_once_they_may_have_been_read(fake, table):
+    fake.fail("checkAndPut", "cut-request")
+    with pytest.raises(UnknownOutcomeError):
+        table.check_and_write(b"k", b"c", None, {b"c": b"1"})
+    assert table.get(b"k") is None
+    with pytest.raises(UnknownOutcomeError):
+        fake.fail("checkAndPut", "cut-request")
+        table.write([Insert(b"k", {b"c": b"1"})])
+    assert fake.calls["checkAndPut"] == 0
+
+
+def test_a_conditional_put_whose_answer_got_lost_is_found_by_its_timestamp(fake, table):
+    fake.fail("checkAndPut", "cut-answer", "cut-answer")
+    assert table.check_and_write(b"k", b"c", None, {b"c": b"1", b"d": b"2"})
+    table.write([Insert(b"i", {b"c": b"1"})])
+    assert fake.calls["checkAndPut"] == 2
+    assert table.get(b"i") == {b"c": b"1"}
+
+
+def test_a_conditional_put_that_the_gateway_made_twice_counts_as_made(fake, table):
+    made = fake.handler.checkAndPut
+    fake.handler.checkAndPut = lambda *arguments: [made(*arguments), made(*arguments)][1]
+    assert table.check_and_write(b"k", b"c", None, {b"c": b"1"})
+    table.write([Insert(b"i", {b"c": b"1"})])
+
+
+def test_a_conditional_put_is_unknown_when_it_cannot_be_looked_for(fake, table):
+    fake.fail("checkAndPut", "cut-answer")
+    fake.fail("get", 0.0, *["refuse:the region is closed"] * 2)
+    with pytest.raises(UnknownOutcomeError):
+        table.check_and_write(b"k", b"c", None, {b"c": b"1"})
+
+
+def test_no_thread_outlives_the_store(fake, store, pool):
+    table = store.table("message")
+    table.write([Put(b"%d" % number, {b"c": b"1"}) for number in range(9)])
+    scans = [table.scan(b"", None) for _ in range(4)]
+    assert len(list(scans[0])) == 9
+    store.close()
+    deadline_s = time.monotonic() + 5
+    while any(thread.name.startswith("basalt-hbase") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    with pytest.raises(StoreError, match="closed"):
+        table.get(b"k")

@@ -1,0 +1,159 @@
+"""What is written over what: timestamps, whatever the clocks say, and conditional puts among plain ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from basalt_engine.errors import InputError
+from basalt_engine.stores.hbase.pool import ConnectionPool
+from basalt_engine.stores.hbase.timestamps import EPOCH_MAX, TIME_BITS, Timestamps
+from basalt_engine.stores.hbase.turns import Turns
+from basalt_engine.stores.hbase.writing import CALL_BYTES_MAX, CALL_ROWS_MAX, Deletes, Puts, steps
+from basalt_engine.table import Delete, DeleteRange, Insert, Put
+from tests.engine.stores.hbase.conftest import open_store
+from tests.vector_lines import cases
+
+
+@pytest.fixture
+def second(fake, clock):
+    """A second process's store over the same tables."""
+    pool = ConnectionPool(fake.address)
+    store = open_store(fake, pool, clock)
+    yield store
+    store.close()
+
+
+def test_each_write_has_a_timestamp_above_the_last_one_even_when_the_clock_stands_or_goes_back(clock):
+    timestamps = Timestamps(clock.now_ms)
+    found = [timestamps.next(), timestamps.next()]
+    clock.step(1_000)
+    found += [timestamps.next(), timestamps.next()]
+    assert found == sorted(set(found))
+
+
+def test_a_later_leader_writes_above_every_earlier_one(clock):
+    former, later = Timestamps(clock.now_ms), Timestamps(lambda: 0)
+    former.lead(4)
+    clock.step((1 << TIME_BITS) - 1_000)  # as far ahead as a clock can be
+    last = former.next()
+    later.lead(5)
+    assert later.next() > last
+
+
+@pytest.mark.parametrize(("data", "meaning"), cases("hbase-timestamps"))
+def test_a_timestamp_is_made_of_the_epoch_and_a_number(data, meaning):
+    timestamps = Timestamps(lambda: meaning["number"])
+    timestamps.lead(meaning["epoch"])
+    assert timestamps.next().to_bytes(8) == data
+
+
+def test_timestamps_stay_what_hbase_can_hold(clock):
+    timestamps = Timestamps(clock.now_ms)
+    timestamps.lead(EPOCH_MAX)
+    assert 0 < timestamps.next() < (1 << 63) - 1
+    for epoch in (-1, EPOCH_MAX + 1):
+        with pytest.raises(InputError):
+            timestamps.lead(epoch)
+
+
+@pytest.mark.parametrize("key", [b"k", b"k2"])
+def test_a_put_after_a_delete_is_seen_though_the_clock_stands(store, key):
+    table = store.table("message")
+    table.write([Put(key, {b"a": b"1", b"b": b"1"}), Delete(key), Put(key, {b"a": b"2"}), Delete(key, (b"a",))])
+    assert table.get(key) is None
+    table.write([Put(key, {b"a": b"3"}), DeleteRange(b"k", b"l"), Insert(key, {b"b": b"4"})])
+    assert table.get(key) == {b"b": b"4"}
+    assert table.check_and_write(key, b"a", None, {b"a": b"5"})
+    table.write([Delete(key)])
+    assert table.check_and_write(key, b"a", None, {b"a": b"6"})
+    assert table.get(key) == {b"a": b"6"}
+
+
+def test_a_new_leader_whose_clock_is_behind_writes_over_the_former_one(store, second, clock):
+    store.lead(1)
+    store.table("system").write([Put(b"k", {b"v": b"former"}), Put(b"gone", {b"v": b"1"}), Delete(b"gone")])
+    clock.step(clock.now_ms() - 3_600_000)
+    second.lead(2)
+    second.table("system").write([Put(b"k", {b"v": b"new"}), Put(b"gone", {b"v": b"2"})])
+    assert store.table("system").get(b"k") == {b"v": b"new"}
+    assert store.table("system").get(b"gone") == {b"v": b"2"}
+
+
+def test_who_does_not_lead_takes_over_a_row_that_a_leader_wrote(store, second, clock):
+    store.lead(7)
+    store.table("system").write([Put(b"lease", {b"v": b"1", b"w": b"1"})])
+    clock.step(0)
+    assert second.table("system").check_and_write(b"lease", b"v", b"1", {b"v": b"2", b"w": b"2"})
+    assert store.table("system").get(b"lease") == {b"v": b"2", b"w": b"2"}
+
+
+def test_a_conditional_put_waits_for_plain_writes_and_they_wait_for_it(fake, store):
+    table = store.table("message")
+    fake.fail("put", 0.15)
+    plain = threading.Thread(target=table.write, args=([Put(b"k", {b"c": b"plain"})],))
+    plain.start()
+    time.sleep(0.05)
+    assert not table.check_and_write(b"k", b"c", None, {b"c": b"conditional"})
+    plain.join()
+    fake.fail("checkAndPut", 0.15)
+    conditional = threading.Thread(target=table.check_and_write, args=(b"k", b"c", b"plain", {b"c": b"conditional"}))
+    conditional.start()
+    time.sleep(0.05)
+    table.write([Put(b"k", {b"c": b"last"})])
+    conditional.join()
+    assert table.get(b"k") == {b"c": b"last"}
+
+
+def test_plain_writes_go_side_by_side_and_let_a_waiting_conditional_one_pass():
+    turns = Turns()
+    order = []
+
+    def run(name, turn, seconds):
+        with turn:
+            order.append(name)
+            time.sleep(seconds)
+
+    threads = []
+    for name, turn in [("a", turns.plain()), ("b", turns.plain()), ("C", turns.conditional()), ("d", turns.plain())]:
+        threads.append(threading.Thread(target=run, args=(name, turn, 0.1)))
+        threads[-1].start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert order == ["a", "b", "C", "d"]
+
+
+def test_neighbouring_puts_are_one_call_and_so_are_deletes():
+    mutations = [
+        Put(b"a", {b"x": b"1"}), Put(b"b", {b"x": b"1"}), Put(b"a", {b"x": b"2", b"y": b"3"}), Put(b"c", {}),
+        Delete(b"a"), Delete(b"b", (b"x",)), Delete(b"c", ()),
+        Insert(b"i", {b"x": b"1"}), DeleteRange(b"a", b"b"), Put(b"d", {b"x": b"1"}),
+    ]  # fmt: skip
+    assert list(steps(mutations)) == [
+        Puts({b"a": {b"x": b"2", b"y": b"3"}, b"b": {b"x": b"1"}}),
+        Deletes([Delete(b"a"), Delete(b"b", (b"x",))]),
+        Insert(b"i", {b"x": b"1"}),
+        DeleteRange(b"a", b"b"),
+        Puts({b"d": {b"x": b"1"}}),
+    ]
+
+
+def test_a_call_holds_so_many_bytes_and_so_many_rows():
+    large = [Put(b"%d" % number, {b"x": bytes(CALL_BYTES_MAX // 3)}) for number in range(5)]
+    assert [len(step.rows) for step in steps(large)] == [2, 2, 1]
+    assert [len(step.rows) for step in steps([Put(b"k", {b"x": bytes(2 * CALL_BYTES_MAX)})])] == [1]
+    many = [Put(b"%d" % number, {b"x": b""}) for number in range(CALL_ROWS_MAX + 1)]
+    assert [len(step.rows) for step in steps(many)] == [CALL_ROWS_MAX, 1]
+    assert [len(step.deletes) for step in steps([Delete(put.key) for put in many])] == [CALL_ROWS_MAX, 1]
+
+
+def test_what_comes_before_a_mutation_that_is_refused_is_written():
+    found = []
+    with pytest.raises(InputError):
+        found.extend(steps([]))
+        for step in steps([Put(b"a", {b"x": b"1"}), Put(b"", {b"x": b"1"}), Put(b"b", {b"x": b"1"})]):
+            found.append(step)
+    assert found == [Puts({b"a": {b"x": b"1"}})]
