@@ -1,24 +1,46 @@
 # Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/dev.txt.
-# Needed beforehand: GNU make and Python 3.11 or later (with its venv module).
+# Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
+# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-CODE := engine control pipeline demo $(wildcard bench)
+CODE := engine control pipeline demo deploy $(wildcard bench)
 PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint types imports docs bench format lock image clean
+.PHONY: help venv demo hbase-demo hbase-start hbase-stop test java jar check lint types imports docs bench format lock image clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 venv: $(VENV)/installed ## Build the virtual environment in .venv, if it is not up to date
 
 demo: $(VENV)/installed ## Publish a real access log, SIGKILL the server half-way, and check the result (LOG=path for your own log)
 	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
 
-test: lint types imports ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
+hbase-demo: $(VENV)/installed ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
+	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
+
+hbase-start: $(VENV)/installed ## Start a standalone HBase with its Thrift gateways in build/hbase (HBASE="--set NAME=VALUE" for settings)
+	@$(PYTHON) -m deploy.hbase start $(HBASE)
+
+hbase-stop: $(VENV)/installed ## Stop it; its tables stay
+	@$(PYTHON) -m deploy.hbase stop
+
+test: lint types imports java ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
 	$(PYTHON) -m pytest $(PYTEST)
+
+java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=Name" for some)
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+	    mvn --batch-mode --no-transfer-progress --file coprocessor/pom.xml test $(JAVA); \
+	elif [ -n "$$CI" ]; then \
+	    echo 'CI is set, so the tests of the coprocessor must run; they need a JDK and Maven.' >&2; exit 1; \
+	else \
+	    echo 'Skipping the tests of the coprocessor: they need a JDK (17) and Maven.'; \
+	fi
+
+jar: $(VENV)/installed ## Build the coprocessor's jar, where the Python package takes it from
+	@$(PYTHON) -m deploy.coprocessor_jar
 
 check: lint types imports docs ## Run the checks alone: style, types, layers, docs
 
@@ -43,15 +65,18 @@ format: $(VENV)/installed ## Format the code and mend what ruff can mend
 	$(VENV)/bin/ruff format .
 
 lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml $(LOCK) --output-file requirements/runtime.txt
+	uv pip compile pyproject.toml $(LOCK) --extra hbase --output-file requirements/runtime.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra dev --output-file requirements/dev.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
-image: ## Build the container image basalt:dev (needs docker)
-	docker build --file deploy/Dockerfile --tag basalt:dev .
+image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
+	docker build --file deploy/Dockerfile --target basalt --tag basalt:dev .
+	docker build --file deploy/Dockerfile --target hbase --tag basalt-hbase:dev .
 
 clean: ## Remove the virtual environment, builds and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis
+	@if [ -x $(PYTHON) ] && [ -d build/hbase ]; then $(PYTHON) -m deploy.hbase stop; fi
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis coprocessor/target
+	rm -f engine/basalt_engine/stores/hbase/basalt-coprocessor.jar
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment holds absolute paths, so one that was moved or copied with the tree is built anew.

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import basalt
@@ -18,19 +19,23 @@ from demo.server_process import ServerProcess
 from demo.story import Story
 
 
-def main() -> int:
-    """Run the demo; 1 when anything that was read is not what was published."""
+def main(words: Sequence[str] | None = None, first_step: str | None = None) -> int:
+    """Run the demo with these arguments; 1 when anything that was read is not what was published.
+
+    `first_step` is what whoever goes on by hand must do before the server can start again.
+    """
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("log", nargs="?", type=Path, help="an access log; without one, the demo server's own requests")
     parser.add_argument("--folder", type=Path, help="an empty folder to work in; without one, a new temporary folder")
-    arguments = parser.parse_args()
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for the server")
+    arguments = parser.parse_args(words)
     if arguments.log is not None and not arguments.log.is_file():
         parser.error(f"{arguments.log} is not a file")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="basalt-demo-"))
-    server = ServerProcess(folder)
+    server = ServerProcess(folder, arguments.set)
     try:
         server.start()
-        return run(server, arguments.log)
+        return run(server, arguments.log, first_step)
     except BaseException:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -39,7 +44,7 @@ def main() -> int:
         server.stop()
 
 
-def run(server: ServerProcess, log: Path | None) -> int:
+def run(server: ServerProcess, log: Path | None, first_step: str | None = None) -> int:
     """Publish, kill, read and check on this server; the exit code."""
     if log is None:
         sent = make_requests(server.url)
@@ -78,7 +83,7 @@ def run(server: ServerProcess, log: Path | None) -> int:
         f"Checked against a direct count of the file: {counted.total:,} page views, {len(counted.clients):,} clients,"
         f" {len(counted.paths):,} paths.\nNone lost, none twice, in order, nothing aborted seen."
     )
-    print_next_steps(server.data)
+    print_next_steps(server.data, server.settings, first_step)
     return 0
 
 

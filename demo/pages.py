@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -46,12 +47,14 @@ def bars(values: list[int], highest: int) -> str:
     return "".join(BARS[-(-value * steps // highest)] if highest else BARS[0] for value in values)
 
 
-def print_next_steps(data: Path) -> None:
+def print_next_steps(data: Path, settings: Sequence[str], first_step: str | None) -> None:
     """The commands that show the same data from other sides."""
+    first = f"  {first_step}\n" if first_step else ""
+    options = "".join(f" --set {setting}" for setting in settings)
     command = "basalt" if shutil.which("basalt") else str(_shortened(Path(sys.executable).with_name("basalt")))
     print(
-        f"\nTry next:\n"
-        f"  {command} serve --data {data} &\n"
+        f"\nTry next:\n{first}"
+        f"  {command} serve --data {data}{options} &\n"
         f"  {command} topic list\n"
         f"  {command} consume access-log --limit 3\n"
         f"  {command} tx list\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 START_TIMEOUT_S = 30.0  # a start takes about a second; a loaded machine gets its time
@@ -17,10 +19,11 @@ class ServerStartError(RuntimeError):
 
 
 class ServerProcess:
-    """The server on one data directory. After `start`, `url` says where it listens."""
+    """The server on one data directory, with these settings (`KEY=VALUE`). After `start`, `url` says where it listens."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         self.data = folder / "data"
+        self.settings = tuple(settings)
         self.log = folder / "server.log"
         self.url = ""
         self._port_file = folder / "port"
@@ -32,15 +35,15 @@ class ServerProcess:
         began = time.monotonic()
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
         command += ["--port", "0", "--port-file", str(self._port_file), "--set", "log.format=json"]
+        command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        while not (port := self._port()):
+        while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
                 self.kill()
                 tail = self.log.read_bytes()[-2_000:].decode(errors="replace")
                 raise ServerStartError(f"the server did not start (exit code {self._process.returncode}):\n{tail}")
             time.sleep(POLL_S)
-        self.url = f"http://127.0.0.1:{port}"
         return time.monotonic() - began
 
     def kill(self) -> None:
@@ -58,5 +61,17 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def _port(self) -> str:
-        return self._port_file.read_text().strip() if self._port_file.exists() else ""
+    def _is_ready(self) -> bool:
+        """Whether it serves. Of servers that share a store one leads; after a SIGKILL it is not at once clear which."""
+        port = self._port_file.read_text().strip() if self._port_file.exists() else ""
+        if not port:
+            return False
+        self.url = f"http://127.0.0.1:{port}"
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=START_TIMEOUT_S)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.client.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
