@@ -28,27 +28,27 @@ class SystemTable:
 
     def get(self, kind: str, name: str) -> bytes | None:
         """The body stored under this kind and name."""
-        key = _key(kind, name)
+        key = entry_key(kind, name)
         columns = self._table.get(key)
-        return None if columns is None else _open(key, columns.get(VALUE))
+        return None if columns is None else unseal(key, columns.get(VALUE))
 
     def scan(
         self, kind: str, start: str = "", *, reverse: bool = False, rows_max: int | None = None
     ) -> Iterator[tuple[str, bytes]]:
         """Name and body of each entry of a kind, sorted by name, from `start` on (descending: down to `start`)."""
-        prefix = _key(kind, "")
-        for row in self._table.scan(_key(kind, start), prefix_stop(prefix), reverse=reverse, rows_max=rows_max):
-            yield _name(row.key, len(prefix)), _open(row.key, row.columns.get(VALUE))
+        prefix = entry_key(kind, "")
+        for row in self._table.scan(entry_key(kind, start), prefix_stop(prefix), reverse=reverse, rows_max=rows_max):
+            yield _name(row.key, len(prefix)), unseal(row.key, row.columns.get(VALUE))
 
     @staticmethod
     def put(kind: str, name: str, body: bytes) -> Put:
         """The mutation that stores a body, for a caller that has others to write with it."""
-        return Put(_key(kind, name), {VALUE: _seal(body)})
+        return Put(entry_key(kind, name), {VALUE: seal(body)})
 
     @staticmethod
     def delete(kind: str, name: str) -> Delete:
         """The mutation that removes an entry."""
-        return Delete(_key(kind, name))
+        return Delete(entry_key(kind, name))
 
     def write(self, kind: str, name: str, body: bytes) -> None:
         """Store a body, durably."""
@@ -60,11 +60,12 @@ class SystemTable:
 
     def replace(self, kind: str, name: str, old: bytes | None, new: bytes) -> bool:
         """Store `new` iff the entry still is `old` (None: absent)."""
-        expected = None if old is None else _seal(old)
-        return self._table.check_and_write(_key(kind, name), VALUE, expected, {VALUE: _seal(new)})
+        expected = None if old is None else seal(old)
+        return self._table.check_and_write(entry_key(kind, name), VALUE, expected, {VALUE: seal(new)})
 
 
-def _key(kind: str, name: str) -> bytes:
+def entry_key(kind: str, name: str) -> bytes:
+    """The row key of an entry."""
     return f"{kind}:{name}".encode()
 
 
@@ -75,12 +76,14 @@ def _name(key: bytes, start: int) -> str:
         raise CorruptionError(f"system entry {key.hex()} has a name that is not UTF-8") from None
 
 
-def _seal(body: bytes) -> bytes:
+def seal(body: bytes) -> bytes:
+    """The value that holds a body: with its version and checksum."""
     data = bytes([VERSION]) + body
     return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
 
 
-def _open(key: bytes, data: bytes | None) -> bytes:
+def unseal(key: bytes, data: bytes | None) -> bytes:
+    """The body in the value of the row `key`; `CorruptionError` when it is not whole."""
     name = key.decode(errors="replace")
     if data is None or len(data) < 1 + _CRC_BYTES:
         raise CorruptionError(f"system entry {name} has no value, or a cut one")

@@ -1,0 +1,151 @@
+"""What an installation has to do, as a value: from the tables that should be there and those that are.
+
+Pure, so that a dry run tells exactly what a run would do, and a second run finds nothing left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from basalt.errors import ConflictError
+from basalt.hbase_admin.finding import count
+from basalt_engine.stores.hbase.tables import (
+    FLUSH_INTERVAL,
+    CoprocessorJar,
+    TableLayout,
+    differences,
+    missing_splits,
+    own_coprocessor,
+    salts_of,
+    with_coprocessor,
+)
+from basalt_engine.stores.hbase.thrift2 import TableDescriptor
+
+Action = Literal["create", "alter", "enable", "keep", "write"]
+
+
+class FoundTable(NamedTuple):
+    """A table of Basalt's name as it is in HBase now."""
+
+    descriptor: TableDescriptor
+    enabled: bool
+    starts: tuple[bytes, ...]  # of its regions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the operator asked for; None where that is left as it is, and to the default where nothing is yet."""
+
+    buckets: int
+    flush_interval_ms: int | None = None
+    jar: CoprocessorJar | None = None
+
+
+class Step(NamedTuple):
+    """One thing to do to one table, and why; `descriptor` is what the table will be."""
+
+    table: str
+    action: Action
+    detail: str
+    descriptor: TableDescriptor
+    splits: tuple[bytes, ...] = ()
+
+    def changed(self, before: TableDescriptor) -> dict[str, str]:
+        """The attributes that the table gets or has changed."""
+        return {
+            name: value for name, value in self.descriptor.attributes.items() if before.attributes.get(name) != value
+        }
+
+    @property
+    def lacks_coprocessor(self) -> bool:
+        """Whether this makes a table without one."""
+        return self.action == "create" and own_coprocessor(self.descriptor.attributes) is None
+
+
+def plan(
+    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], wanted: Wanted, buckets_installed: int | None
+) -> list[Step]:
+    """The steps from what is there to what is wanted, none of which loses anything.
+
+    `ConflictError` when a table is there that is not of this layout: it tells every difference of every table.
+    """
+    told = _bucket_conflicts(layouts, found, wanted.buckets, buckets_installed)
+    for layout in layouts:
+        present = found.get(layout.name)
+        if present is not None:
+            told += [f"{layout.name} {each}" for each in differences(layout, present.descriptor)]
+            told += _jar_conflicts(layout, present, wanted.jar)
+    if told:
+        raise ConflictError(
+            "the tables that are there are not as asked for: " + "; ".join(told),
+            hint="choose another store.hbase.prefix or settings that fit; nothing was changed",
+        )
+    return [_step(layout, found.get(layout.name), wanted) for layout in layouts]
+
+
+def buckets_conflict(asked: int, installed: int) -> str:
+    """How it is told that the salt buckets asked for are not those of the installation."""
+    return f"the installation has {installed} salt buckets, store.hbase.buckets asks for {asked}"
+
+
+def _bucket_conflicts(
+    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], buckets: int, installed: int | None
+) -> list[str]:
+    if installed is not None:
+        # Regions may have been merged since; the number that was written down counts.
+        return [] if installed == buckets else [buckets_conflict(buckets, installed)]
+    told = []
+    for layout in layouts:
+        present = found.get(layout.name)
+        if present is not None and layout.splits and salts_of(present.starts) > buckets:
+            told.append(f"{layout.name} is split for {salts_of(present.starts)} salt buckets instead of {buckets}")
+        elif present is not None and missing_splits(layout, present.starts):
+            told.append(
+                f"{layout.name} has {len(present.starts)} regions, none of which begins at "
+                + ", ".join(split.hex() for split in missing_splits(layout, present.starts)[:3])
+                + f", as {buckets} salt buckets need"
+            )
+    return told
+
+
+def _jar_conflicts(layout: TableLayout, present: FoundTable, jar: CoprocessorJar | None) -> list[str]:
+    own = own_coprocessor(present.descriptor.attributes)
+    if jar is None or own is None or own[1].jar == jar.path:
+        return []
+    return [
+        f"{layout.name} runs the coprocessor from {own[1].jar} (`basalt hbase upgrade --jar {jar.path}` changes it)"
+    ]
+
+
+def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> Step:
+    if present is None:
+        detail = f"{count(len(layout.splits) + 1, 'region')}, {_running(layout.attributes)}"
+        return Step(layout.name, "create", detail, layout.descriptor(), layout.splits)
+    before = present.descriptor.attributes
+    after = dict(before)
+    if wanted.flush_interval_ms is not None or FLUSH_INTERVAL not in before:
+        after[FLUSH_INTERVAL] = str(layout.flush_interval_ms)
+    if wanted.jar is not None:
+        after = with_coprocessor(after, _jar_kept(wanted.jar, before).of(layout.table))
+    descriptor = present.descriptor._replace(attributes=after)
+    changes = [
+        f"{name}: {before.get(name, 'unset')} -> {after[name]}" for name in after if after[name] != before.get(name)
+    ]
+    if changes:
+        return Step(layout.name, "alter", "; ".join(changes), descriptor)
+    if not present.enabled:
+        return Step(layout.name, "enable", "is disabled", descriptor)
+    return Step(layout.name, "keep", f"as it should be, {_running(after)}", descriptor)
+
+
+def _jar_kept(jar: CoprocessorJar, attributes: Mapping[str, str]) -> CoprocessorJar:
+    """The jar with the options that it has on the table already, unless new ones are asked for."""
+    own = own_coprocessor(attributes)
+    return jar if own is None or jar.options else jar._replace(options=own[1].options)
+
+
+def _running(attributes: Mapping[str, str]) -> str:
+    own = own_coprocessor(attributes)
+    return "no coprocessor" if own is None else f"coprocessor {own[1].class_name.rpartition('.')[2]} from {own[1].jar}"
