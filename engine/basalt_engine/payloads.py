@@ -15,7 +15,7 @@ from typing import NamedTuple
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position_fields
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.table import Columns, DeleteRange, Put, Table, prefix_stop
+from basalt_engine.table import Columns, Delete, DeleteRange, Put, Table, prefix_stop
 
 BATCH = b"p"
 BOUND = b"b"
@@ -56,6 +56,11 @@ class PayloadTable:
         if announced is not None:
             columns |= {ANNOUNCED: announced, PREVIOUS: previous or b""}
         return Put(keys.payload_start(write_pointer) + BOUND_POSITION, columns)
+
+    @staticmethod
+    def confirm(keys: TopicKeys, write_pointer: int) -> Delete:
+        """The mutation that makes the writer's bound hold by itself: the message row that it announced was written."""
+        return Delete(keys.payload_start(write_pointer) + BOUND_POSITION, (ANNOUNCED, PREVIOUS))
 
     @staticmethod
     def remove(keys: TopicKeys, write_pointer: int, start: bytes = b"") -> DeleteRange:

@@ -93,6 +93,57 @@ def snapshot(scope: ClientScope) -> Steps[Any]:
     return (yield from ask(_get("show the snapshot", "snapshot")))
 
 
+def publish_snapshot(scope: ClientScope) -> Steps[Any]:
+    """Publish the snapshot for the region servers now."""
+    return (yield from ask(_post("publish the snapshot", "snapshot", "publish", effect=Effect.REPEATABLE)))
+
+
+def prune_status(scope: ClientScope) -> Steps[Any]:
+    """How pruning stands: how long the invalid list is, and what is in the way."""
+    return (yield from ask(_get("show how pruning stands", "prune")))
+
+
+def prune(scope: ClientScope, *, dry_run: bool = False) -> Steps[Any]:
+    """Forget the failed writers that have no row left; or only tell which."""
+    query = (("dryRun", "true"),) if dry_run else ()
+    return (yield from ask(_post("prune", "prune", "run", query=query, effect=Effect.REPEATABLE)))
+
+
+def prune_explain(scope: ClientScope, write_pointer: int | None = None, *, limit: int | None = None) -> Steps[Any]:
+    """What is in the way of one failed writer, or of the oldest that something is in the way of."""
+    given = (("writePointer", write_pointer), ("limit", limit))
+    query = tuple((name, str(value)) for name, value in given if value is not None)
+    return (yield from ask(_get("explain what holds pruning back", "prune", "explain", query=query)))
+
+
+def prune_regions(scope: ClientScope, *, show: str | None = None) -> Steps[Any]:
+    """The regions with what each holds back: all, or those "blocking", or "idle"."""
+    query = () if show is None else (("show", show),)
+    return (yield from ask(_get("list regions", "prune", "regions", query=query)))
+
+
+def prune_region(scope: ClientScope, region: str) -> Steps[Any]:
+    """A region with its files."""
+    return (yield from ask(_get(f"show region {region}", "prune", "regions", region)))
+
+
+def prune_history(scope: ClientScope, *, limit: int | None = None) -> Steps[Any]:
+    """What was pruned, newest first."""
+    query = () if limit is None else (("limit", str(limit)),)
+    return (yield from ask(_get("show what was pruned", "prune", "history", query=query)))
+
+
+def prune_restore(scope: ClientScope, since_ms: int, *, dry_run: bool = False) -> Steps[Any]:
+    """Make writers invalid again that were pruned since the time of a copy that a table was restored from."""
+    query = (("dryRun", "true"),) if dry_run else ()
+    body = {"sinceMs": since_ms}
+    return (
+        yield from ask(
+            _post("restore pruned writers", "prune", "restore", body=body, query=query, effect=Effect.REPEATABLE)
+        )
+    )
+
+
 def backup(scope: ClientScope, name: str) -> Steps[Any]:
     """Make a consistent copy of the store, under this name, where the server keeps its backups."""
     return (yield from ask(_post(f"back up to {name}", "backup", body={"name": name})))
@@ -117,10 +168,16 @@ def _get(what: str, *parts: str, query: tuple[tuple[str, str], ...] = ()) -> Cal
     return Call(what, "GET", joined_path("v1", "admin", *parts), _json, Effect.NONE, query=query)
 
 
-def _post(what: str, *parts: str, body: JsonObject | None = None, effect: Effect = Effect.ONCE) -> Call[Any]:
+def _post(
+    what: str,
+    *parts: str,
+    body: JsonObject | None = None,
+    query: tuple[tuple[str, str], ...] = (),
+    effect: Effect = Effect.ONCE,
+) -> Call[Any]:
     encoded = b"" if body is None else msgspec.json.encode(body)
     path = joined_path("v1", "admin", *parts)
-    return Call(what, "POST", path, _json, effect, body=encoded, content_type=JSON if encoded else None)
+    return Call(what, "POST", path, _json, effect, body=encoded, content_type=JSON if encoded else None, query=query)
 
 
 def _json(answer: Answer) -> Any:

@@ -90,6 +90,14 @@ class AsyncAdmin(AsyncHandle[ClientScope]):
     settings = awaiting(admin.settings)
     store = awaiting(admin.store)
     snapshot = awaiting(admin.snapshot)
+    publish_snapshot = awaiting(admin.publish_snapshot)
+    prune_status = awaiting(admin.prune_status)
+    prune = awaiting(admin.prune)
+    prune_explain = awaiting(admin.prune_explain)
+    prune_regions = awaiting(admin.prune_regions)
+    prune_region = awaiting(admin.prune_region)
+    prune_history = awaiting(admin.prune_history)
+    prune_restore = awaiting(admin.prune_restore)
     backup = awaiting(admin.backup)
 
 

@@ -14,7 +14,7 @@ from yarl import URL
 
 from basalt.client.calls import Answer, Lost, NotHttp, NotSent, Reply
 from basalt.client.conversation import Send
-from basalt.client.http_transport import IDLE_MS_MAX
+from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
 from basalt.client.urls import ServerUrl
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
@@ -54,7 +54,9 @@ class AiohttpTransport:
                 data=data,
                 headers=headers,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=max(0.001, request.timeout_ms / 1_000)),
+                timeout=aiohttp.ClientTimeout(
+                    total=max(0.001, request.timeout_ms / 1_000), sock_connect=CONNECT_MS_MAX / 1_000
+                ),
             ) as response:
                 return Answer(response.status, _headers(response), await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

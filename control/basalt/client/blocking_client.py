@@ -93,6 +93,14 @@ class Admin(Handle[ClientScope]):
     settings = blocking(admin.settings)
     store = blocking(admin.store)
     snapshot = blocking(admin.snapshot)
+    publish_snapshot = blocking(admin.publish_snapshot)
+    prune_status = blocking(admin.prune_status)
+    prune = blocking(admin.prune)
+    prune_explain = blocking(admin.prune_explain)
+    prune_regions = blocking(admin.prune_regions)
+    prune_region = blocking(admin.prune_region)
+    prune_history = blocking(admin.prune_history)
+    prune_restore = blocking(admin.prune_restore)
     backup = blocking(admin.backup)
 
 

@@ -11,7 +11,8 @@ from basalt.client.drivers import AsyncDriver, AsyncTransport, BlockingDriver, T
 from basalt.client.http_transport import HttpTransport
 from basalt.client.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, RetryPolicy
 from basalt.client.scopes import ClientScope
-from basalt.client.urls import EMBEDDED_SCHEME, parse_url
+from basalt.client.servers import AsyncFollowingTransport, FollowingTransport
+from basalt.client.urls import EMBEDDED_SCHEME, ServerUrl, parse_urls, shown
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
@@ -27,11 +28,15 @@ def connect(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Client:
-    """A client of the server at this URL; see `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
+    """A client of the server (or servers) at this URL; see `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
     clock = SystemClock()
-    server = parse_url(_of_a_server(url))
-    transport = HttpTransport(server, headers=headers or {}, tls=tls, monotonic_ms=clock.monotonic_ms)
-    return client_of(transport, server.text, namespace, policy(timeout_ms, attempts_max), clock)
+    servers = parse_urls(_of_a_server(url))
+
+    def open_one(server: ServerUrl) -> HttpTransport:
+        return HttpTransport(server, headers=headers or {}, tls=tls, monotonic_ms=clock.monotonic_ms)
+
+    transport = FollowingTransport(servers, open_one, clock.monotonic_ms)
+    return client_of(transport, shown(servers), namespace, policy(timeout_ms, attempts_max), clock)
 
 
 def connect_async(
@@ -43,12 +48,17 @@ def connect_async(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncClient:
-    """An async client of the server at this URL; see `basalt.aio.connect`. Nothing is sent yet."""
+    """An async client of the server (or servers) at this URL; see `basalt.aio.connect`. Nothing is sent yet."""
     from basalt.client.async_transport import AiohttpTransport  # a large library, which blocking clients do without
 
-    server = parse_url(_of_a_server(url))
-    transport = AiohttpTransport(server, headers=headers or {}, tls=tls)
-    return async_client_of(transport, server.text, namespace, policy(timeout_ms, attempts_max), SystemClock())
+    clock = SystemClock()
+    servers = parse_urls(_of_a_server(url))
+
+    def open_one(server: ServerUrl) -> AiohttpTransport:
+        return AiohttpTransport(server, headers=headers or {}, tls=tls)
+
+    transport = AsyncFollowingTransport(servers, open_one, clock.monotonic_ms)
+    return async_client_of(transport, shown(servers), namespace, policy(timeout_ms, attempts_max), clock)
 
 
 def client_of(transport: Transport, url: str, namespace: str, retries: RetryPolicy, clock: Clock) -> Client:

@@ -20,6 +20,7 @@ from basalt.client.urls import ServerUrl
 
 IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
 IDLE_MS_MAX = 4_000  # below the 5 s after which many servers close: no request may meet a connection that just goes
+CONNECT_MS_MAX = 5_000  # a host that is gone says nothing; nothing was sent, so another attempt is safe
 PIECE_BYTES = 262_144  # an answer is read in pieces of this size, through memory that stays in the cache
 
 
@@ -52,7 +53,7 @@ class HttpTransport:
         connection = self._kept()
         if connection is None:
             try:
-                connection = self._connect(request.timeout_ms)
+                connection = self._connect(min(request.timeout_ms, CONNECT_MS_MAX))
             except OSError as error:
                 return NotSent(_reason(error))
         try:

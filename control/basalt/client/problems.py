@@ -19,6 +19,7 @@ from basalt.errors import (
     InputError,
     InternalError,
     NotFoundError,
+    NotLeaderError,
     ProtocolError,
     RetryError,
     UnknownOutcomeError,
@@ -39,6 +40,7 @@ class _Problem(msgspec.Struct, rename="camel"):
     hint: str | None = None
     request_id: str | None = None
     retry_after_ms: int | None = None
+    leader: str | None = None
 
 
 def error_of(call: Call[Any], answer: Answer) -> BasaltError:
@@ -54,6 +56,8 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
         message = f"{message} (code {problem.code})"
     error = known(message, field=problem.field, hint=problem.hint)
     error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
+    if isinstance(error, NotLeaderError):
+        error.leader_url = problem.leader
     if isinstance(error, RetryError):
         error.retry_after_ms = _retry_after_ms(problem, answer)
     return error

@@ -17,6 +17,7 @@ from basalt.errors import (
     BusyError,
     DiskFullError,
     MalformedBodyError,
+    NotLeaderError,
     ProtocolError,
     StoppingError,
     StoreError,
@@ -30,7 +31,7 @@ BACKOFF_MS_BASE = 50  # about one restart of a connection; doubles with each att
 BACKOFF_MS_MAX = 5_000  # all clients of a busy server come back within this
 
 # The server says with these that it did nothing, so that any call may be sent again.
-_NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError)
+_NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError, NotLeaderError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The URL of a server, taken apart once."""
+"""The URL of a server, or of several that share a store, taken apart once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from basalt.errors import InputError
 
 EMBEDDED_SCHEME = "embedded:"
 _PORTS = {"http": 80, "https": 443}
-_HINT = "Write http://HOST:PORT, or embedded:DIRECTORY."
+_HINT = "Write http://HOST:PORT (several with commas between them), or embedded:DIRECTORY."
 
 
 class ServerUrl(NamedTuple):
@@ -47,3 +47,18 @@ def parse_url(url: str) -> ServerUrl:
     return ServerUrl(
         parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, parts.path.rstrip("/")
     )
+
+
+def parse_urls(urls: str) -> tuple[ServerUrl, ...]:
+    """Take the URLs of one or more servers apart, which commas separate. All of them must be http, or all https."""
+    servers = tuple(dict.fromkeys(parse_url(url.strip(" ")) for url in urls.split(",")))
+    if len({server.scheme for server in servers}) > 1:
+        raise InputError(
+            f"URLs {urls!r} are partly http and partly https", field="url", hint="What is sent over TLS stays on it."
+        )
+    return servers
+
+
+def shown(servers: tuple[ServerUrl, ...]) -> str:
+    """The URLs again, for messages."""
+    return ",".join(server.text for server in servers)

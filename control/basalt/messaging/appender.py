@@ -6,7 +6,7 @@ cache and wakes the fetches that wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from basalt.group_commit import Group
@@ -14,13 +14,14 @@ from basalt.messaging import removed
 from basalt.messaging.arrivals import Arrivals
 from basalt.messaging.stamps import NEVER, Run, Stamp, after, places
 from basalt.messaging.tail import TailCache, TopicKey
+from basalt.messaging.topic_locks import TopicLocks
 from basalt.store_calls import StoreCalls
 from basalt.topics import Topic
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, NO_EXTRAS, Buffer, Extras, encode
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Store
+from basalt_engine.table import Delete, Store
 
 STAMPS_MAX = 100_000  # topics whose newest place is kept in memory; beyond, the least recently used is read again
 BATCH_BYTES_MAX = ROW_BYTES_MAX - 16  # a batch's header and checksum, and its length when it is compressed
@@ -144,6 +145,7 @@ class _Rows:
         self.newest[building.topic.keys[:2]] = building
 
     def closing(self, group: Group) -> None:
+        self._appender.writing = self.newest.keys()
         for building in self._all:
             row = building.row()
             self._written.append((building, row))
@@ -160,15 +162,18 @@ class _Rows:
             self._appender.count(Appended(building.topic, row, building.messages, building.payload_bytes))
 
     def failed(self) -> None:
-        self._landed()
         # The rows may have been written all the same. Their places stay taken, and readers ask the store.
+        for building, row in self._written:
+            self._appender.doubt(building.topic, row)
+        self._landed()
         for key in self.newest:
             self._appender.tail.forget(key)
             for observe in self._appender.doubts:
                 observe(key)
 
     def _landed(self) -> None:
-        for key in self.newest:
+        self._appender.writing = frozenset()
+        for key in self.newest.keys() - self._appender.doubtful.keys():
             self._appender.in_flight.pop(key, None)
 
 
@@ -176,7 +181,8 @@ class Appender:
     """The end of every topic of a store. All but `ready` is called from stages of the group commit."""
 
     def __init__(self, store: Store, tail: TailCache, arrivals: Arrivals) -> None:
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._rows_table = store.table(MessageTable.name)
+        self._messages = MessageTable(self._rows_table)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self.tail = tail
@@ -185,6 +191,12 @@ class Appender:
         # For each topic of the group that is being written, the position after which its rows come. While a thread
         # writes, the store may show rows that a power failure would still take back: readers stop there.
         self.in_flight: dict[TopicKey, bytes] = {}
+        # Rows of writes that failed, where such a write may still take effect later: `settle` decides, and until then
+        # their topics stay in flight.
+        self.doubtful: dict[TopicKey, list[bytes]] = {}
+        self._decides = not store.atomic
+        self._settling = TopicLocks()
+        self.writing: Set[TopicKey] = frozenset()  # the topics of the group that is being written
         self.observers: list[Callable[[Appended], None]] = []
         self.doubts: list[Callable[[TopicKey], None]] = []  # told of topics whose rows may or may not have been written
         self.messages_total = 0
@@ -193,9 +205,42 @@ class Appender:
     async def ready(self, topic: Topic) -> None:
         """Read where the topic ends, if this process does not know it yet, before a stage needs it."""
         key = topic.keys[:2]
+        if key in self.doubtful:
+            await self.settle(topic)
         if key not in self._stamps:
             stamp = await self._call(self._read_stamp, topic)
             self._keep(key, self._stamps.get(key, stamp))
+
+    def doubt(self, topic: Topic, row: MessageRow) -> None:
+        """Nobody can tell whether this row was written, or will be."""
+        if self._decides:
+            put = MessageTable.put(topic.keys, row)
+            self.doubtful.setdefault(topic.keys[:2], []).append(put.key)
+
+    async def settle(self, topic: Topic) -> None:
+        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
+
+        A delete also hides what arrives after it, for a write carries the time of its sending.
+        """
+        key = topic.keys[:2]
+        async with self._settling.of(key):
+            rows = tuple(self.doubtful.get(key, ()))
+            if not rows:
+                return
+            await self._call(self._delete_absent, rows)
+            left = self.doubtful[key][len(rows) :]  # a later group may have failed meanwhile
+            if left:
+                self.doubtful[key] = left
+                return
+            del self.doubtful[key]
+            if key not in self.writing:
+                self.in_flight.pop(key, None)
+        self.arrivals.notify(key)
+
+    def _delete_absent(self, rows: Sequence[bytes]) -> None:
+        absent = [Delete(row) for row in rows if self._rows_table.get(row) is None]
+        if absent:
+            self._rows_table.write(absent)
 
     def append(
         self,
@@ -239,6 +284,8 @@ class Appender:
     def forget(self, topic: Topic) -> None:
         """The generation has ended; nothing of it is served any more."""
         self._stamps.pop(topic.keys[:2], None)
+        self.doubtful.pop(topic.keys[:2], None)
+        self.in_flight.pop(topic.keys[:2], None)
         self.tail.forget(topic.keys[:2])
         self.arrivals.notify(topic.keys[:2])
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from basalt.errors import TooLargeError
 from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import hidden
+from basalt.messaging import hidden, removed
 from basalt.messaging.appender import Appender, Placed
 from basalt.messaging.arrivals import Arrivals
 from basalt.messaging.early import EarlyRows
@@ -51,6 +51,7 @@ class Messaging:
         self.writers = writers
         self._call = StoreCalls(store)
         self._remote = store.remote
+        self._store_drops = store.applies_retention
         self._clock = clock
         self._topics = topics
         self._writer = writer
@@ -124,10 +125,14 @@ class Messaging:
     async def hide(self, topic: Topic, write_pointers: list[int], start: bytes, stop: bytes | None) -> None:
         """Negate column t of these writers' rows with start <= position < stop, a bounded number at a time."""
         while True:
+            await self.appender.ready(topic)  # so that no row of theirs comes after it
             async with self.changes.of(topic.keys[:2]):
                 rows = await self._call(self._rows_of, topic, frozenset(write_pointers), start, stop)
                 if not rows:
                     return
+                for row in self._vanishing(rows):
+                    assert row.written_by is not None
+                    await self._stored.ready(topic, row.written_by)
                 await self._writer.run(lambda group, rows=rows: self._hide(group, topic, write_pointers, rows))  # type: ignore[misc]
             start = rows[-1].position + b"\0"
 
@@ -182,27 +187,49 @@ class Messaging:
         """One look at the log, past any stretch of rows that this reader may not see."""
         passed: bytes | None = None
         while True:
-            if self._remote:
-                found = await asyncio.to_thread(self._look, topic, begin, limits, seen)
+            if topic.keys[:2] in self.appender.doubtful:
+                await self.appender.settle(topic)
+            now_ms = self._clock.now_ms()
+            begin = not_before(begin, now_ms - topic.ttl_ms + 1)
+            # The tail and the appender belong to the event loop: a thread gets what they say, and reads only the store.
+            cached = self.tail.rows(topic.keys[:2], begin.position, ROWS_MAX)
+            if not self._remote:
+                found = self._look(topic, begin, limits, seen, now_ms, cached, self._in_flight_stop(topic))
+            elif cached is None:
+                stop = await self.durable_stop(topic)
+                found = await asyncio.to_thread(self._look, topic, begin, limits, seen, now_ms, None, stop)
+            elif any(row.reference is not None for row in cached):
+                found = await asyncio.to_thread(self._look, topic, begin, limits, seen, now_ms, cached, None)
             else:
-                found = self._look(topic, begin, limits, seen)
+                found = self._look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed
             if found.messages or found.held_by is not None or found.next_id is None:
                 return found._replace(next_id=passed)
             begin = Start(found.next_id, False)
             await asyncio.sleep(0)  # others get their turn on a long way through hidden rows
 
-    def _look(self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None) -> Fetch:
-        now_ms = self._clock.now_ms()
-        begin = not_before(begin, now_ms - topic.ttl_ms + 1)
-        rows: Iterable[MessageRow] | None = self.tail.rows(topic.keys[:2], begin.position, ROWS_MAX)
-        cached = rows is not None
+    async def durable_stop(self, topic: Topic) -> bytes:
+        """The position before which all rows are durable, and known to observers, at the moment of the answer.
+
+        While a thread reads a remote store, the next group may begin to be written, its rows in any order.
+        """
+        await self.appender.ready(topic)
+        return self._in_flight_stop(topic) or self.appender.newest(topic) + b"\0"
+
+    def _in_flight_stop(self, topic: Topic) -> bytes | None:
+        durable = self.appender.in_flight.get(topic.keys[:2])
+        return None if durable is None else durable + b"\0"
+
+    def _look(
+        self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None, now_ms: int,
+        cached: list[MessageRow] | None, stop: bytes | None,
+    ) -> Fetch:  # fmt: skip
+        rows: Iterable[MessageRow] | None = cached
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None
-            durable = self.appender.in_flight.get(topic.keys[:2])
-            stop = None if durable is None else durable + b"\0"
             rows = self.messages.scan(topic.read_keys, begin.position, stop, bytes_max=bytes_max)
-        return fetch(rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=not cached)
+        verify = cached is None
+        return fetch(rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=verify)
 
     def stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:
         """The payload rows that a reference publishes."""
@@ -263,13 +290,29 @@ class Messaging:
                     break
         return rows
 
+    def note_hidden(self, group: Group, topic: Topic, write_pointers: list[int], start: bytes, last: bytes) -> None:
+        """In a stage: leave a note of rows that no snapshot shows any more, so that retention finds them.
+
+        A store that drops rows itself may drop the newest one with them; its place must not be given out again.
+        """
+        hidden.note(group, topic, write_pointers, start, last)
+        if self._store_drops:
+            removed.note_newest(group, topic, self.appender.newest(topic))
+
     def _hide(self, group: Group, topic: Topic, write_pointers: list[int], rows: list[MessageRow]) -> None:
+        for row in self._vanishing(rows):
+            assert row.written_by is not None
+            self._stored.confirm(group, topic, row.written_by, row.position)
         for row in rows:
             assert row.written_by is not None
             group.add(MessageTable.name, MessageTable.roll_back(row.key, row.written_by))
-        hidden.note(group, topic, write_pointers, rows[0].position, rows[-1].position)
+        self.note_hidden(group, topic, write_pointers, rows[0].position, rows[-1].position)
         group.when_durable(lambda: self._hidden(topic, rows))
         group.when_failed(lambda: self.tail.forget(topic.keys[:2]))
+
+    def _vanishing(self, rows: list[MessageRow]) -> list[MessageRow]:
+        """The references that the store may drop by itself once they are rolled back."""
+        return [row for row in rows if row.reference is not None] if self._store_drops else []
 
     def _hidden(self, topic: Topic, rows: list[MessageRow]) -> None:
         for row in rows:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
 from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import hidden
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.stored import StoredPayloads
 from basalt.topics import Topic, Topics, title_of, topic_name
@@ -138,7 +137,7 @@ class TopicParticipant:
                 from_position = position(join.from_ms, 0)
                 rows = self._messaging.early.range_of(topic.keys[:2], transaction, from_position)
                 start, stop = (from_position, from_position) if rows is None else rows
-                hidden.note(group, topic, list(transaction.pointers), start, stop or FOREVER)
+                self._messaging.note_hidden(group, topic, list(transaction.pointers), start, stop or FOREVER)
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""

@@ -26,8 +26,7 @@ async def pages(
 ) -> AsyncGenerator[list[MessageRow], None]:
     """Rows with start <= position < stop, in pages that are not empty.
 
-    It ends when a read has found nothing more; with a local store nobody else has had a turn since, so that the pages
-    then hold everything that was ever told to observers.
+    It ends when a read has found nothing more. Rows that are written meanwhile may be among them, or not.
     """
     while rows := (await call(read_page, messages, keys, start, stop)).rows:
         yield rows

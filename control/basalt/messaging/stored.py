@@ -16,6 +16,7 @@ from basalt.messaging.stamps import NEVER, Stamp, after, places
 from basalt.messaging.tail import TopicKey
 from basalt.store_calls import StoreCalls
 from basalt.topics import Topic
+from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
@@ -38,16 +39,19 @@ class _Writer:
     messages: int = 0
     payload_bytes: int = 0
     bound: bytes | None = None  # up to where references publish its payloads
+    announced: bytes | None = None  # where the message row is that the bound relies on
 
 
 class StoredPayloads:
     """All writers' stored payloads. All but `ready` is called from stages of the group commit."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
         self._atomic = store.atomic
+        self._vanish = store.applies_retention
+        self._clock = clock
         self._call = StoreCalls(store)
         self._writers: dict[WriterKey, _Writer] = {}
 
@@ -97,6 +101,18 @@ class StoredPayloads:
         note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
         writer.first, writer.messages, writer.payload_bytes, writer.bound = None, 0, 0, reference.last
+        writer.announced = at
+
+    def confirm(self, group: Group, topic: Topic, write_pointer: int, at: bytes) -> None:
+        """The reference at this position is about to be rolled back, after which the store may drop it at any time.
+
+        What it published must not count as unbound then. The writer is ready.
+        """
+        writer = self._writer(topic, write_pointer)
+        if writer.announced == at:
+            group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+            group.add(PayloadTable.name, PayloadTable.confirm(topic.keys, write_pointer), phase=Phase.INTENT)
+            writer.announced = None
 
     def remove_unbound(self, group: Group, topic: Topic, write_pointer: int) -> None:
         """Delete what no reference publishes; what one does goes when its message row goes."""
@@ -126,14 +142,29 @@ class StoredPayloads:
         return writer
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
-        """Whether the topic has, or had, a message row at this position: one that expired has published all the same."""
+        """Whether the topic has, or had, a message row at this position: one that expired has published all the same.
+
+        Where the store drops expired rows itself, nobody notes which. Then a row that would have expired by now counts as
+        one that was there: its payloads would have expired with it, and must not be published under a later time.
+        """
         if self._messages.first(topic.read_keys, at, at + b"\0") is not None:
             return True
-        return position_fields(at)[0] < removed.expired_before_ms(self._system, topic)
+        publish_ms = position_fields(at)[0]
+        if self._vanish and publish_ms + topic.ttl_ms <= self._clock.now_ms():
+            return True
+        return publish_ms < removed.expired_before_ms(self._system, topic)
 
     def _read(self, topic: Topic, write_pointer: int) -> _Writer:
-        bound, rows = self._table.unbound(topic.keys, write_pointer, lambda at: self._was_written(topic, at))
+        announced: list[bytes] = []
+
+        def was_written(at: bytes) -> bool:
+            written = self._was_written(topic, at)
+            announced.extend([at] if written else [])
+            return written
+
+        bound, rows = self._table.unbound(topic.keys, write_pointer, was_written)
         writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)), bound=bound)
+        writer.announced = announced[0] if announced else None
         for row in rows:
             writer.first = writer.first or row.position
             writer.last = row.position

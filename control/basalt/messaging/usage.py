@@ -232,13 +232,18 @@ class Usage:
         """The counts of all rows before those that were observed: what was saved, and what was read to fill the gap."""
         older = await self._call(self._saved, topic)
         start = older.counted_to + b"\0" if older.counted_to else b""
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start)) as found:
+        stop = await self._messaging.durable_stop(topic)  # what comes after it is told to us
+        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
-                for row in page:
+                for row, counted in await self._counted(topic, page):
                     if counts.first and row.position >= counts.first:
                         return older
-                    older.add(row.position, self.count(topic, row))
+                    older.add(row.position, counted)
         return older
+
+    async def _counted(self, topic: Topic, page: list[MessageRow]) -> list[tuple[MessageRow, RowCount]]:
+        """The rows with what each holds, for which payload rows may have to be read."""
+        return await self._call(lambda: [(row, self.count(topic, row)) for row in page])
 
     def _saved(self, topic: Topic) -> TopicCounts:
         counts = TopicCounts()
@@ -282,9 +287,8 @@ class Usage:
         while found:
             found = False
             async for page in pages(self._call, self._messaging.messages, topic.read_keys, start, stop):
-                for row in page:
+                for row, counted in await self._counted(topic, page):
                     if row.position <= counts.counted_to:  # later ones are told to us, and added then
-                        counted = self.count(topic, row)
                         finer.add(counted.publish_ms, counted.messages, counted.payload_bytes)
                         start, found = row.position + b"\0", True
             found = found and stop is None and start <= counts.counted_to  # others came while a remote store was read

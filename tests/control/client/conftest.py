@@ -14,7 +14,8 @@ from basalt.client.connecting import async_client_of, client_of
 from basalt.client.http_transport import HttpTransport
 from basalt.client.retries import RetryPolicy
 from basalt.client.scopes import ClientScope, TopicScope
-from basalt.client.urls import parse_url
+from basalt.client.servers import AsyncFollowingTransport, FollowingTransport
+from basalt.client.urls import parse_urls, shown
 from basalt.errors import BasaltError
 from basalt_engine.clock import SystemClock
 from tests.control.client.scripted import ScriptedServer
@@ -92,14 +93,18 @@ class Side:
         """A client that hardly pauses between attempts."""
         retries = RetryPolicy(timeout_ms, attempts_max, backoff_ms_base=1, backoff_ms_max=2)
         clock = SystemClock()
-        where = parse_url(url)
+        servers, now_ms = parse_urls(url), clock.monotonic_ms
         if self.name == "blocking":
-            transport = HttpTransport(where, headers=headers or {}, tls=None, monotonic_ms=clock.monotonic_ms)
-            return self.keep(client_of(transport, where.text, "shop", retries, clock))
+            transport = FollowingTransport(
+                servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
+            )
+            return self.keep(client_of(transport, shown(servers), "shop", retries, clock))
         from basalt.client.async_transport import AiohttpTransport
 
-        over = AiohttpTransport(where, headers=headers or {}, tls=None)
-        return self.keep(async_client_of(over, where.text, "shop", retries, clock))
+        over = AsyncFollowingTransport(
+            servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms
+        )
+        return self.keep(async_client_of(over, shown(servers), "shop", retries, clock))
 
     def keep(self, client: Any) -> Any:
         """Close this client at the end of the test."""

@@ -15,11 +15,18 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["atomic-cached", "atomic-stored", "by-row-cached", "by-row-stored"])
+HBASE = [pytest.param(f"hbase-{caching}", marks=pytest.mark.hbase) for caching in ("cached", "stored")]
+
+
+@pytest.fixture(params=["atomic-cached", "atomic-stored", "by-row-cached", "by-row-stored", *HBASE])
 async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
     """Two empty topics, orders and invoices."""
-    atomicity, caching = request.param.rsplit("-", 1)
-    wired = await Wired.start(MemoryStore(atomic=atomicity == "atomic"), cached=caching == "cached")
+    kind, caching = request.param.rsplit("-", 1)
+    if kind == "hbase":
+        store = request.getfixturevalue("hbase_tables").emptied()
+    else:
+        store = MemoryStore(atomic=kind == "atomic")
+    wired = await Wired.start(store, cached=caching == "cached")
     await wired.topics.create(A, {})
     await wired.topics.create(B, {"spread": "3"})
     yield wired

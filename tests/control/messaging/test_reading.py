@@ -32,7 +32,9 @@ async def test_concurrent_publishes_share_a_row_and_keep_their_own_answers(shop:
     for number, answer in enumerate(answers):
         assert place[answer.start_ms, answer.start_sequence] == f"{number}x"
         assert place[answer.end_ms, answer.end_sequence] == f"{number}y"
-    assert len(list(shop.messaging.messages.scan((await shop.topics.get(A)).read_keys))) == 1
+    rows = len(list(shop.messaging.messages.scan((await shop.topics.get(A)).read_keys)))
+    # A write over the network begins before all of them are there; those that came meanwhile share the next one.
+    assert rows < 20 if shop.store.remote else rows == 1
 
 
 async def test_a_start_id_counts_or_not_as_asked(shop: Wired) -> None:

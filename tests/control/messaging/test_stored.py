@@ -60,7 +60,7 @@ class Scene:
         self.store = FailingStore(atomic)
         self.clock = ManualClock(1_000)
         self.writer = GroupCommit(self.store, self.clock)
-        self.payloads = StoredPayloads(self.store)
+        self.payloads = StoredPayloads(self.store, self.clock)
         self.table = PayloadTable(self.store.table(PayloadTable.name))
         topics = Topics(self.store, self.clock, 16)
         metadata = TopicMetadata(1, 60_000, OnInvalid.DROP, 1, 1, 0, 0, {})
@@ -70,7 +70,7 @@ class Scene:
         self.references = 0
 
     def restart(self) -> None:
-        self.payloads = StoredPayloads(self.store)
+        self.payloads = StoredPayloads(self.store, self.clock)
 
     async def write(self, topic: int, writer: int, count: int, size: int, fails: str | None) -> None:
         """Store messages; on a failure the model believes what the store holds."""
@@ -214,5 +214,22 @@ def test_what_a_reference_published_is_not_published_again_once_that_has_expired
         scene.check()
         await scene.write(0, WRITERS[0], 1, 0, None)
         scene.check()
+
+    asyncio.run(scenario())
+
+
+def test_nor_where_the_store_drops_expired_rows_itself_and_nobody_notes_it() -> None:
+    async def scenario() -> None:
+        scene = Scene(atomic=False)
+        topic = scene.topics[0]
+        await scene.write(0, WRITERS[0], 2, 0, None)
+        await scene.publish(0, WRITERS[0], None)
+        scene.store.table(MessageTable.name).delete_range(b"\0", b"\xff" * 40)
+        scene.clock.advance(topic.ttl_ms)
+        for drops, published in ((False, False), (True, True)):
+            scene.store.applies_retention = drops
+            scene.restart()
+            await scene.payloads.ready(topic, WRITERS[0])
+            assert (scene.payloads.unbound(topic, WRITERS[0]) is None) is published
 
     asyncio.run(scenario())

@@ -1,0 +1,100 @@
+"""A store within a term: it writes while the lease holds, and not a moment longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from basalt.leadership.led_store import LedStore
+from basalt.leadership.term import Term
+from basalt_engine.clock import ManualClock
+from basalt_engine.errors import FencedError
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.table import Delete, Put, Row, Store, TableWrite
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    "store.write": lambda store: store.write([TableWrite("message", [Put(b"k", {b"c": b"late"})])]),
+    "table.write": lambda store: store.table("message").write([Delete(b"k")]),
+    "check_and_write": lambda store: store.table("message").check_and_write(b"k", b"c", b"v", {b"c": b"late"}),
+    "delete_range": lambda store: store.table("message").delete_range(b"a", b"z"),
+    "lead": lambda store: store.lead(7),
+}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def term(clock: ManualClock) -> Term:
+    return Term(clock, 3, 1_000.0)
+
+
+@pytest.fixture
+def inner() -> MemoryStore:
+    store = MemoryStore(atomic=False)
+    store.table("message").write([Put(b"k", {b"c": b"v"})])
+    return store
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_term_that_has_run_out_writes_nothing(clock: ManualClock, term: Term, inner: MemoryStore, write: str):
+    store = LedStore(inner, term)
+    clock.advance(999)
+    assert store.table("message").check_and_write(b"k", b"c", b"v", {b"c": b"v"})
+    clock.advance(1)
+    with pytest.raises(FencedError, match="epoch 3"):
+        WRITES[write](store)
+    assert list(inner.table("message").scan(b"a", None)) == [Row(b"k", {b"c": b"v"})]
+    assert term.over is not None
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_term_that_was_ended_writes_nothing(term: Term, inner: MemoryStore, write: str):
+    store = LedStore(inner, term)
+    term.end("it was told so")
+    with pytest.raises(FencedError, match="told so"):
+        WRITES[write](store)
+    assert list(inner.table("message").scan(b"a", None)) == [Row(b"k", {b"c": b"v"})]
+
+
+def test_a_store_that_refuses_a_write_ends_the_term(term: Term, inner: MemoryStore):
+    store, told = LedStore(inner, term), []
+    term.when_over(lambda: told.append(True))
+    store.lead(3)
+    inner.another().lead(4)
+    with pytest.raises(FencedError):
+        WRITES["store.write"](store)
+    assert told == [True]
+    assert not term.is_on()
+
+
+def test_reading_goes_on(clock: ManualClock, term: Term, inner: MemoryStore):
+    store = LedStore(inner, term)
+    clock.advance(2_000)
+    table = store.table("message")
+    assert table.get(b"k") == {b"c": b"v"}
+    assert list(table.scan(b"a", None)) == [Row(b"k", {b"c": b"v"})]
+    assert table.size_bytes(b"a", b"z") > 0
+
+
+def test_a_renewal_that_comes_after_the_end_changes_nothing(clock: ManualClock, term: Term):
+    clock.advance(1_000)
+    term.extend(5_000.0)
+    assert not term.is_on()
+
+
+def test_a_renewal_keeps_the_term_on(clock: ManualClock, term: Term):
+    clock.advance(900)
+    term.extend(5_000.0)
+    clock.advance(900)
+    assert term.is_on()
+
+
+def test_who_asks_late_is_told_at_once(term: Term):
+    term.end("because")
+    told: list[bool] = []
+    term.when_over(lambda: told.append(True))
+    assert told == [True]
