@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+SEARCHED_MAX = 256  # pointers added one by one; of more, sorting the whole list costs less
+
 
 class Visibility(enum.Enum):
     """What a reader does at a row of some writer."""
@@ -55,9 +57,12 @@ class InvalidList:
         return f"InvalidList({len(self.pointers)} pointers, version {self.version})"
 
     def with_added(self, pointers: Iterable[int]) -> InvalidList:
-        """A new list that also holds these; its version is one higher. Costs a copy, and a search for each pointer."""
+        """A new list that also holds these; its version is one higher. Costs a copy, and a search for each pointer; or a sort, for many."""
+        added = tuple(pointers)
+        if len(added) > SEARCHED_MAX:
+            return InvalidList._of(tuple(sorted({*self.pointers, *added})), self.version + 1)
         merged = list(self.pointers)
-        for pointer in pointers:
+        for pointer in added:
             index = bisect_left(merged, pointer)
             if index == len(merged) or merged[index] != pointer:
                 merged.insert(index, pointer)

@@ -8,11 +8,14 @@ from basalt.group_commit import GroupCommit
 from basalt.jobs.expiry import ExpiryJob
 from basalt.jobs.job import Job
 from basalt.jobs.log_snapshot import LogSnapshotJob
+from basalt.jobs.prune import PruneJob
 from basalt.jobs.retention.job import RetentionJob
+from basalt.jobs.snapshot import SnapshotJob
 from basalt.jobs.stats import StatsJob
 from basalt.messaging.decisions import Decisions
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.usage import Usage
+from basalt.pruning.prune import Pruner
 from basalt.settings import Settings
 from basalt.topics import Topics
 from basalt.transactions.coordinator import Coordinator
@@ -23,14 +26,16 @@ from basalt_engine.table import Store
 
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
-    transactions: Coordinator[Any], transaction_log: TransactionLog, decisions: Decisions,
+    transactions: Coordinator[Any], transaction_log: TransactionLog, decisions: Decisions, pruner: Pruner,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
     return [
         ExpiryJob(transactions, clock, settings.transactions.expiry_interval_ms),
         LogSnapshotJob(transactions, transaction_log),
+        PruneJob(pruner),
         RetentionJob(store, clock, topics, messaging, usage, writer, decisions, lifetime_ms_max),
+        *([] if pruner.publisher is None else [SnapshotJob(pruner.publisher)]),
         StatsJob(usage),
     ]
 

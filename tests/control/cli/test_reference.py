@@ -52,6 +52,7 @@ def test_the_lazy_table_says_what_the_commands_say():
 
 def test_every_write_can_be_tried_without_writing():
     reads = {"list", "show", "peek", "poll", "history", "check", "consume", "doctor", "completion", "serve"}
+    reads |= {"status", "regions", "info"}
     for path, command in tree():
         words = set(path.split())
         if not words & reads and "explain" not in words:
@@ -60,4 +61,11 @@ def test_every_write_can_be_tried_without_writing():
 
 def test_what_destroys_asks():
     asking = {path for path, command in tree() if any(param.name == "yes" for param in command.params)}
-    assert asking == {"basalt topic delete", "basalt tx abort", "basalt tx invalidate", "basalt init"}
+    assert asking == {
+        "basalt hbase uninstall",
+        "basalt prune restore",
+        "basalt topic delete",
+        "basalt tx abort",
+        "basalt tx invalidate",
+        "basalt init",
+    }

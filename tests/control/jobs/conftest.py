@@ -17,11 +17,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["atomic", "by-row"])
+@pytest.fixture(params=["atomic", "by-row", pytest.param("hbase", marks=pytest.mark.hbase)])
 async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
     """Two empty topics, orders and invoices; a transaction lives an hour at most."""
     settings = Settings(transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS))
-    wired = await Wired.start(MemoryStore(atomic=request.param == "atomic"), settings=settings)
+    if request.param == "hbase":
+        store = request.getfixturevalue("hbase_tables").emptied()
+    else:
+        store = MemoryStore(atomic=request.param == "atomic")
+    wired = await Wired.start(store, settings=settings)
     await wired.topics.create(A, {})
     await wired.topics.create(B, {"spread": "3"})
     yield wired

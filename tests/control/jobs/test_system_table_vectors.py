@@ -10,9 +10,11 @@ import pytest
 from basalt.installation import Facts
 from basalt.jobs.history import Definition, Runs
 from basalt.jobs.retention.generations import Swept
+from basalt.leadership.lease import LeaseRecord
 from basalt.messaging.hidden import HiddenRange
 from basalt.messaging.removed import Expired, Newest
 from basalt.messaging.topic_counts import SavedCounts, TopicCounts
+from basalt.pruning.state import Pruned, PruneState
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -20,6 +22,7 @@ from tests.vector_lines import cases, lines
 
 FORMS: dict[str, type[Any]] = {
     "install": Facts,
+    "lease": LeaseRecord,
     "job": Definition,
     "job-runs": Runs,
     "hidden": HiddenRange,
@@ -27,6 +30,8 @@ FORMS: dict[str, type[Any]] = {
     "expired": Expired,
     "swept": Swept,
     "usage": SavedCounts,
+    "prune": PruneState,
+    "pruned": Pruned,
 }
 
 
@@ -55,6 +60,11 @@ def test_an_entry_is_read_as_its_vector_says(data: bytes, meaning: dict[str, Any
 def test_the_name_of_a_note_follows_from_its_body():
     (note,) = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "hidden"]
     assert msgspec.convert(note["body"], HiddenRange).name == note["name"]
+
+
+def test_the_name_of_what_was_pruned_follows_from_its_body():
+    (entry,) = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "pruned"]
+    assert msgspec.convert(entry["body"], Pruned).name == entry["name"]
 
 
 def test_saved_counts_come_back_as_they_were():

@@ -1,0 +1,205 @@
+"""The rule of pruning, pure: which invalid writers can have no row anywhere, and what is in the way of the others.
+
+A region's report is its certificate. A file that was filtered by a snapshot which had decided on all writers up to
+`decided` can hold rows of an invalid writer w only if decided < w <= newest: up to it the invalid ones were filtered out,
+and those after `newest` had not begun. A region refuses what a writer writes after its lifetime; so when no memstore has
+an edit from before the end of that, and no file can hold its rows, they are nowhere and never will be.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple
+
+from basalt.pruning.regions import Region, key_space_fault
+from basalt_engine.region_report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.retention import POINTERS_PER_MS
+
+CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among them, differ by more
+
+
+class Cause(enum.Enum):
+    """Why a writer cannot be forgotten yet."""
+
+    LIFETIME = "lifetime"  # its lifetime, and what clocks may differ by, is not over
+    REPORT = "no report"  # the region has none, or none that can be read
+    SERVER = "other server"  # the region's report is by a server that has it no more
+    CLOCK = "clock ahead"  # the report is from a time that has not come
+    AGE = "old report"  # the report was made before the writer's lifetime was over
+    SNAPSHOT = "no snapshot"  # the server does not know which writers are too old, and refuses none
+    MEMSTORE = "memstore"  # an unflushed edit may be the writer's
+    FILE = "file"  # a file may hold its rows
+    NOTE = "note"  # embedded: retention has not dealt with the writer's rows yet
+
+
+FREED_BY = {
+    Cause.LIFETIME: "time",
+    Cause.REPORT: "the region's next report; is the coprocessor installed?",
+    Cause.SERVER: "the first report of the server that has the region now",
+    Cause.CLOCK: "setting the region server's clock right",
+    Cause.AGE: "the region's next report",
+    Cause.SNAPSHOT: "the region server's next refresh of the snapshot",
+    Cause.MEMSTORE: "the region's next flush",
+    Cause.FILE: "a compaction that this file takes part in, after a snapshot that is decided on the writer",
+    Cause.NOTE: "the next run of the job retention",
+}
+
+
+class Hold(NamedTuple):
+    """One thing in the way of one writer. `region` is None for what is not about a region."""
+
+    cause: Cause
+    detail: str
+    region: Region | None = None
+    file: StoreFile | None = None
+
+
+class Terms(NamedTuple):
+    """What the rule goes by: `lifetime_ms` is the longest that any region may know.
+
+    `restored` is the write pointer from which on snapshots know what was last restored from a copy, 0 for nothing: files
+    filtered by an earlier one may have rows of writers that it had forgotten.
+    """
+
+    now_ms: int
+    lifetime_ms: int
+    restored: int = 0
+    skew_ms: int = CLOCK_SKEW_MS
+    since_ms: int = 0  # when the first snapshot was published: until then no region refused a writer for its age
+
+    def end_ms(self, pointer: int) -> int:
+        """No region takes a write of this writer after this time, by whatever clock."""
+        begun_ms = pointer // POINTERS_PER_MS + self.lifetime_ms
+        restored_ms = self.restored // POINTERS_PER_MS if pointer <= self.restored else 0
+        return max(begun_ms, restored_ms, self.since_ms) + self.skew_ms
+
+    def must_be_decided(self, pointer: int) -> int:
+        """Up to where a file's snapshot must have been decided, to have filtered out this invalid writer."""
+        return max(pointer, self.restored)
+
+    def newest(self, file: StoreFile) -> int:
+        """The last writer that can have written to the file; a server's clock may be late."""
+        return file.newest + self.skew_ms * POINTERS_PER_MS
+
+
+def lifetime_hold(terms: Terms, pointer: int) -> Hold:
+    """What is in the way of a writer that may still write."""
+    return Hold(Cause.LIFETIME, f"ends in {terms.end_ms(pointer) - terms.now_ms + 1} ms")
+
+
+Reports = Mapping[str, RegionReport]  # by region id
+
+
+class Certificates:
+    """The reports of all regions, put together so that each writer costs a search."""
+
+    def __init__(self, regions: Sequence[Region], reports: Reports, terms: Terms) -> None:
+        self.regions = regions
+        self.reports = reports
+        self.terms = terms
+        self.fault = key_space_fault(regions)
+        # A writer whose end comes before all regions' certain times is in no memstore.
+        certain = (certain_until(region, reports, terms) for region in regions)
+        self._certain_ms, self._uncertain = min(certain, key=itemgetter(0), default=(-1, Cause.REPORT))
+        files = sorted(
+            (terms.newest(file), file.decided)
+            for region in regions
+            if region.id in reports
+            for file in reports[region.id].files
+        )
+        self._newest = [newest for newest, _ in files]
+        # For each file: the least decided of it and all that are newer.
+        self._least = list(accumulate((decided for _, decided in reversed(files)), min))[::-1]
+
+    def may_go(self, pointer: int) -> bool:
+        """Whether no row of this invalid writer can be anywhere."""
+        return self.fault is None and self.cause(pointer) is None
+
+    def cause(self, pointer: int) -> Cause | None:
+        """The first thing in the way of this writer; costs a search."""
+        end_ms = self.terms.end_ms(pointer)
+        if end_ms >= self.terms.now_ms:
+            return Cause.LIFETIME
+        if end_ms >= self._certain_ms:
+            return self._uncertain
+        first = bisect_left(self._newest, pointer)
+        held = first < len(self._newest) and self._least[first] < self.terms.must_be_decided(pointer)
+        return Cause.FILE if held else None
+
+    def holds(self, pointer: int) -> list[Hold]:
+        """All that is in the way of this writer."""
+        end_ms = self.terms.end_ms(pointer)
+        if end_ms >= self.terms.now_ms:
+            return [lifetime_hold(self.terms, pointer)]
+        return [hold for region in self.regions for hold in holds_of(region, self.reports, self.terms, pointer, end_ms)]
+
+
+def certain_until(region: Region, reports: Reports, terms: Terms) -> tuple[int, Cause]:
+    """Whatever reached the region before this time is in its files (-1: nothing is certain), and what that hangs on."""
+    report = reports.get(region.id)
+    fault = fault_of(region, report, terms)
+    if fault is not None or report is None:
+        return -1, Cause.REPORT if fault is None else fault.cause
+    if report.oldest_edit_ms == EMPTY_MEMSTORE or report.report_ms <= report.oldest_edit_ms:
+        return report.report_ms, Cause.AGE
+    return report.oldest_edit_ms, Cause.MEMSTORE
+
+
+def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold | None:
+    """Why a report vouches for nothing at all; None when it does."""
+    if report is None:
+        return Hold(Cause.REPORT, "there is no report", region)
+    if not region.server or report.server != region.server:
+        return Hold(Cause.SERVER, f"reported by {report.server}, but now at {region.server or 'no server'}", region)
+    if (report.table.rpartition(".")[2], report.start_key, report.stop_key) != (
+        region.table,
+        region.start,
+        region.stop,
+    ):
+        return Hold(Cause.REPORT, "its report is about another range of keys", region)
+    if report.report_ms > terms.now_ms + terms.skew_ms:
+        return Hold(Cause.CLOCK, f"reported at {report.report_ms}, which is to come", region)
+    if report.snapshot_epoch < 0:
+        return Hold(Cause.SNAPSHOT, "its server knows no snapshot", region)
+    return None
+
+
+def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_ms: int) -> list[Hold]:
+    """What is in the way of the writer in one region."""
+    report = reports.get(region.id)
+    fault = fault_of(region, report, terms)
+    if fault is not None or report is None:
+        return [] if fault is None else [fault]
+    found = []
+    if report.report_ms <= end_ms:
+        found.append(Hold(Cause.AGE, f"reported at {report.report_ms}, must be after {end_ms}", region))
+    if report.oldest_edit_ms != EMPTY_MEMSTORE and report.oldest_edit_ms <= end_ms:
+        found.append(Hold(Cause.MEMSTORE, f"an edit of {report.oldest_edit_ms} is not flushed", region))
+    needed = terms.must_be_decided(pointer)
+    for file in report.files:
+        if file.decided < needed and pointer <= terms.newest(file):
+            origin = "of unknown origin" if file.decided == UNKNOWN_ORIGIN else f"filtered up to {file.decided}"
+            found.append(Hold(Cause.FILE, f"file {file.name} is {origin}", region, file))
+    return found
+
+
+def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -> list[range]:
+    """Which of the ascending writers some file of the region may hold: ranges of their indexes, ascending and apart."""
+    spans = []
+    for file in report.files:
+        # What was restored needs a later snapshot; without that, writers up to `decided` were filtered out.
+        start = 0 if file.decided < terms.restored else bisect_right(pointers, file.decided)
+        spans.append((start, bisect_right(pointers, terms.newest(file))))
+    merged: list[range] = []
+    for start, stop in sorted(spans):
+        if start >= stop:
+            continue
+        if merged and start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(stop, merged[-1].stop))
+        else:
+            merged.append(range(start, stop))
+    return merged

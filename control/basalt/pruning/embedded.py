@@ -1,0 +1,54 @@
+"""The certificate of a store without regions: retention's notes.
+
+Whatever puts a writer on the invalid list leaves a note for each topic of its (`basalt.messaging.hidden`), in the same
+write. Retention removes a note together with the rows that it is about, and with what the writer stored and never
+published; or when it has marked its rows as rolled back. Nobody else writes to the store, and a writer that has ended is
+refused before a write is made; so a writer without a note has no row left that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from basalt.messaging.hidden import KIND, HiddenRange
+from basalt.pruning.certificate import Cause, Hold, Terms, lifetime_hold
+from basalt_engine.system import SystemTable
+
+Notes = Mapping[int, Sequence[str]]  # names of notes by the writers that they are about
+
+
+def read_notes(system: SystemTable) -> Notes:
+    """All notes that there are; to be read after the invalid list that is asked about."""
+    found: dict[int, list[str]] = {}
+    for name, body in system.scan(KIND):
+        for pointer in msgspec.json.decode(body, type=HiddenRange).write_pointers:
+            found.setdefault(pointer, []).append(name)
+    return found
+
+
+class EmbeddedCertificate:
+    """Judges writers by the notes about them."""
+
+    fault: str | None = None
+
+    def __init__(self, notes: Notes, terms: Terms) -> None:
+        self._notes = notes
+        self.terms = terms
+
+    def may_go(self, pointer: int) -> bool:
+        """Whether no row of this invalid writer is left that counts."""
+        return self.cause(pointer) is None
+
+    def cause(self, pointer: int) -> Cause | None:
+        """The first thing in the way of this writer."""
+        if self.terms.end_ms(pointer) >= self.terms.now_ms:
+            return Cause.LIFETIME
+        return Cause.NOTE if pointer in self._notes else None
+
+    def holds(self, pointer: int) -> list[Hold]:
+        """All that is in the way of this writer."""
+        if self.cause(pointer) is Cause.LIFETIME:
+            return [lifetime_hold(self.terms, pointer)]
+        return [Hold(Cause.NOTE, f"retention has not dealt with note {name}") for name in self._notes.get(pointer, ())]

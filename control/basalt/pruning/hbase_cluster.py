@@ -1,0 +1,79 @@
+"""The cluster of an HBase store, as pruning needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from basalt.pruning.regions import TABLES, Region
+from basalt_engine.errors import StoreError
+
+
+class ListedRegion(Protocol):
+    """A region as the store lists it."""
+
+    @property
+    def name(self) -> bytes:
+        """Its whole name."""
+        ...
+
+    @property
+    def encoded_name(self) -> str:
+        """The part of its name that is unique by itself."""
+        ...
+
+    @property
+    def start(self) -> bytes:
+        """Its first key."""
+        ...
+
+    @property
+    def stop(self) -> bytes | None:
+        """The first key behind it; None for the last region."""
+        ...
+
+    @property
+    def server(self) -> str | None:
+        """host,port,start code; None while no server has it."""
+        ...
+
+
+class RegionStore(Protocol):
+    """What is needed of the store."""
+
+    def regions(self, name: str) -> Sequence[ListedRegion]:
+        """The regions of a table, in order."""
+        ...
+
+
+class Compactor(Protocol):
+    """What asks for compactions."""
+
+    def major_compact(self, region_name: bytes) -> None:
+        """Have the region of this whole name compacted soon."""
+        ...
+
+
+class HBaseCluster:
+    """Lists the regions of the tables that rows with writers are in, and has them compacted."""
+
+    def __init__(self, store: RegionStore, compactor: Compactor | None) -> None:
+        self._store = store
+        self._compactor = compactor
+
+    def regions(self) -> list[Region]:
+        """See `Cluster.regions`."""
+        return [
+            Region(table, region.encoded_name, region.name, region.start, region.stop or b"", region.server or "")
+            for table in TABLES
+            for region in self._store.regions(table)
+        ]
+
+    def major_compact(self, region: Region) -> None:
+        """See `Cluster.major_compact`."""
+        if self._compactor is None:
+            raise StoreError(
+                "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
+                hint="name the first gateway, or set store.hbase.prune_compactions to 0",
+            )
+        self._compactor.major_compact(region.name)

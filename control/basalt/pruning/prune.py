@@ -1,0 +1,224 @@
+"""Forgets invalid writers that have no row left anywhere: what the job `prune` and the commands do.
+
+Each run surveys the store, keeps the writers that may go in the archive, logs that they are gone, publishes the snapshot,
+and asks for a few major compactions where files hold back writers that have waited longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from basalt.errors import ConflictError, UnavailableError
+from basalt.pruning import state as kept
+from basalt.pruning.certificate import CLOCK_SKEW_MS
+from basalt.pruning.compactions import ASK_AGAIN_MS, due, worth_compacting
+from basalt.pruning.publisher import SnapshotPublisher
+from basalt.pruning.regions import Cluster, Region
+from basalt.pruning.survey import Survey, Surveyor
+from basalt.settings import DayWindow
+from basalt.store_calls import StoreCalls
+from basalt.transactions.coordinator import Moment
+from basalt.transactions.pointers import POINTER_MAX
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
+from basalt_engine.region_report import KIND as REPORT_KIND
+from basalt_engine.region_report import RegionReport
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+EDIT_POINTERS_MAX = 10_000  # in one log entry: some 80 KiB
+GONE_REGION_MS = 7 * 86_400_000  # a region that was split or merged away has been read by its daughters long before
+GONE_REPORTS_MAX = 1_000  # removed by one run
+
+log = logging.getLogger("basalt.pruning")
+
+
+class Transactions(Protocol):
+    """What pruning needs of the transaction manager."""
+
+    async def moment(self) -> Moment:
+        """Pointers and lists that belong together and are durable."""
+        ...
+
+    async def prune(self, pointers: Collection[int]) -> int:
+        """Take write pointers off the invalid list; how many it held."""
+        ...
+
+    async def restore(self, pointers: Collection[int]) -> int:
+        """Put write pointers back on the invalid list; how many were not on it."""
+        ...
+
+
+class PruneResult(msgspec.Struct, frozen=True):
+    """What a run found and did; of a dry run, what it would have done. `waiting`: their lifetime is not over yet."""
+
+    dry_run: bool
+    at_ms: int
+    invalid: int
+    waiting: int
+    pruned: tuple[int, ...]
+    regions: int
+    compactions: tuple[str, ...]
+
+    @property
+    def held(self) -> int:
+        """How many writers something but time is in the way of."""
+        return self.invalid - self.waiting - len(self.pruned)
+
+
+class Pruner:
+    """Pruning of one store. `cluster` and `publisher` are None where there are no region servers."""
+
+    def __init__(
+        self, store: Store, clock: Clock, transactions: Transactions, *, lifetime_ms_max: int,
+        cluster: Cluster | None = None, publisher: SnapshotPublisher | None = None,
+        compactions_max: int = 0, window: DayWindow | None = None,
+    ) -> None:  # fmt: skip
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._transactions = transactions
+        self._cluster = cluster
+        self._publisher = publisher
+        self._compactions_max = compactions_max
+        self._window = window
+        self._surveyor = Surveyor(self._system, clock, cluster, lifetime_ms_max)
+        self._asked_ms: dict[str, int] = {}
+        self._running = asyncio.Lock()
+        self.last: PruneResult | None = None
+        self.pruned_total = 0
+
+    @property
+    def publisher(self) -> SnapshotPublisher | None:
+        """Who tells the region servers, where there are any."""
+        return self._publisher
+
+    async def survey(self) -> Survey:
+        """What can be said about the writers in the invalid list now."""
+        return await self._surveyor.survey(await self._transactions.moment())
+
+    async def run(self, *, dry_run: bool = False) -> PruneResult:
+        """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
+        async with self._running:
+            survey = await self.survey()
+            if survey.certificate.fault is not None:
+                raise UnavailableError(
+                    f"nothing is pruned: {survey.certificate.fault}",
+                    hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
+                )
+            result = await self._decide(survey, dry_run)
+            if dry_run:
+                return result
+            if result.pruned:
+                await self._forget(result)
+            await self._compact(survey, result)
+            await self._remove_old_reports(survey)
+            self.last = result
+            return result
+
+    async def restore(self, pruned_since_ms: int, *, dry_run: bool = False) -> int:
+        """Make writers invalid again that were forgotten since a time: a table was restored from a copy of that time.
+
+        From now on no file counts as filtered that was written before. Returns how many were not on the list.
+        """
+        async with self._running:
+            pointers = await self._call(self._pruned_since, pruned_since_ms)
+            moment = await self._transactions.moment()
+            if pointers and pointers[-1] > moment.write_pointer:
+                raise ConflictError(
+                    f"writer {pointers[-1]} was pruned, and the transaction log knows no writer above {moment.write_pointer}",
+                    hint="the tables transaction_log and system must be restored from the same copy, or neither of them",
+                )
+            if dry_run:
+                return sum(pointer not in moment.view.invalid for pointer in pointers)
+            await self._set_restored(POINTER_MAX)  # if this is interrupted, nothing is pruned until it is repeated
+            restored = 0
+            for start in range(0, len(pointers), EDIT_POINTERS_MAX):
+                restored += await self._transactions.restore(pointers[start : start + EDIT_POINTERS_MAX])
+            # A snapshot that is decided on a pointer which is yet to be given out will have all of these.
+            await self._set_restored((await self._transactions.moment()).write_pointer + 1)
+            await self._publish()
+            log.info("%d pruned writers are invalid again", restored)
+            return restored
+
+    async def _set_restored(self, pointer: int) -> None:
+        change = msgspec.structs.replace
+        await self._call(kept.change_state, self._system, lambda old: change(old, restored=pointer))
+
+    async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
+        decided = await asyncio.to_thread(self._judge, survey)
+        pruned, waiting, compactions = decided
+        regions = 0 if survey.regions is None else len(survey.regions.regions)
+        names = tuple(region.id for region in compactions)
+        return PruneResult(dry_run, self._clock.now_ms(), len(survey.invalid), waiting, pruned, regions, names)
+
+    def _judge(self, survey: Survey) -> tuple[tuple[int, ...], int, list[Region]]:
+        certificate, invalid = survey.certificate, survey.invalid
+        pruned = tuple(pointer for pointer in invalid if certificate.may_go(pointer))
+        now_ms = certificate.terms.now_ms
+        waiting = sum(certificate.terms.end_ms(pointer) >= now_ms for pointer in invalid)
+        if survey.regions is None or not self._may_compact(now_ms):
+            return pruned, waiting, []
+        asked = {name for name, at_ms in self._asked_ms.items() if 0 <= now_ms - at_ms < ASK_AGAIN_MS}
+        gone = frozenset(pruned)
+        left = [pointer for pointer in due(survey.regions, invalid) if pointer not in gone]
+        found = worth_compacting(survey.regions, left, survey.moment.decided, asked, self._compactions_max)
+        return pruned, waiting, found
+
+    def _may_compact(self, now_ms: int) -> bool:
+        return self._compactions_max > 0 and (self._window is None or self._window.contains(now_ms))
+
+    async def _forget(self, result: PruneResult) -> None:
+        """Each step before the next: a crash in between leaves too much known, never too little."""
+        newest = result.pruned[-1]
+        await self._call(
+            kept.change_state,
+            self._system,
+            lambda old: msgspec.structs.replace(old, newest_pruned=max(old.newest_pruned, newest)),
+        )
+        await self._call(kept.archive, self._system, result.at_ms, result.pruned)
+        for start in range(0, len(result.pruned), EDIT_POINTERS_MAX):
+            self.pruned_total += await self._transactions.prune(result.pruned[start : start + EDIT_POINTERS_MAX])
+        await self._publish()
+
+    async def _publish(self) -> None:
+        if self._publisher is not None:
+            await self._publisher.publish()
+
+    async def _compact(self, survey: Survey, result: PruneResult) -> None:
+        if self._cluster is None or survey.regions is None:
+            return
+        wanted = frozenset(result.compactions)
+        for region in survey.regions.regions:
+            if region.id in wanted:
+                try:
+                    await asyncio.to_thread(self._cluster.major_compact, region)
+                except BasaltError as error:  # another run asks again; what was pruned is pruned
+                    log.warning("region %s is not compacted: %s", region.id, error.message)
+                    continue
+                self._asked_ms[region.id] = result.at_ms
+        self._asked_ms = {
+            name: at_ms for name, at_ms in self._asked_ms.items() if 0 <= result.at_ms - at_ms < ASK_AGAIN_MS
+        }
+
+    async def _remove_old_reports(self, survey: Survey) -> None:
+        if survey.regions is None:
+            return
+        listed = {region.id for region in survey.regions.regions}
+        before_ms = survey.terms.now_ms - GONE_REGION_MS
+        gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
+        for name in gone[:GONE_REPORTS_MAX]:
+            await self._call(self._system.remove, REPORT_KIND, name)
+
+    def _pruned_since(self, since_ms: int) -> Sequence[int]:
+        found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
+        return sorted({pointer for entry in found for pointer in entry.pointers})
+
+
+def _is_gone(name: str, report: RegionReport, listed: Collection[str], before_ms: int) -> bool:
+    return name not in listed and report.report_ms < before_ms

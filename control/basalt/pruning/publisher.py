@@ -1,0 +1,141 @@
+"""Writes the transaction snapshot that region servers read: kind `snapshot` of the system table.
+
+Only a newer copy replaces what is there, by comparing; so of two servers that both believe to lead, the one of the lower
+epoch never has the last word. A copy that is late is safe: region servers drop less for it, and pruning waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, TypeAlias
+
+from basalt.errors import ConflictError, CorruptionError
+from basalt.pruning.certificate import CLOCK_SKEW_MS
+from basalt.pruning.state import change_state
+from basalt.store_calls import StoreCalls
+from basalt.transactions.coordinator import Moment
+from basalt_engine.clock import Clock
+from basalt_engine.errors import FencedError
+from basalt_engine.region_snapshot import KIND, NAME, RegionSnapshot
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+AT_LEAST_EVERY_MS = 60_000  # so that its age says whether it is still being written
+TRIES = 3  # against another server that publishes at the same time, which lasts until it is fenced
+
+Order: TypeAlias = tuple[int, int]  # epoch and sequence
+NEVER: Order = (-1, 0)
+
+log = logging.getLogger("basalt.pruning")
+
+
+class Transactions(Protocol):
+    """What publishing needs of the transaction manager."""
+
+    async def moment(self) -> Moment:
+        """Pointers and lists that belong together and are durable."""
+        ...
+
+
+class SnapshotPublisher:
+    """Publishes for one server."""
+
+    def __init__(self, store: Store, clock: Clock, transactions: Transactions, lifetime_ms_max: int) -> None:
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._transactions = transactions
+        self._lifetime_ms = lifetime_ms_max
+        self._publishing = asyncio.Lock()
+        self._started_ms = clock.now_ms()
+        self._written: tuple[bytes, RegionSnapshot] | None = None  # as this process wrote it last
+
+    @property
+    def latest(self) -> RegionSnapshot | None:
+        """What this process has published last."""
+        return None if self._written is None else self._written[1]
+
+    @property
+    def age_ms(self) -> int:
+        """How old that is; since the start, when there is none yet."""
+        since_ms = self._started_ms if self.latest is None else self.latest.time_ms
+        return max(0, self._clock.now_ms() - since_ms)
+
+    async def publish(self, *, only_changes: bool = False) -> RegionSnapshot | None:
+        """Publish what is true now. With `only_changes`: None, when the same was published a short while ago."""
+        async with self._publishing:
+            moment = await self._transactions.moment()
+            if only_changes and self._is_told(moment):
+                return None
+            for _ in range(TRIES):
+                published = await self._write(moment)
+                if published is not None:
+                    return published
+                self._written = None
+            raise ConflictError("another server publishes snapshots, too", hint="see which server leads")
+
+    def _is_told(self, moment: Moment) -> bool:
+        last = self.latest
+        if last is None or not 0 <= self._clock.now_ms() - last.time_ms < AT_LEAST_EVERY_MS:
+            return False
+        told = (last.write_pointer, last.read_pointer, last.in_progress, last.invalid)
+        view = moment.view
+        return told == (moment.write_pointer, view.read_pointer, view.in_progress, view.invalid.pointers)
+
+    async def _write(self, moment: Moment) -> RegionSnapshot | None:
+        """Write a copy that is newer than the one there; None when somebody else wrote one in between."""
+        before, order = await self._call(self._read) if self._written is None else _known(*self._written)
+        sequence = _sequence_after(order, moment.epoch)
+        now_ms = self._clock.now_ms()
+        # Before any region server can know it: a run that prunes reckons with the longest that one may know.
+        state = await self._call(
+            change_state,
+            self._system,
+            lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms),
+        )
+        snapshot = RegionSnapshot(
+            epoch=moment.epoch,
+            sequence=sequence,
+            time_ms=now_ms,
+            read_pointer=moment.view.read_pointer,
+            write_pointer=moment.write_pointer,
+            decided=moment.decided,
+            visibility_upper_bound=moment.visibility_upper_bound,
+            lifetime_ms_max=state.lifetime_to_publish_ms(self._lifetime_ms, now_ms, CLOCK_SKEW_MS),
+            in_progress=moment.view.in_progress,
+            invalid=moment.view.invalid.pointers,
+        )
+        body = await self._call(snapshot.encode)
+        if not await self._call(self._system.replace, KIND, NAME, before, body):
+            return None
+        self._written = (body, snapshot)
+        return snapshot
+
+    def _read(self) -> tuple[bytes | None, Order]:
+        """The copy that is there, and its order; one that no region server can read is as good as none."""
+        try:
+            body = self._system.get(KIND, NAME)
+        except CorruptionError as error:
+            log.error("the published snapshot is written anew: %s", error.message)
+            self._system.remove(KIND, NAME)
+            return None, NEVER
+        try:
+            return body, NEVER if body is None else RegionSnapshot.decode(body).order
+        except CorruptionError as error:
+            log.error("the published snapshot is written over: %s", error.message)
+            return body, NEVER
+
+
+def _known(body: bytes, snapshot: RegionSnapshot) -> tuple[bytes, Order]:
+    return body, snapshot.order
+
+
+def _sequence_after(order: Order, epoch: int) -> int:
+    """The sequence number of the copy that follows one of this order, in this epoch."""
+    if order[0] > epoch:
+        raise FencedError(
+            f"a server of epoch {order[0]} has published a snapshot: the one of epoch {epoch} leads no more",
+            hint="ask the present leader",
+        )
+    return order[1] + 1 if order[0] == epoch else 1

@@ -1,0 +1,117 @@
+"""What pruning keeps in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
+
+Formats: docs/formats/system-table.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from basalt.errors import ConflictError, CorruptionError
+from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.system import SystemTable
+
+STATE_KIND, STATE_NAME = "prune", "state"
+ARCHIVE_KIND = "pruned"
+ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
+CHANGE_TRIES = 3  # the publisher and a prune run may meet
+_DIGITS = 19  # of a number up to 2^63, so that names sort by time
+
+T = TypeVar("T")
+
+
+class PruneState(msgspec.Struct, frozen=True):
+    """`lifetime_ms` is the longest that a region server may still know; a lower one counts once all have read it.
+
+    `lowered_to_ms` and `lowered_at` say which that is, and the first snapshot (epoch, sequence) that had it.
+    `first_published_ms` is when the first snapshot was published, from which on regions refuse old writers.
+    `newest_pruned` is the highest pointer that was forgotten: no region may ever take it for a young one again.
+    `restored` is the last pointer given out when tables were last restored from a copy.
+    """
+
+    lifetime_ms: int = 0
+    lowered_to_ms: int | None = None
+    lowered_at: tuple[int, int] | None = None
+    newest_pruned: int = 0
+    first_published_ms: int = 0
+    restored: int = 0
+
+    def publishing(self, lifetime_ms: int, published_at: tuple[int, int], now_ms: int) -> PruneState:
+        """The state when a snapshot with this lifetime is about to be published."""
+        if not self.first_published_ms:
+            return msgspec.structs.replace(self, first_published_ms=now_ms).publishing(
+                lifetime_ms, published_at, now_ms
+            )
+        if lifetime_ms >= self.lifetime_ms:
+            return msgspec.structs.replace(self, lifetime_ms=lifetime_ms, lowered_to_ms=None, lowered_at=None)
+        if lifetime_ms == self.lowered_to_ms:
+            return self
+        return msgspec.structs.replace(self, lowered_to_ms=lifetime_ms, lowered_at=published_at)
+
+    def when_all_know(self, oldest_known: tuple[int, int]) -> PruneState:
+        """The state when no region server has a snapshot older than this one."""
+        if self.lowered_to_ms is None or self.lowered_at is None or oldest_known < tuple(self.lowered_at):
+            return self
+        return msgspec.structs.replace(self, lifetime_ms=self.lowered_to_ms, lowered_to_ms=None, lowered_at=None)
+
+    def lifetime_to_publish_ms(self, wanted_ms: int, now_ms: int, skew_ms: int) -> int:
+        """A lifetime that was raised holds little by little, lest a region lets in a writer that was forgotten."""
+        if not self.newest_pruned:
+            return wanted_ms
+        return max(0, min(wanted_ms, now_ms - skew_ms - self.newest_pruned // POINTERS_PER_MS))
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """Writers that were forgotten at one time, ascending; the body of a `pruned` entry."""
+
+    pruned_ms: int
+    pointers: list[int]
+
+    @property
+    def name(self) -> str:
+        """Its name in the system table: by time, then by the first pointer."""
+        return f"{self.pruned_ms:0{_DIGITS}d}:{self.pointers[0]:0{_DIGITS}d}"
+
+
+def read_state(system: SystemTable) -> PruneState:
+    """The state; that of a new installation when there is none."""
+    return _state_in(system.get(STATE_KIND, STATE_NAME))
+
+
+def change_state(system: SystemTable, change: Callable[[PruneState], PruneState]) -> PruneState:
+    """Make the state what `change` makes of it, and return that; `ConflictError` when others go on changing it."""
+    for _ in range(CHANGE_TRIES):
+        kept = system.get(STATE_KIND, STATE_NAME)
+        old = _state_in(kept)
+        new = change(old)
+        if new == old or system.replace(STATE_KIND, STATE_NAME, kept, msgspec.json.encode(new)):
+            return new
+    raise ConflictError("another server changes the terms of pruning, too", hint="see which server leads")
+
+
+def _state_in(body: bytes | None) -> PruneState:
+    return PruneState() if body is None else _decoded(body, STATE_NAME, PruneState)
+
+
+def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> None:
+    """Keep writers that are about to be forgotten, for the day on which a table is restored from an older copy."""
+    for start in range(0, len(pointers), ARCHIVE_POINTERS_MAX):
+        part = Pruned(pruned_ms, list(pointers[start : start + ARCHIVE_POINTERS_MAX]))
+        system.write(ARCHIVE_KIND, part.name, msgspec.json.encode(part))
+
+
+def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
+    """What was forgotten at or after a time."""
+    start = f"{since_ms:0{_DIGITS}d}"
+    for name, body in system.scan(ARCHIVE_KIND, start, reverse=newest_first):
+        yield _decoded(body, name, Pruned)
+
+
+def _decoded(body: bytes, name: str, form: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"system entry {name} of pruning is not what it should be: {error}") from None

@@ -1,0 +1,127 @@
+"""One look at everything that pruning decides by: the invalid list, the terms, and the certificates of the store.
+
+The invalid list is read first. What is found out afterwards about a writer on it stays true, for such a writer writes
+nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from basalt.errors import CorruptionError
+from basalt.pruning.certificate import CLOCK_SKEW_MS, Cause, Certificates, Hold, Terms
+from basalt.pruning.embedded import EmbeddedCertificate, read_notes
+from basalt.pruning.regions import Cluster, Region
+from basalt.pruning.state import PruneState, read_state
+from basalt.transactions.coordinator import Moment
+from basalt_engine.clock import Clock
+from basalt_engine.region_report import KIND, RegionReport
+from basalt_engine.system import SystemTable
+
+log = logging.getLogger("basalt.pruning")
+
+
+class Certificate(Protocol):
+    """What judges writers, with regions or without."""
+
+    @property
+    def terms(self) -> Terms:
+        """What it goes by."""
+        ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why nothing at all can be said now."""
+        ...
+
+    def may_go(self, pointer: int) -> bool:
+        """Whether no row of this invalid writer can be anywhere."""
+        ...
+
+    def cause(self, pointer: int) -> Cause | None:
+        """The first thing in the way of this writer."""
+        ...
+
+    def holds(self, pointer: int) -> list[Hold]:
+        """All that is in the way of this writer."""
+        ...
+
+
+class Survey(NamedTuple):
+    """What was found. `regions` is None where the store has none."""
+
+    moment: Moment
+    state: PruneState
+    certificate: Certificate
+    regions: Certificates | None
+
+    @property
+    def invalid(self) -> tuple[int, ...]:
+        """The invalid list."""
+        return self.moment.view.invalid.pointers
+
+    @property
+    def terms(self) -> Terms:
+        """What the rule goes by."""
+        return self.certificate.terms
+
+
+class Surveyor:
+    """Takes surveys of one store."""
+
+    def __init__(self, system: SystemTable, clock: Clock, cluster: Cluster | None, lifetime_ms_max: int) -> None:
+        self._system = system
+        self._clock = clock
+        self._cluster = cluster
+        self._lifetime_ms = lifetime_ms_max
+
+    async def survey(self, moment: Moment) -> Survey:
+        """What can be said about the writers in this moment's invalid list."""
+        if self._cluster is None:
+            state = read_state(self._system)
+            found = EmbeddedCertificate(read_notes(self._system), self._terms(state))
+            return Survey(moment, state, found, None)
+        return await asyncio.to_thread(self._survey_cluster, moment, self._cluster)
+
+    def _survey_cluster(self, moment: Moment, cluster: Cluster) -> Survey:
+        before = cluster.regions()
+        reports = self.reports()
+        regions = settled(before, cluster.regions())
+        state = read_state(self._system).when_all_know(oldest_known(regions, reports))
+        certificates = Certificates(regions, reports, self._terms(state))
+        return Survey(moment, state, certificates, certificates)
+
+    def reports(self) -> dict[str, RegionReport]:
+        """All reports that can be read, by region; one that cannot is as good as none."""
+        found = {}
+        for name, body in self._system.scan(KIND):
+            try:
+                found[name] = RegionReport.decode(body)
+            except CorruptionError as error:
+                log.warning("the report of region %s is not read: %s", name, error.message)
+        return found
+
+    def _terms(self, state: PruneState) -> Terms:
+        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
+        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms)
+
+
+def settled(before: Sequence[Region], after: Sequence[Region]) -> list[Region]:
+    """The regions as they are now; one that was elsewhere a moment ago has no server that could vouch for it."""
+    known = {region.id: region for region in before}
+    return [region if known.get(region.id) == region else region._replace(server="") for region in after]
+
+
+def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
+    """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
+    found = (-1, -1)
+    for number, region in enumerate(regions):
+        report = reports.get(region.id)
+        known = (-1, -1)
+        if report is not None and region.server and report.server == region.server:
+            known = (report.snapshot_epoch, report.snapshot_sequence)
+        found = known if number == 0 else min(found, known)
+    return found

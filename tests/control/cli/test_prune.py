@@ -1,0 +1,136 @@
+"""`basalt prune` and `basalt snapshot` against a server on a memory store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+
+from basalt.http.app import build_app
+from basalt.server import open_services
+from basalt.settings import Settings
+from basalt_engine.region_report import StoreFile
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
+from tests.control.pruning.conftest import PaperCluster
+
+pytestmark = pytest.mark.usefixtures("cli")
+
+
+def failed_writer(cli) -> str:
+    assert cli("topic", "create", "orders").code == 0
+    begun = json.loads(cli("tx", "begin", "-o", "json").out)
+    assert cli("publish", "orders", "lost", "--tx", begun["id"]).code == 0
+    assert cli("tx", "invalidate", begun["id"], "--yes").code == 0
+    return str(begun["write_pointer"])
+
+
+def test_a_writer_that_failed_is_shown_with_what_holds_it(cli):
+    pointer = failed_writer(cli)
+    shown = cli("prune", "status")
+    assert shown.code == 0, shown.err
+    assert "lifetime" in shown.out
+    explained = cli("prune", "explain", pointer)
+    assert pointer in explained.out
+    assert "lifetime" in explained.out
+    (found,) = json.loads(cli("prune", "explain", pointer, "-o", "json").out)
+    assert found["holds"][0]["cause"] == "lifetime"
+    assert pointer in cli("prune", "explain", "--limit", "1000").out
+
+
+def test_a_run_tells_what_it_did_and_a_dry_one_what_it_would_do(cli):
+    failed_writer(cli)
+    assert cli("prune", "run", "--dry-run").out.startswith("would prune 0 writers of ")
+    done = cli("prune", "run")
+    assert done.out.startswith("pruned 0 writers of ")
+    assert json.loads(cli("prune", "run", "-o", "json").out)["dry_run"] is False
+    assert cli("prune", "history").code == 0
+
+
+def test_a_restore_wants_a_time_and_a_yes(cli):
+    assert cli("prune", "restore", "--since", "-1h").code == 2
+    assert cli("prune", "restore", "--since", "start", "--yes").code == 2
+    assert cli("prune", "restore").code == 2
+    assert cli("prune", "restore", "--since", "-1h", "--dry-run").out == "would make 0 writers invalid again\n"
+
+
+def test_what_needs_regions_says_that_there_are_none(cli):
+    for arguments in (
+        ("prune", "regions"),
+        ("prune", "regions", "--idle"),
+        ("prune", "info", "abc"),
+        ("snapshot", "publish"),
+    ):
+        ran = cli(*arguments)
+        assert (ran.code, "Traceback" in ran.err) == (4, False), ran.err
+
+
+def test_a_snapshot_is_shown(cli):
+    assert "read pointer" in cli("snapshot", "show").out
+    assert json.loads(cli("snapshot", "show", "-o", "json").out)["published"] is None
+    assert cli("snapshot", "publish", "--dry-run").out == "would publish a snapshot\n"
+
+
+def test_a_writer_that_is_not_invalid_does_not_exist(cli):
+    assert cli("prune", "explain", "17").code == 3
+
+
+# A server whose store has regions, if only on paper.
+
+
+@pytest.fixture(scope="module")
+def regions_url() -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    started = threading.Event()
+    running: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server]] = []
+
+    async def serve() -> None:
+        store = MemoryStore(atomic=False)
+        cluster = PaperCluster(SystemTable(store.table("system")))
+        services = await open_services(Settings(), None, store=store, cluster=cluster)
+        cluster.report(services.clock.now_ms(), StoreFile("f1", -1, 1, 2_048, 1))
+        config = uvicorn.Config(build_app(services), lifespan="off", log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        running.append((asyncio.get_running_loop(), server))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        started.set()
+        await serving
+        await services.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(30)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    loop, server = running[0]
+    loop.call_soon_threadsafe(setattr, server, "should_exit", True)
+    thread.join(30)
+
+
+def test_regions_are_listed_with_what_they_hold_back(cli, regions_url: str):
+    listed = cli("prune", "regions", "--url", regions_url)
+    assert listed.code == 0, listed.err
+    assert listed.out.splitlines()[0].split()[:3] == ["ID", "TABLE", "SERVER"]
+    assert {line.split()[0] for line in listed.out.splitlines()[1:]} == {"m1", "m2", "p1"}
+    idle = json.loads(cli("prune", "regions", "--idle", "--url", regions_url, "-o", "json").out)
+    assert {region["id"] for region in idle} == {"m2", "p1"}
+    assert json.loads(cli("prune", "regions", "--blocking", "--idle", "--url", regions_url, "-o", "json").out) == []
+
+
+def test_a_region_is_shown_with_its_files(cli, regions_url: str):
+    shown = cli("prune", "info", "m1", "--url", regions_url)
+    assert shown.code == 0, shown.err
+    assert "kept" in shown.out
+    assert "2 KiB" in shown.out
+    detail = json.loads(cli("prune", "info", "m1", "--url", regions_url, "-o", "json").out)
+    assert [each["name"] for each in detail["store_files"]] == ["f1"]
+    assert cli("prune", "info", "abc", "--url", regions_url).code == 3
+
+
+def test_a_snapshot_is_published_and_then_shown(cli, regions_url: str):
+    assert cli("snapshot", "publish", "--url", regions_url).out == "published snapshot 1 of epoch 0\n"
+    assert "sequence" in cli("snapshot", "show", "--url", regions_url).out

@@ -1,0 +1,181 @@
+"""The pruning calls: how it stands, run, what is in the way, history, restore; with regions and without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from basalt.server import open_services
+from basalt.settings import Settings, TransactionSettings
+from basalt_engine.clock import ManualClock
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
+from tests.control.http.conftest import Client
+from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, PaperCluster, file
+
+PRUNE = "/v1/admin/prune"
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS, long_timeout_ms=LIFETIME_MS))
+
+
+@pytest.fixture
+def clustered(runner: asyncio.Runner, settings: Settings) -> Iterator[tuple[Client, PaperCluster]]:
+    """A server whose store has regions on paper."""
+    store = MemoryStore(atomic=False)
+    cluster = PaperCluster(SystemTable(store.table("system")))
+    services = runner.run(open_services(settings, None, store=store, clock=ManualClock(), cluster=cluster))
+    yield Client(services, runner), cluster
+    runner.run(services.close())
+
+
+def failed_writer(client: Client) -> int:
+    """A writer on the invalid list, with a row in a topic; its pointer."""
+    begun = client.begin(outsideWrites=True)
+    client.publish("/v1/namespaces/shop/topics/orders", "lost", pointer=begun["writePointer"])
+    assert client.call("POST", f"/v1/transactions/{begun['id']}/invalidate").json() == {"invalidated": True}
+    return int(begun["writePointer"])
+
+
+def ended_writer(client: Client) -> int:
+    """One whose lifetime is over."""
+    client.topic()
+    writer = failed_writer(client)
+    advance(client, LIFETIME_MS + SKEW_MS + 1_000)
+    return writer
+
+
+def advance(client: Client, duration_ms: int) -> None:
+    assert isinstance(client.clock, ManualClock)
+    client.clock.advance(duration_ms)
+
+
+def get(client: Client, target: str = "") -> Any:
+    reply = client.call("GET", PRUNE + target)
+    assert reply.status == 200, reply.body
+    return reply.json()
+
+
+def test_the_embedded_store_tells_what_holds_a_writer_and_prunes_it(client: Client):
+    writer = ended_writer(client)
+    shown = get(client)
+    assert (shown["invalid"], shown["free"], shown["regions"], shown["lastRun"]) == (1, 0, None, None)
+    assert shown["causes"] == [{"cause": "note", "writers": 1, "freedBy": "the next run of the job retention"}]
+    assert shown["oldest"]["writePointer"] == writer
+    (explained,) = get(client, "/explain")
+    assert (explained["writePointer"], explained["free"]) == (writer, False)
+    assert explained["holds"][0]["region"] is None
+    client.call("POST", "/v1/admin/jobs/retention/run")
+    assert get(client)["free"] == 1
+    assert get(client, "/explain") == []
+    dry = client.call("POST", f"{PRUNE}/run?dryRun=true").json()
+    assert (dry["pruned"], dry["dryRun"]) == (1, True)
+    done = client.call("POST", f"{PRUNE}/run").json()
+    assert (done["pruned"], done["pointers"], done["dryRun"]) == (1, [writer], False)
+    assert get(client)["lastRun"]["pruned"] == 1
+    (entry,) = get(client, "/history")
+    assert (entry["writers"], entry["oldest"], entry["newest"]) == (1, writer, writer)
+    assert client.call("GET", "/v1/admin/jobs/prune/history").json()[0]["report"]["pruned"] == 1
+
+
+def test_a_store_without_regions_says_so(client: Client):
+    for target in ("/regions", "/regions/abc"):
+        reply = client.call("GET", PRUNE + target)
+        assert (reply.status, reply.code) == (409, "conflict")
+    reply = client.call("POST", "/v1/admin/snapshot/publish")
+    assert (reply.status, reply.code) == (409, "conflict")
+    assert client.call("GET", "/v1/admin/snapshot").json()["published"] is None
+
+
+def test_a_writer_that_is_not_invalid_is_not_explained(client: Client):
+    reply = client.call("GET", f"{PRUNE}/explain?writePointer=5")
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
+def test_regions_show_what_they_hold_back(clustered: tuple[Client, PaperCluster]):
+    client, cluster = clustered
+    writer = ended_writer(client)
+    now_ms = client.clock.now_ms()
+    cluster.report(now_ms, of="m2")
+    cluster.report(now_ms, file(writer - 1, writer), file(-1, 5, "old"))
+    shown = get(client, "/regions")
+    assert [(region["id"], region["heldBack"]) for region in shown] == [("m1", 1), ("p1", 1), ("m2", 0)]
+    assert shown[0]["files"] == 2
+    assert shown[0]["unknownFiles"] == 1
+    assert shown[1]["idle"] == "no report: there is no report"
+    assert [region["id"] for region in get(client, "/regions?show=blocking")] == ["m1", "p1"]
+    assert [region["id"] for region in get(client, "/regions?show=idle")] == ["p1"]
+    detail = get(client, "/regions/m1")
+    assert detail["counters"] == {"kept": 7}
+    assert [each["name"] for each in detail["storeFiles"]] == ["f1", "old"]
+    (explained,) = get(client, f"/explain?writePointer={writer}")
+    assert [(hold["cause"], hold["region"], hold["file"]) for hold in explained["holds"]] == [
+        ("file", "m1", "f1"),
+        ("no report", "p1", None),
+    ]
+    status = get(client)
+    assert (status["regions"], status["reports"]) == (3, 2)
+    reply = client.call("GET", f"{PRUNE}/regions/abc")
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
+def test_a_hole_in_the_key_space_is_told_and_stops_the_run(clustered: tuple[Client, PaperCluster]):
+    client, cluster = clustered
+    ended_writer(client)
+    cluster.listed.pop()
+    assert "no region" in get(client)["fault"]
+    for target in ("/run", "/run?dryRun=true"):
+        reply = client.call("POST", PRUNE + target)
+        assert (reply.status, reply.code) == (503, "unavailable")
+
+
+def test_a_snapshot_is_published_on_demand(clustered: tuple[Client, PaperCluster]):
+    client, _ = clustered
+    client.topic()
+    failed_writer(client)
+    published = client.call("POST", "/v1/admin/snapshot/publish").json()
+    assert (published["sequence"], published["invalid"], published["lifetimeMsMax"]) == (1, 1, LIFETIME_MS)
+    assert client.call("GET", "/v1/admin/snapshot").json()["published"] == published
+    advance(client, 7_000)
+    assert b"basalt_region_snapshot_age_seconds 7.0" in client.call("GET", "/metrics").body
+
+
+def test_pruned_writers_are_restored(clustered: tuple[Client, PaperCluster]):
+    client, cluster = clustered
+    client.call("POST", "/v1/admin/snapshot/publish")
+    ended_writer(client)
+    cluster.report_all(client.clock.now_ms())
+    assert client.call("POST", f"{PRUNE}/run").json()["pruned"] == 1
+    assert b"basalt_pruned_writers_total 1.0" in client.call("GET", "/metrics").body
+    dry = client.call("POST", f"{PRUNE}/restore?dryRun=true", {"sinceMs": 0}).json()
+    assert dry == {"restored": 1, "dryRun": True}
+    assert get(client)["invalid"] == 0
+    assert client.call("POST", f"{PRUNE}/restore", {"sinceMs": 0}).json() == {"restored": 1, "dryRun": False}
+    assert get(client)["invalid"] == 1
+    assert get(client)["restored"] > 0
+
+
+@pytest.mark.parametrize(
+    "body", [{"sinceMs": -1}, {"sinceMs": 1 << 63}, {"sinceMs": "1"}, {}, {"sinceMs": 1, "x": 1}, []]
+)
+def test_a_restore_without_a_time_is_refused(client: Client, body: Any):
+    assert client.call("POST", f"{PRUNE}/restore", body).status == 400
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/explain?writePointer=0",
+        "/explain?writePointer=x",
+        "/explain?limit=1001",
+        "/regions?show=all2",
+        "/history?limit=0",
+    ],
+)
+def test_bad_parameters_are_refused_by_name(client: Client, target: str):
+    assert client.call("GET", PRUNE + target).status == 400

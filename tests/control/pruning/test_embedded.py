@@ -1,0 +1,93 @@
+"""Pruning where retention itself removes the rows: a writer goes once no note about it is left, and not before."""
+
+from __future__ import annotations
+
+import pytest
+
+from basalt.pruning.certificate import Cause
+from basalt.topics import TopicName
+from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
+from tests.wiring import A, B, Wired, texts
+
+pytestmark = pytest.mark.anyio
+
+AFTER_ITS_LIFE_MS = LIFETIME_MS + SKEW_MS + 1
+
+
+async def prune(wired: Wired) -> tuple[int, ...]:
+    return (await wired.services.pruner.run()).pruned
+
+
+async def test_a_writer_goes_when_retention_has_removed_its_rows_and_its_life_is_over(embedded: Wired):
+    writer = await failed_writer(embedded)
+    survey = await embedded.services.pruner.survey()
+    assert survey.certificate.cause(writer) is Cause.LIFETIME
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    survey = await embedded.services.pruner.survey()
+    assert [hold.cause for hold in survey.certificate.holds(writer)] == [Cause.NOTE]
+    assert "shop:orders" in survey.certificate.holds(writer)[0].detail
+    assert await prune(embedded) == ()
+    await embedded.services.scheduler.run_now("retention")
+    assert await prune(embedded) == (writer,)
+    assert embedded.transactions.current().invalid.pointers == ()
+
+
+async def test_a_writer_whose_rows_are_gone_waits_for_the_end_of_its_life(embedded: Wired):
+    writer = await failed_writer(embedded)
+    await embedded.services.scheduler.run_now("retention")
+    embedded.clock.advance(AFTER_ITS_LIFE_MS - 1)
+    assert await prune(embedded) == ()
+    embedded.clock.advance(1)
+    assert await prune(embedded) == (writer,)
+
+
+@pytest.mark.parametrize("title", [A, B], ids=["drop", "retain"])
+async def test_no_reader_sees_a_row_of_a_writer_that_was_forgotten(embedded: Wired, title: TopicName):
+    tx = await embedded.transactions.begin(outside=True)
+    await embedded.publish(title, "published", tx=tx)
+    await embedded.store_aside(title, "stored", tx=tx)
+    await embedded.transactions.invalidate(tx.id)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    await embedded.services.scheduler.run_now("retention")
+    assert await prune(embedded) == (tx.id,)
+    again = await embedded.restarted(cached=False)
+    assert texts(await again.messaging.fetch(title, None, True, committed=True)) == []
+    plain = texts(await again.messaging.fetch(title, None, True))
+    assert plain == ([] if title is A else ["published"])
+
+
+async def test_all_pointers_of_a_transaction_go(embedded: Wired):
+    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.checkpoint(tx.id)
+    await embedded.publish(A, "lost", tx=tx)
+    await embedded.transactions.invalidate(tx.id)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    assert await prune(embedded) == ()
+    await embedded.services.scheduler.run_now("retention")
+    assert await prune(embedded) == tx.pointers
+
+
+async def test_a_writer_of_a_deleted_topic_goes_when_its_note_does(embedded: Wired):
+    writer = await failed_writer(embedded)
+    await embedded.topics.delete(A)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    assert await prune(embedded) == ()
+    await embedded.services.scheduler.run_now("retention")
+    assert await prune(embedded) == (writer,)
+
+
+async def test_the_job_prunes_and_reports(embedded: Wired):
+    run = await embedded.services.scheduler.run_now("prune")
+    assert (run.outcome, run.report) == ("ok", {})
+    await failed_writer(embedded)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    await embedded.services.scheduler.run_now("retention")
+    run = await embedded.services.scheduler.run_now("prune")
+    assert run.report == {"pruned": 1, "held": 0, "waiting": 0}
+
+
+async def test_there_is_no_snapshot_job_where_nobody_reads_it(embedded: Wired):
+    names = {job.name for job in await embedded.services.scheduler.jobs()}
+    assert "prune" in names
+    assert "snapshot" not in names
+    assert embedded.services.system.get("snapshot", "latest") is None
