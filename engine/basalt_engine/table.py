@@ -64,13 +64,19 @@ class DeleteRange(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """Put a row that must not be there yet; `RowExistsError` when it is, and then nothing of the write is made.
+    """Put columns of a row that must not have the first of them yet; `RowExistsError` when it has.
 
-    Where the store is not atomic, what the write holds before it may have been made all the same.
+    Then nothing of the write is made; where the store is not atomic, what it holds before this may have been made all the
+    same. The first value is never empty.
     """
 
     key: bytes
     columns: Columns
+
+    @property
+    def first(self) -> bytes:
+        """The name of the column that must not be there."""
+        return next(iter(self.columns))
 
 
 Mutation = Put | Delete | DeleteRange | Insert

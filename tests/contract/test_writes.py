@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from basalt_engine.errors import InputError, StoreError
-from basalt_engine.table import Delete, DeleteRange, Put, TableWrite
+from basalt_engine.errors import InputError, RowExistsError, StoreError
+from basalt_engine.table import Delete, DeleteRange, Insert, Put, TableWrite
 
 LARGE = os.urandom(20_000)
 REFUSED = Put(b"", {b"c": b"1"})
@@ -203,3 +203,63 @@ def test_a_closed_store_refuses_every_call(own_store):
         with pytest.raises(StoreError, match="closed"):
             call()
     store.close()
+
+
+@pytest.mark.parametrize("value", [b"small", LARGE], ids=["small", "large"])
+def test_a_row_is_inserted_where_there_is_none(table, value):
+    table.write([Insert(b"k", {b"c": value, b"d": b""})])
+    assert table.get(b"k") == {b"c": value, b"d": b""}
+
+
+@pytest.mark.parametrize("value", [b"small", LARGE], ids=["small", "large"])
+def test_an_insert_writes_over_nothing(table, value):
+    table.write([Put(b"k", {b"c": value})])
+    with pytest.raises(RowExistsError):
+        table.write([Insert(b"k", {b"c": b"other", b"d": b"2"})])
+    assert table.get(b"k") == {b"c": value}
+
+
+def test_an_insert_asks_only_for_its_first_column(table):
+    table.write([Put(b"k", {b"d": b"1"})])
+    table.write([Insert(b"k", {b"c": b"1", b"d": b"2"})])
+    assert table.get(b"k") == {b"c": b"1", b"d": b"2"}
+
+
+def test_an_insert_sees_what_its_write_did_before(table):
+    table.write([Put(b"k", {b"c": b"1"}), Delete(b"k"), Insert(b"k", {b"c": b"2"})])
+    assert table.get(b"k") == {b"c": b"2"}
+    with pytest.raises(StoreError):
+        table.write([Put(b"l", {b"c": b"1"}), Insert(b"l", {b"c": b"2"})])
+
+
+def test_what_comes_after_an_insert_that_is_refused_is_not_written(table):
+    table.write([Put(b"k", {b"c": b"1"})])
+    with pytest.raises(RowExistsError):
+        table.write([Insert(b"k", {b"c": b"2"}), Put(b"z", {b"c": b"3"})])
+    assert [row.key for row in table.scan(b"", None)] == [b"k"]
+
+
+@pytest.mark.parametrize("columns", [{}, {b"c": b""}])
+def test_an_insert_of_nothing_is_refused(table, columns):
+    with pytest.raises(InputError):
+        table.write([Insert(b"k", columns)])
+
+
+def test_of_many_that_insert_the_same_row_one_wins(table):
+    won, barrier = [], threading.Barrier(8)
+
+    def insert(number):
+        barrier.wait()
+        try:
+            table.write([Insert(b"k", {b"c": b"%d" % number})])
+            won.append(number)
+        except RowExistsError:
+            pass
+
+    threads = [threading.Thread(target=insert, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert table.get(b"k") == {b"c": b"%d" % won[0]}

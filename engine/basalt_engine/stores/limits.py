@@ -22,6 +22,8 @@ def check_mutation(mutation: Mutation) -> None:
     check_key(mutation.key)
     if isinstance(mutation, Put | Insert):
         check_columns(mutation.columns)
+    if isinstance(mutation, Insert) and not (mutation.columns and mutation.columns[mutation.first]):
+        raise InputError(f"row {mutation.key.hex()} is to be inserted with nothing, or nothing in its first column")
 
 
 def check_key(key: bytes) -> None:

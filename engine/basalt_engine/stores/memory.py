@@ -102,7 +102,7 @@ class MemoryTable:
                 continue
             key = mutation.key
             row = rows[key] if key in rows else self._rows.get(key)
-            if isinstance(mutation, Insert) and row is not None:
+            if isinstance(mutation, Insert) and row is not None and mutation.first in row:
                 raise RowExistsError(f"row {key.hex()} of table {self.name} is there already")
             if isinstance(mutation, Put | Insert):
                 columns = {**(row or {}), **mutation.columns}

@@ -90,7 +90,7 @@ class HBaseTable:
     def _insert(self, mutation: Insert) -> None:
         key, columns = mutation
         with self._turns.conditional():
-            if not self._cells(key) and (not columns or self._put_if(key, min(columns), None, columns)):
+            if self._put_if(key, mutation.first, None, columns):
                 return
         raise RowExistsError(f"row {key.hex()} of table {self.name} is there already")
 
@@ -102,7 +102,7 @@ class HBaseTable:
         return found
 
     def _put_if(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """Put the columns if HBase, too, finds the column so; the caller has just found it so."""
+        """Put the columns if HBase finds the column so. An empty value is as good as none to it."""
         timestamp = self._timestamps.next()
         put = cells.put(key, columns, timestamp, self._attributes())
         condition = (self._table, key, cells.FAMILY, column, expected, put)

@@ -46,7 +46,7 @@ class StagedWrite:
         elif isinstance(mutation, Delete):
             self._delete(table, mutation)
         elif isinstance(mutation, Insert):
-            if self._row(table, mutation.key).row.column_count:
+            if self.column(table, mutation.key, mutation.first) is not None:
                 raise RowExistsError(f"row {mutation.key.hex()} of table {table} is there already")
             self._put(table, Put(*mutation))
         else:

@@ -1,0 +1,104 @@
+"""Starts the Java side of the tests, coprocessor/src/test/java/io/basalt/hbase/gateway, and speaks to it through Py4J.
+
+Maven compiles it and writes down the class path, once per run. The process ends with this one: its standard input is
+what keeps it alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+from deploy.hbase.runtime import ROOT, RuntimeMissingError, java, run_maven
+
+COPROCESSOR = ROOT / "coprocessor"
+TARGET = COPROCESSOR / "target"
+MAIN_CLASS = "io.basalt.hbase.gateway.TestGateway"
+TWINS_HEAP_MIB_MAX = 256
+STOP_TIMEOUT_S = 20.0
+JAVA_OPTIONS = (
+    f"@{ROOT / 'deploy' / 'hbase' / 'jvm.options'}",
+    f"-Dlog4j.configuration=file:{ROOT / 'deploy' / 'hbase' / 'conf' / 'log4j.properties'}",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # a run is too short for the second compiler to pay
+)
+
+
+@pytest.fixture(scope="session")
+def java_class_path() -> str:
+    """The classes of the coprocessor and its tests, compiled as they are now, and all jars they need."""
+    try:
+        return _compiled()
+    except RuntimeMissingError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI is set, and so the tests of the Java side must run: {error}", pytrace=False)
+        pytest.skip(f"needs a JDK and Maven: {error}")
+
+
+@pytest.fixture(scope="session")
+def twins(java_class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    """The Java class `Twins`: rules and codecs, without an HBase."""
+    log = tmp_path_factory.mktemp("twins") / "java.log"
+    with java_process(java_class_path, log, TWINS_HEAP_MIB_MAX) as gateway:
+        yield Twins(gateway.twins())
+
+
+class Twins:
+    """The methods of the Java class of this name. An object of Py4J has every attribute, and so Hypothesis cannot print it."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._java, name)
+
+
+def _compiled() -> str:
+    TARGET.mkdir(exist_ok=True)
+    with (TARGET / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two Mavens at once would write over each other's classes
+        run_maven("--file", COPROCESSOR / "pom.xml", "test-compile")
+        jars = (TARGET / "test-classpath.txt").read_text().strip()
+    return os.pathsep.join([str(TARGET / "classes"), str(TARGET / "test-classes"), jars])
+
+
+@contextlib.contextmanager
+def java_process(class_path: str, log: Path, heap_mib_max: int) -> Iterator[Any]:
+    """The entry point of a gateway in a Java process of its own, which is gone when the block ends."""
+    token = secrets.token_hex(16)
+    command = [java(), f"-Xmx{heap_mib_max}m", *JAVA_OPTIONS, "-cp", class_path, MAIN_CLASS]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=log.parent, text=True
+        )
+    try:
+        process.stdin.write(f"{token}\n")  # not an argument: those can be read by every user of the machine
+        process.stdin.flush()
+        port = next((int(line.split()[1]) for line in process.stdout if line.startswith("PORT ")), None)
+        if port is None:
+            raise RuntimeError(f"the Java process ended at its start:\n{log.read_text()[-4_000:]}")
+        parameters = GatewayParameters(address="127.0.0.1", port=port, auth_token=token, auto_convert=True)
+        gateway = JavaGateway(gateway_parameters=parameters)
+        try:
+            yield gateway.entry_point
+        finally:
+            gateway.close()
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

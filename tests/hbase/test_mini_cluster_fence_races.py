@@ -1,0 +1,57 @@
+"""Writers that do not know that their leader's term is over, and a fence that comes in the middle of their writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from tests.hbase.bare_installation import BareInstallation
+from tests.hbase.mini_cluster import MiniCluster
+
+pytestmark = [pytest.mark.hbase, pytest.mark.slow]
+
+WRITERS = 8
+ROUNDS = 5
+BETWEEN_FENCES_S = 0.3
+
+
+@pytest.fixture
+def installation(mini_cluster: MiniCluster) -> Iterator[BareInstallation]:
+    with BareInstallation(mini_cluster, "fencerace") as made:
+        yield made
+    assert mini_cluster.aborted() == []
+
+
+def write_until_fenced(installation: BareInstallation, writer: int, epoch: int) -> int:
+    """How many rows the region took before it refused one."""
+    taken = 0
+    while True:
+        key = b"%c%d:%d:%06d" % (writer % 2, epoch, writer, taken)
+        try:
+            installation.write({key: {b"p": b"x"}}, epoch=epoch)
+        except Py4JJavaError as error:
+            assert "basalt fenced" in str(error.java_exception)
+            return taken
+        taken += 1
+
+
+def test_once_a_fence_has_returned_nothing_of_a_former_leader_is_added(installation: BareInstallation) -> None:
+    table = installation.table("message")
+    taken = 0
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for epoch in range(1, ROUNDS + 1):
+            installation.lead(epoch)
+            installation.fence(epoch)
+            writing = [threads.submit(write_until_fenced, installation, writer, epoch) for writer in range(WRITERS)]
+            time.sleep(BETWEEN_FENCES_S)
+            installation.lead(epoch + 1)
+            installation.fence(epoch + 1)
+            seen = installation.cluster.scan(table)
+            taken += sum(writer.result() for writer in writing)
+            assert installation.cluster.scan(table) == seen
+            assert len(seen) == taken
+    assert taken > WRITERS * ROUNDS
