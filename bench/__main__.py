@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import publishing, reading, transacting
+from bench import compacting, on_hbase, publishing, reading, tephra, transacting
 from bench.figures import Figure, table
 
 MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
@@ -22,10 +22,13 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "delivery": reading.delivery,
     "one-shots": transacting.one_shots,
     "transactions": transacting.batches,
+    "tephra": tephra.transactions,
     "memory": publishing.memory,
     "topics": publishing.topics,
     "invalid": publishing.invalid,
     "start": publishing.start,
+    "hbase": on_hbase.rates,
+    "compaction": compacting.compaction,
 }
 
 

@@ -37,7 +37,7 @@ JAVA_OPTIONS = (
 def java_class_path() -> str:
     """The classes of the coprocessor and its tests, compiled as they are now, and all jars they need."""
     try:
-        return _compiled()
+        return compiled()
     except RuntimeMissingError as error:
         if os.environ.get("CI"):
             pytest.fail(f"CI is set, and so the tests of the Java side must run: {error}", pytrace=False)
@@ -64,7 +64,8 @@ class Twins:
         return getattr(self._java, name)
 
 
-def _compiled() -> str:
+def compiled() -> str:
+    """Compile, and return the class path; `RuntimeMissingError` without a JDK or Maven."""
     TARGET.mkdir(exist_ok=True)
     with (TARGET / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two Mavens at once would write over each other's classes
@@ -74,10 +75,10 @@ def _compiled() -> str:
 
 
 @contextlib.contextmanager
-def java_process(class_path: str, log: Path, heap_mib_max: int) -> Iterator[Any]:
+def java_process(class_path: str, log: Path, heap_mib_max: int, *options: str) -> Iterator[Any]:
     """The entry point of a gateway in a Java process of its own, which is gone when the block ends."""
     token = secrets.token_hex(16)
-    command = [java(), f"-Xmx{heap_mib_max}m", *JAVA_OPTIONS, "-cp", class_path, MAIN_CLASS]
+    command = [java(), f"-Xmx{heap_mib_max}m", *JAVA_OPTIONS, *options, "-cp", class_path, MAIN_CLASS]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=log.parent, text=True

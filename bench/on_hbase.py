@@ -1,0 +1,218 @@
+"""Basalt on HBase against HBase itself: the same gateway, the same messages of 1 KB, the same run, round by round.
+
+The yardstick is what a Python program would do without Basalt: happybase, one row per message, in batches of 500.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import happybase
+
+import basalt
+from basalt_engine.errors import BasaltError
+from bench import processes
+from bench.figures import Figure
+from bench.load import drive
+from bench.processes import Process
+from bench.reading import count_payloads
+from bench.setting_up import (
+    BATCH,
+    MESSAGE_BYTES,
+    NAMESPACE,
+    cpu_us_per,
+    create_topics,
+    messages,
+    one_shot_request,
+    publish_request,
+)
+from deploy.hbase.standalone import Gateways, Standalone
+
+ROUNDS = 5
+PEERS = (1, 2, 4)  # producers, then consumers
+LEAD_S = 60
+RAW_TABLE = b"bench_raw"
+FAMILY = b"m"
+SCAN_ROWS = 500  # per round trip of the raw scan, as many as a batch has
+
+
+def rates(folder: Path, quick: bool) -> Iterator[Figure]:
+    """Publishing, transactions and reading back, with 1, 2 and 4 at a time."""
+    requests = 40 if quick else 160
+    with _hbase(folder) as gateways:
+        _connect(gateways).create_table(RAW_TABLE, {FAMILY.decode(): {}})
+        with _server(folder, gateways) as server, ProcessPoolExecutor(max(PEERS)) as peers:
+            yield from _publishing(gateways, server, peers, requests)
+            yield from _reading(gateways, server, peers, requests)
+
+
+def _publishing(gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int) -> Iterator[Figure]:
+    for producers in PEERS:
+        topics = [f"plain-{producers}", f"tx-{producers}"]
+        create_topics(server, *topics)
+        plain, under = publish_request(topics[0], BATCH), one_shot_request(BATCH, topics[1])
+        raw = partial(_put_by, peers, gateways, producers, requests)
+        for warm_up in (plain, under):
+            drive(server.port, producers, 20, warm_up)
+        raw()
+        ours, in_transactions, theirs, cpu_us = [], [], [], []
+        for _ in range(ROUNDS):
+            theirs.append(raw())
+            before_s = server.cpu_s()
+            ours.append(drive(server.port, producers, requests, plain).per_second * BATCH)
+            cpu_us.append(cpu_us_per(server, before_s, requests * BATCH))
+            in_transactions.append(drive(server.port, producers, requests, under).per_second * BATCH)
+        yield Figure(
+            f"HBase: publish 500 x 1 KB, {producers} producers", median(ours), "msg/s", "happybase rows/s",
+            median(theirs), 3.5, cpu_us=median(cpu_us),
+        )  # fmt: skip
+        yield Figure(
+            f"HBase: 500 messages per transaction, {producers} producers", median(in_transactions), "msg/s",
+            "msg/s published plainly", median(ours), 0.75,
+        )  # fmt: skip
+
+
+def _reading(gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int) -> Iterator[Figure]:
+    total = requests * BATCH
+    create_topics(server, "full")
+    drive(server.port, 2, requests, publish_request("full", BATCH))
+    connection = _connect(gateways)
+    connection.delete_table(RAW_TABLE, disable=True)
+    connection.create_table(RAW_TABLE, {FAMILY.decode(): {}})
+    _put_by(peers, gateways, 1, requests)
+    for consumers in PEERS:
+        ours, theirs = [], []
+        for round_number in range(ROUNDS + 1):
+            raw_rate = _rate(peers, consumers, partial(_scan, gateways.thrift), total)
+            rate = _rate(peers, consumers, partial(_read, server.port), total)
+            if round_number:  # the first one warms both up
+                theirs.append(raw_rate)
+                ours.append(rate)
+        yield Figure(
+            f"HBase: read back, {consumers} consumers",
+            median(ours),
+            "msg/s",
+            "happybase scan, rows/s",
+            median(theirs),
+            3.0,
+        )
+
+
+def _put_by(peers: ProcessPoolExecutor, gateways: Gateways, producers: int, requests: int) -> float:
+    """Rows per second that so many processes put together."""
+    share = requests // producers
+    puts = [partial(_put, gateways.thrift, number, share) for number in range(producers)]
+    return producers * share * BATCH / _seconds(peers, puts)
+
+
+def _rate(peers: ProcessPoolExecutor, consumers: int, read: Callable[[], int], total: int) -> float:
+    """Messages per second that so many processes read together, each of them all."""
+    return consumers * total / _seconds(peers, [partial(_all, read, total)] * consumers)
+
+
+def _all(read: Callable[[], int], total: int) -> None:
+    count = read()
+    assert count == total, (count, total)
+
+
+def _seconds(peers: ProcessPoolExecutor, calls: Sequence[Callable[[], None]]) -> float:
+    start = time.perf_counter()
+    for future in [peers.submit(call) for call in calls]:
+        future.result()
+    return time.perf_counter() - start
+
+
+def _put(thrift: str, number: int, batches: int) -> None:
+    """A row per message, as happybase's users do it; keys rise, each producer has its own."""
+    with happybase_at(thrift) as connection:
+        table, began = connection.table(RAW_TABLE), time.time_ns()
+        for batch_number in range(batches):
+            with table.batch() as batch:
+                for index, payload in enumerate(messages(BATCH)):
+                    batch.put(b"%d-%020d-%08d-%04d" % (number, began, batch_number, index), {FAMILY + b":p": payload})
+
+
+def _scan(thrift: str) -> int:
+    with happybase_at(thrift) as connection:
+        rows = connection.table(RAW_TABLE).scan(batch_size=SCAN_ROWS)
+        return sum(1 for _, columns in rows if len(columns[FAMILY + b":p"]) == MESSAGE_BYTES)
+
+
+def _read(port: int) -> int:
+    """The topic through Basalt's client, in full pages."""
+    with basalt.connect(f"http://127.0.0.1:{port}", namespace=NAMESPACE) as client:
+        topic, count, start = client.topic("full"), 0, None
+        while True:
+            page = topic.poll(start=start, inclusive=start is None)
+            if not len(page):
+                return count
+            count += count_payloads(page)
+            start = page.next_id
+
+
+@contextmanager
+def happybase_at(thrift: str) -> Iterator[happybase.Connection]:
+    """A connection of its own to the gateway."""
+    host, _, port = thrift.rpartition(":")
+    connection = happybase.Connection(host, int(port))
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _connect(gateways: Gateways) -> happybase.Connection:
+    host, _, port = gateways.thrift.rpartition(":")
+    return happybase.Connection(host, int(port))
+
+
+@contextmanager
+def _hbase(folder: Path) -> Iterator[Gateways]:
+    """A standalone HBase with Basalt's tables."""
+    standalone = Standalone(folder / "hbase")
+    try:
+        gateways = standalone.start()
+        command = [
+            sys.executable,
+            "-m",
+            "basalt.cli.main",
+            "hbase",
+            "install",
+            "--no-coprocessor",
+            *_settings(gateways),
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        yield gateways
+    finally:
+        standalone.stop()
+
+
+@contextmanager
+def _server(folder: Path, gateways: Gateways) -> Iterator[Process]:
+    """A server on it that reads the store, not its cache; it leads once this returns."""
+    given = [word for word in _settings(gateways) if word != "--set"]
+    with processes.basalt(folder / "data", "messaging.cache_bytes_max=0", *given) as server:
+        with basalt.connect(f"http://127.0.0.1:{server.port}", namespace=NAMESPACE) as client:
+            give_up_s = time.monotonic() + LEAD_S
+            while True:
+                try:
+                    client.topics.list()
+                    break
+                except BasaltError:
+                    if time.monotonic() > give_up_s:
+                        raise
+                    time.sleep(0.1)
+        yield server
+
+
+def _settings(gateways: Gateways) -> list[str]:
+    values = {"store.kind": "hbase", "store.hbase.thrift": gateways.thrift, "store.hbase.thrift2": gateways.thrift2}
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]

@@ -1,0 +1,96 @@
+package io.basalt.hbase;
+
+/**
+ * The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice: its twin is
+ * {@code basalt_engine.retention}. The rule as a table: docs/formats/retention.md.
+ *
+ * <p>Only positive knowledge drops: whatever is unknown is kept.
+ */
+final class Retention {
+  /** In place of a write pointer: the row was written outside a transaction. No row stores 0. */
+  static final long NO_WRITER = 0;
+
+  /** In place of a time: the row has no column x. None is ever negative. */
+  static final long NO_EXPIRY = -1;
+
+  /** The write time in the key of a writer's bound row. */
+  static final long ALL_ONES_MS = -1;
+
+  /** Write pointers are milliseconds times this, plus a counter. */
+  static final long POINTERS_PER_MS = 1_000_000;
+
+  private Retention() {}
+
+  /** Whether rows of {@code generation} belong to a past incarnation; {@code current} is negative once it is deleted. */
+  static boolean isOldGeneration(long generation, int current) {
+    return generation < Math.abs((long) current) || current < 0 && generation == -(long) current;
+  }
+
+  /** The verdict over a message row with columns t and x. */
+  static Verdict judgeMessage(
+      long generation, long publishMs, long writtenBy, long expireMs, TopicRule topic, Snapshot snapshot, long nowMs) {
+    if (topic == null) {
+      return Verdict.UNKNOWN_TOPIC;
+    }
+    if (isOldGeneration(generation, topic.generation)) {
+      return Verdict.OLD_GENERATION;
+    }
+    if (hasPassed(publishMs, topic.ttlMs, 0, nowMs) || expireMs != NO_EXPIRY && expireMs <= nowMs) {
+      return Verdict.EXPIRED;
+    }
+    if (writtenBy == NO_WRITER) {
+      return Verdict.NO_TRANSACTION;
+    }
+    if (writtenBy < 0) {
+      return topic.onInvalid == OnInvalid.DROP ? Verdict.ROLLED_BACK : Verdict.ROLLED_BACK_RETAINED;
+    }
+    if (snapshot == null) {
+      return Verdict.NO_SNAPSHOT;
+    }
+    if (snapshot.isInvalid(writtenBy)) {
+      return topic.onInvalid == OnInvalid.DROP ? Verdict.INVALID : Verdict.INVALID_RETAINED;
+    }
+    return Verdict.LIVE;
+  }
+
+  /** The verdict over a payload row; it must outlive any reference that its writer may yet publish. */
+  static Verdict judgePayload(
+      long generation,
+      long writePointer,
+      long writeMs,
+      TopicRule topic,
+      Snapshot snapshot,
+      long lifetimeMsMax,
+      long nowMs) {
+    if (topic == null) {
+      return Verdict.UNKNOWN_TOPIC;
+    }
+    if (isOldGeneration(generation, topic.generation)) {
+      return Verdict.OLD_GENERATION;
+    }
+    long bornMs = writeMs == ALL_ONES_MS ? Long.divideUnsigned(writePointer, POINTERS_PER_MS) : writeMs;
+    if (hasPassed(bornMs, topic.ttlMs, lifetimeMsMax, nowMs)) {
+      return Verdict.EXPIRED;
+    }
+    if (snapshot == null) {
+      return Verdict.NO_SNAPSHOT;
+    }
+    if (snapshot.isInvalid(writePointer)) {
+      return topic.onInvalid == OnInvalid.DROP ? Verdict.INVALID : Verdict.INVALID_PAYLOAD_RETAINED;
+    }
+    return Verdict.LIVE;
+  }
+
+  /** Whether start + ttl + lifetime <= now. Times in keys are unsigned: from 2^63 on they lie in the future. */
+  private static boolean hasPassed(long startMs, long ttlMs, long lifetimeMs, long nowMs) {
+    if (startMs < 0) {
+      return false;
+    }
+    long endMs = startMs + ttlMs;
+    if (endMs < 0) {
+      return false;
+    }
+    endMs += lifetimeMs;
+    return endMs >= 0 && endMs <= nowMs;
+  }
+}

@@ -1,0 +1,164 @@
+package io.basalt.hbase;
+
+import java.io.IOException;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.hbase.client.Mutation;
+import org.apache.hadoop.hbase.coprocessor.ObserverContext;
+import org.apache.hadoop.hbase.coprocessor.RegionCoprocessorEnvironment;
+import org.apache.hadoop.hbase.regionserver.FlushLifeCycleTracker;
+import org.apache.hadoop.hbase.regionserver.InternalScanner;
+import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
+import org.apache.hadoop.hbase.regionserver.ScanType;
+import org.apache.hadoop.hbase.regionserver.Store;
+import org.apache.hadoop.hbase.regionserver.StoreFile;
+import org.apache.hadoop.hbase.regionserver.compactions.CompactionLifeCycleTracker;
+import org.apache.hadoop.hbase.regionserver.compactions.CompactionRequest;
+
+/**
+ * One region of the message or payload table: its flushes and compactions leave out what retention drops, its files are
+ * certified for pruning, and late writes of transactions that are over are refused.
+ *
+ * <p>It only wraps HBase's scanners. Whatever fails here, the flush or compaction goes on without being filtered.
+ */
+public abstract class TableObserver extends FencedTableObserver {
+  /** So far may clocks differ: what has expired by this server's clock goes this much later. */
+  static final long CLOCK_SLACK_MS = TimeUnit.HOURS.toMillis(1);
+
+  private final Certificates certificates = new Certificates();
+  private volatile WriteGuard writeGuard;
+
+  abstract RowFilter filter(
+      Map<String, TopicRule> rules, FilterPass pass, long nowMs, boolean allFiles, Counters counters);
+
+  abstract WriteGuard writeGuard(SnapshotSource snapshots);
+
+  @Override
+  void opened() {
+    installation().reporter.opened(new LiveRegion(environment()), certificates, fence);
+  }
+
+  @Override
+  void closed() {
+    installation().reporter.closed(environment().getRegionInfo().getEncodedName());
+  }
+
+  @Override
+  void guard(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
+    WriteGuard guard = writeGuard;
+    if (guard == null) {
+      if (installation() == null) {
+        throw new IOException("basalt: the region's coprocessor did not start; see the region server's log");
+      }
+      guard = writeGuard(installation().refresher);
+      writeGuard = guard;
+    }
+    guard.check(batch);
+  }
+
+  @Override
+  public void preClose(ObserverContext<RegionCoprocessorEnvironment> context, boolean abortRequested) {
+    contain(() -> {
+      if (installation() != null) {
+        installation().reporter.closing(environment().getRegionInfo().getEncodedName());
+      }
+    });
+  }
+
+  @Override
+  public void postClose(ObserverContext<RegionCoprocessorEnvironment> context, boolean abortRequested) {
+    contain(() -> {
+      if (installation() != null) {
+        closed();
+      }
+    });
+  }
+
+  @Override
+  public InternalScanner preFlush(
+      ObserverContext<RegionCoprocessorEnvironment> context,
+      Store store,
+      InternalScanner scanner,
+      FlushLifeCycleTracker tracker) {
+    Knowledge known = knowledge();
+    return wrap(scanner, known, certificates.flushBegins(known.snapshot), false);
+  }
+
+  /** Memory is compacted without a file coming of it: a pass of its own, which certifies nothing. */
+  @Override
+  public InternalScanner preMemStoreCompactionCompact(
+      ObserverContext<RegionCoprocessorEnvironment> context, Store store, InternalScanner scanner) {
+    Knowledge known = knowledge();
+    return wrap(scanner, known, new FilterPass(known.snapshot), false);
+  }
+
+  @Override
+  public void postFlush(
+      ObserverContext<RegionCoprocessorEnvironment> context,
+      Store store,
+      StoreFile file,
+      FlushLifeCycleTracker tracker) {
+    contain(() -> {
+      if (file != null) {
+        certificates.flushed(file.getPath().getName(), System.currentTimeMillis());
+      }
+    });
+  }
+
+  @Override
+  public InternalScanner preCompact(
+      ObserverContext<RegionCoprocessorEnvironment> context,
+      Store store,
+      InternalScanner scanner,
+      ScanType scanType,
+      CompactionLifeCycleTracker tracker,
+      CompactionRequest request) {
+    Knowledge known = knowledge();
+    FilterPass pass = certificates.compactionBegins(
+        request, names(request.getFiles()), known.snapshot, System.currentTimeMillis());
+    // HBase drops its own delete markers in this one: nothing that they hide is left in another file.
+    return wrap(scanner, known, pass, scanType == ScanType.COMPACT_DROP_DELETES);
+  }
+
+  @Override
+  public void postCompact(
+      ObserverContext<RegionCoprocessorEnvironment> context,
+      Store store,
+      StoreFile file,
+      CompactionLifeCycleTracker tracker,
+      CompactionRequest request) {
+    contain(() -> {
+      if (file != null) { // null: nothing was left
+        certificates.compacted(request, file.getPath().getName(), System.currentTimeMillis());
+      }
+    });
+  }
+
+  private InternalScanner wrap(InternalScanner scanner, Knowledge known, FilterPass pass, boolean allFiles) {
+    try {
+      long nowMs = System.currentTimeMillis() - CLOCK_SLACK_MS;
+      Map<String, TopicRule> rules = known.rules(System.nanoTime());
+      return new RetentionScanner(scanner, filter(rules, pass, nowMs, allFiles, counters()));
+    } catch (RuntimeException | LinkageError error) {
+      pass.keptUnread();
+      unexpected(error);
+      return scanner;
+    }
+  }
+
+  private Knowledge knowledge() {
+    Installation shared = installation();
+    return shared == null ? Knowledge.NOTHING : shared.refresher.knowledge();
+  }
+
+  private static Set<String> names(Collection<? extends StoreFile> files) {
+    Set<String> names = new HashSet<>();
+    for (StoreFile file : files) {
+      names.add(file.getPath().getName());
+    }
+    return names;
+  }
+}

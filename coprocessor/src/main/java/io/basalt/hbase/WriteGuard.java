@@ -1,0 +1,111 @@
+package io.basalt.hbase;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.function.LongSupplier;
+import java.util.function.ToLongFunction;
+import org.apache.hadoop.hbase.Cell;
+import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.client.Mutation;
+import org.apache.hadoop.hbase.client.Put;
+import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
+import org.apache.hadoop.hbase.util.Bytes;
+
+/**
+ * Refuses what is written under a transaction that is over for certain, so that a late write of a failed writer cannot
+ * become visible once pruning has forgotten that writer.
+ *
+ * <p>A put under a write pointer is refused when the pointer is on the invalid list, or when it is older than the
+ * longest life of a transaction, by this server's clock. Roll backs (a negative t), deletes, and rows of no
+ * transaction pass.
+ *
+ * <p><b>Without a snapshot</b> neither is known. The prune rule cannot make up for that: it can tell what a region
+ * holds, never what may yet arrive. But it forgets no writer that is younger than the hour which it allows for
+ * clocks, so writers younger than {@link #AGE_WITHOUT_SNAPSHOT_MS} pass, whatever the longest life is; older ones are
+ * asked to try again, which a server that has just started answers otherwise within seconds. Where there is no
+ * snapshot row at all nothing was ever pruned, and everything passes.
+ */
+final class WriteGuard {
+  /** Half of the hour that the prune rule allows for clocks; the other half is left to them. */
+  static final long AGE_WITHOUT_SNAPSHOT_MS = 1_800_000;
+
+  private static final byte[] FAMILY = Bytes.toBytes("m");
+  private static final byte[] WRITTEN_BY = Bytes.toBytes("t");
+
+  private final SnapshotSource snapshots;
+  private final LongSupplier clockMs;
+  private final ToLongFunction<Put> writerOf;
+
+  private WriteGuard(SnapshotSource snapshots, LongSupplier clockMs, ToLongFunction<Put> writerOf) {
+    this.snapshots = snapshots;
+    this.clockMs = clockMs;
+    this.writerOf = writerOf;
+  }
+
+  /** For the message table, whose rows name their writer in column t. */
+  static WriteGuard ofMessages(SnapshotSource snapshots, LongSupplier clockMs) {
+    return new WriteGuard(snapshots, clockMs, WriteGuard::messageWriter);
+  }
+
+  /** For the payload table, whose keys name their writer. */
+  static WriteGuard ofPayloads(SnapshotSource snapshots, LongSupplier clockMs) {
+    return new WriteGuard(snapshots, clockMs, WriteGuard::payloadWriter);
+  }
+
+  /** Within the hook before a mini-batch, after it was noted as in flight; refuses the batch as a whole. */
+  void check(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
+    for (int index = 0; index < batch.size(); index++) {
+      Mutation mutation = batch.getOperation(index);
+      if (mutation instanceof Put) {
+        long writer = writerOf.applyAsLong((Put) mutation);
+        if (writer > 0) {
+          check(mutation.getRow(), writer);
+        }
+      }
+    }
+  }
+
+  private void check(byte[] row, long writer) throws IOException {
+    Snapshot snapshot = snapshots.latest();
+    long ageMs = clockMs.getAsLong() - writer / Retention.POINTERS_PER_MS;
+    if (snapshot == null) {
+      if (ageMs >= AGE_WITHOUT_SNAPSHOT_MS && !snapshots.neverPublished()) {
+        throw new IOException("basalt: row " + Bytes.toStringBinary(row) + " of writer " + writer
+            + ", which is " + ageMs + " ms old, while this server knows no transactions yet; try again");
+      }
+    } else if (snapshot.isInvalid(writer)) {
+      throw refused(row, writer, "it failed");
+    } else if (ageMs >= snapshot.lifetimeMsMax) {
+      throw refused(row, writer,
+          "it is " + ageMs + " ms old, and no transaction lives longer than " + snapshot.lifetimeMsMax + " ms");
+    }
+  }
+
+  private static DoNotRetryIOException refused(byte[] row, long writer, String why) {
+    return new DoNotRetryIOException(
+        "basalt refused: row " + Bytes.toStringBinary(row) + " of writer " + writer + ": " + why);
+  }
+
+  /** A put could bring several cells of column t; the highest counts. */
+  private static long messageWriter(Put put) {
+    List<Cell> cells = put.getFamilyCellMap().get(FAMILY);
+    long writer = 0;
+    if (cells != null) {
+      for (Cell cell : cells) {
+        if (cell.getValueLength() == BigEndian.LONG_BYTES && CellUtil.matchingQualifier(cell, WRITTEN_BY)) {
+          writer = Math.max(writer, Bytes.toLong(cell.getValueArray(), cell.getValueOffset()));
+        }
+      }
+    }
+    return writer;
+  }
+
+  private static long payloadWriter(Put put) {
+    byte[] key = put.getRow();
+    int end = TopicPrefix.end(key, key.length);
+    return end == TopicPrefix.NONE || key.length != end + PayloadKey.SUFFIX_BYTES
+        ? 0
+        : PayloadKey.writePointer(key, end);
+  }
+}

@@ -1,0 +1,174 @@
+package io.basalt.hbase;
+
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.client.Delete;
+import org.apache.hadoop.hbase.client.Mutation;
+import org.apache.hadoop.hbase.client.Put;
+import org.apache.hadoop.hbase.util.Bytes;
+import org.junit.jupiter.api.Test;
+
+class WriteGuardTest {
+  private static final long NOW_MS = 1_700_000_000_000L;
+  private static final long LIFETIME_MS = 90_000_000;
+  private static final long YOUNG = (NOW_MS - 1_000) * 1_000_000;
+  private static final long INVALID = YOUNG + 1;
+
+  private static final class Source implements SnapshotSource {
+    Snapshot snapshot;
+    boolean neverPublished;
+
+    @Override
+    public Snapshot latest() {
+      return snapshot;
+    }
+
+    @Override
+    public boolean neverPublished() {
+      return neverPublished;
+    }
+  }
+
+  private final Source source = new Source();
+  private final WriteGuard messages = WriteGuard.ofMessages(source, () -> NOW_MS);
+  private final WriteGuard payloads = WriteGuard.ofPayloads(source, () -> NOW_MS);
+
+  WriteGuardTest() {
+    source.snapshot = new SnapshotBytes().decided(INVALID).lifetimeMsMax(LIFETIME_MS).invalid(INVALID).build();
+  }
+
+  private static Put message(long writer) {
+    return message(Bytes.toBytes(writer));
+  }
+
+  private static Put message(byte[] t) {
+    return Batches.put("\u0003shop:orders:").addColumn(Batches.FAMILY, Bytes.toBytes("t"), t);
+  }
+
+  private static byte[] payloadKey(long writer) {
+    byte[] prefix = Bytes.toBytes("\u0003shop:orders:");
+    return ByteBuffer.allocate(prefix.length + PayloadKey.SUFFIX_BYTES)
+        .put(prefix).putInt(1).putLong(writer).putLong(NOW_MS).putShort((short) 0).array();
+  }
+
+  private static Put payload(byte[] key) {
+    return new Put(key).addColumn(Batches.FAMILY, Bytes.toBytes("p"), new byte[] {1});
+  }
+
+  private static void assertPasses(WriteGuard guard, Mutation... mutations) {
+    assertDoesNotThrow(() -> guard.check(Batches.of(mutations)));
+  }
+
+  private static String assertRefused(WriteGuard guard, Mutation... mutations) {
+    DoNotRetryIOException refused =
+        assertThrows(DoNotRetryIOException.class, () -> guard.check(Batches.of(mutations)));
+    assertTrue(refused.getMessage().contains("basalt refused"), refused.getMessage());
+    return refused.getMessage();
+  }
+
+  private static void assertToBeTriedAgain(WriteGuard guard, Mutation... mutations) {
+    IOException later = assertThrows(IOException.class, () -> guard.check(Batches.of(mutations)));
+    assertFalse(later instanceof DoNotRetryIOException);
+  }
+
+  @Test
+  void aWriterInItsLifetimePasses() {
+    assertPasses(messages, message(YOUNG));
+    assertPasses(payloads, payload(payloadKey(YOUNG)));
+  }
+
+  @Test
+  void aFailedWriterIsRefusedWithRowPointerAndReason() {
+    String told = assertRefused(messages, message(INVALID));
+    assertTrue(told.contains("shop:orders:") && told.contains("" + INVALID) && told.contains("failed"), told);
+    assertRefused(payloads, payload(payloadKey(INVALID)));
+  }
+
+  @Test
+  void aWriterIsRefusedFromTheEndOfTheLongestLifeOn() {
+    long last = (NOW_MS - LIFETIME_MS + 1) * 1_000_000;
+    assertPasses(messages, message(last));
+    assertRefused(messages, message(last - 1));
+    assertPasses(payloads, payload(payloadKey(last)));
+    assertRefused(payloads, payload(payloadKey(last - 1)));
+  }
+
+  @Test
+  void aWriterAheadOfThisServersClockPasses() {
+    assertPasses(messages, message((NOW_MS + 3_000_000) * 1_000_000));
+  }
+
+  @Test
+  void rollBacksDeletesAndRowsOfNoTransactionPass() {
+    assertPasses(messages, message(-INVALID), message(-1), message(Long.MIN_VALUE));
+    assertPasses(messages, Batches.put("row"), new Delete(Bytes.toBytes("row")));
+    assertPasses(payloads, new Delete(payloadKey(INVALID)));
+  }
+
+  @Test
+  void aColumnTThatIsNoPointerPasses() {
+    assertPasses(messages, message(new byte[7]), message(new byte[9]), message(new byte[0]));
+  }
+
+  @Test
+  void aRowWithoutAPayloadKeyPassesInThePayloadTable() {
+    byte[] key = payloadKey(INVALID);
+    assertPasses(payloads, payload(java.util.Arrays.copyOf(key, key.length - 1)), payload(new byte[] {0}));
+    assertPasses(payloads, payload(payloadKey(-INVALID)));
+  }
+
+  @Test
+  void theWritersBoundRowIsRefusedLikeItsPayloads() {
+    byte[] key = payloadKey(INVALID);
+    java.util.Arrays.fill(key, key.length - 10, key.length - 2, (byte) 0xff);
+    assertRefused(payloads, payload(key));
+  }
+
+  @Test
+  void oneRefusedRowRefusesItsBatch() {
+    assertRefused(messages, message(YOUNG), message(INVALID));
+  }
+
+  @Test
+  void theHighestOfSeveralCellsCounts() {
+    Put put = message(-YOUNG).addColumn(Batches.FAMILY, Bytes.toBytes("t"), 5L, Bytes.toBytes(INVALID));
+    assertRefused(messages, put);
+  }
+
+  @Test
+  void columnTOfAnotherFamilyIsNotTheWriter() {
+    Put put = Batches.put("row").addColumn(Bytes.toBytes("x"), Bytes.toBytes("t"), Bytes.toBytes(INVALID));
+    assertPasses(messages, put);
+  }
+
+  @Test
+  void withoutASnapshotOnlyTheYoungPassAndTheOthersTryAgain() {
+    source.snapshot = null;
+    assertPasses(messages, message(INVALID), message(-1), Batches.put("row"));
+    long edge = (NOW_MS - WriteGuard.AGE_WITHOUT_SNAPSHOT_MS + 1) * 1_000_000;
+    assertPasses(messages, message(edge));
+    assertToBeTriedAgain(messages, message(edge - 1));
+    assertToBeTriedAgain(payloads, payload(payloadKey(edge - 1)));
+  }
+
+  @Test
+  void whereNoSnapshotWasEverPublishedNothingWasPrunedAndAllPasses() {
+    source.snapshot = null;
+    source.neverPublished = true;
+    assertPasses(messages, message(1));
+    assertPasses(payloads, payload(payloadKey(1)));
+  }
+
+  /** The prune rule allows an hour for clocks: without a snapshot a writer that may be pruned is never let in. */
+  @Test
+  void noWriterOldEnoughToBePrunedPassesWithoutASnapshot() {
+    long hourMs = 3_600_000;
+    assertTrue(WriteGuard.AGE_WITHOUT_SNAPSHOT_MS + Fence.SLOW_BATCH_MS < hourMs);
+  }
+}
