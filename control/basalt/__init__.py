@@ -30,6 +30,8 @@ def connect(
 ) -> Client:
     """A client of the server at `http://HOST:PORT`, or of a store in this process: `embedded:DIRECTORY`.
 
+    Of servers that share a store name several, with commas between them: a call goes to the one that leads.
+
     Topic names are in `namespace` unless a call says otherwise. Each call has `timeout_ms` and `attempts_max` attempts,
     made only where a second one is safe. `headers` go with every request; `tls` is for https. `settings` are those of an
     embedded server, such as `{"store.kind": "memory"}`. Nothing is sent yet; an embedded store is opened.

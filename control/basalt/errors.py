@@ -159,6 +159,13 @@ class UnavailableError(RetryError):
     code: ClassVar[str] = "unavailable"
 
 
+class NotLeaderError(RetryError):
+    """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
+
+    code: ClassVar[str] = "not_leader"
+    leader_url: str | None = None
+
+
 class InternalError(BasaltError):
     """A fault of the server's own; its log has the details under the request id."""
 
@@ -174,6 +181,8 @@ class ProtocolError(BasaltError):
 def _leaves(base: type[BasaltError]) -> dict[str, type[BasaltError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
+        if child.__module__ not in (__name__, BasaltError.__module__):
+            continue  # one that a store or a client keeps to itself, which may be loaded or not
         found |= _leaves(child)  # a subclass that keeps its parent's code is what the code means
     return found
 
@@ -198,6 +207,7 @@ __all__ = [
     "MessageNotFoundError",
     "MethodNotAllowedError",
     "NotFoundError",
+    "NotLeaderError",
     "ProtocolError",
     "RequestReusedError",
     "RequestTimeoutError",

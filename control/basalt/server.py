@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
+import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from basalt.allocator import keep_large_buffers
 from basalt.backups import Backups
@@ -20,7 +26,9 @@ from basalt.http.app import build_app
 from basalt.http.protocol import GuardedProtocol
 from basalt.installation import install
 from basalt.jobs import build_jobs
+from basalt.leadership.lease import Candidate
 from basalt.logs import set_up_logging
+from basalt.member import Member
 from basalt.messaging.appender import Appender
 from basalt.messaging.arrivals import Arrivals
 from basalt.messaging.decisions import Decisions
@@ -33,9 +41,15 @@ from basalt.messaging.stored import StoredPayloads
 from basalt.messaging.tail import TailCache
 from basalt.messaging.usage import Usage
 from basalt.messaging.writers import ExternalWriters
+from basalt.pruning.hbase_cluster import HBaseCluster
+from basalt.pruning.prune import Pruner
+from basalt.pruning.publisher import SnapshotPublisher
+from basalt.pruning.regions import Cluster
 from basalt.scheduler import Scheduler
 from basalt.services import Services
 from basalt.settings import Settings
+from basalt.settings.tree import HBaseSettings
+from basalt.tephra.face import ThriftFace, check_thrift
 from basalt.topics import Topics
 from basalt.transactions.coordinator import Coordinator
 from basalt.transactions.limits import Limits
@@ -50,6 +64,10 @@ BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
 KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
 BACKLOG = 2_048
+STORE_THREADS = (
+    20  # that wait for HBase, each with one of the store's 32 connections; Python's default is the cores + 4
+)
+ANY_HOST = ("0.0.0.0", "::", "")  # addresses to listen on that name no host  # noqa: S104
 SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpreter back soon; the default is 5 ms
 GC_THRESHOLDS = (
     50_000,
@@ -63,14 +81,31 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
     if settings.store.kind == "memory":
         return MemoryStore()
     if settings.store.kind == "hbase":
-        raise InvalidSettingError(
-            "store.kind hbase comes with the extra basalt-mq[hbase], which this version does not have yet",
-            field="store.kind",
-            hint="use rocks, or memory for a try",
-        )
+        return _open_hbase(settings.store.hbase)
     if data_directory is None:
         raise InvalidSettingError("store.kind rocks needs a data directory", field="data", hint="name one with --data")
     return RocksStore.open(data_directory, sync=settings.store.sync)
+
+
+def _open_hbase(settings: HBaseSettings) -> Store:
+    try:
+        from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
+    except ImportError as error:
+        raise InvalidSettingError(
+            f"store.kind hbase needs libraries that are not here: {error}",
+            field="store.kind",
+            hint="install them with `pip install basalt-mq[hbase]`",
+        ) from None
+    if settings.thrift2 is None:
+        raise InvalidSettingError(
+            "store.kind hbase needs the address of HBase's Thrift 2 gateway",
+            field="store.hbase.thrift2",
+            hint="start one with `hbase thrift2 start` and name it as host:port",
+        )
+    try:
+        return HBaseStore.open(settings.thrift2, settings.prefix)
+    except NoTableError as error:
+        raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
 
 async def open_services(
@@ -80,23 +115,27 @@ async def open_services(
     store: Store | None = None,
     clock: Clock | None = None,
     epoch: int = 0,
+    cluster: Cluster | None = None,
 ) -> Services:
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
+    `cluster` are the region servers that keep the store's tables, where they are not those of the settings.
     """
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
     try:
-        return await _wire(settings, data_directory, store, clock, epoch)
+        return await _wire(settings, data_directory, store, clock, epoch, cluster)
     except BaseException:
         store.close()
         raise
 
 
-async def _wire(settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int) -> Services:
+async def _wire(
+    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None
+) -> Services:
     system = SystemTable(store.table(SystemTable.name))
-    facts = install(system, clock, BUCKETS_EMBEDDED)
+    facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     topics = Topics(store, clock, facts.buckets)
     limits = transaction_limits(settings)
@@ -104,7 +143,7 @@ async def _wire(settings: Settings, data_directory: Path | None, store: Store, c
     log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
     transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
     manager = transactions if settings.transactions.manager == "builtin" else None
-    arrivals, stored = Arrivals(), StoredPayloads(store)
+    arrivals, stored = Arrivals(), StoredPayloads(store, clock)
     tail = TailCache(settings.messaging.cache_bytes_max)
     appender = Appender(store, tail, arrivals)
     topics.when_deleted.append(appender.forget)
@@ -120,13 +159,36 @@ async def _wire(settings: Settings, data_directory: Path | None, store: Store, c
     holds = Holds(store, clock, messaging, decisions)
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)
-    jobs = build_jobs(settings, store, clock, topics, messaging, usage, writer, transactions, log, decisions)
+    pruner = _pruner(settings, store, clock, transactions, cluster)
+    jobs = build_jobs(settings, store, clock, topics, messaging, usage, writer, transactions, log, decisions, pruner)
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        peek=peek, usage=usage, transactions=transactions, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        peek=peek, usage=usage, transactions=transactions, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
+
+
+def _pruner(
+    settings: Settings, store: Store, clock: Clock, transactions: Coordinator[TopicPlan], cluster: Cluster | None
+) -> Pruner:
+    """Pruning by regions where the store has some; by retention's notes elsewhere."""
+    lifetime_ms_max = settings.transactions.lifetime_ms_max
+    if store.kind == "hbase":
+        cluster = cluster or _hbase_cluster(settings.store.hbase)
+    publisher = None if cluster is None else SnapshotPublisher(store, clock, transactions, lifetime_ms_max)
+    return Pruner(
+        store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
+        compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
+    )  # fmt: skip
+
+
+def _hbase_cluster(settings: HBaseSettings) -> Cluster:
+    from basalt_engine.stores.hbase.cluster import ClusterCalls
+
+    assert settings.thrift2 is not None, "the store was opened through it"
+    calls = ClusterCalls(settings.thrift2, settings.prefix, settings.thrift)
+    return HBaseCluster(calls, calls.compactor)
 
 
 def transaction_limits(settings: Settings) -> Limits:
@@ -145,9 +207,9 @@ def transaction_limits(settings: Settings) -> Limits:
 class _Server(uvicorn.Server):
     """uvicorn, telling when it is ready and when it was asked to stop."""
 
-    def __init__(self, config: uvicorn.Config, services: Services, port_file: Path | None) -> None:
+    def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], port_file: Path | None) -> None:
         super().__init__(config)
-        self._services = services
+        self._stop_waiting = stop_waiting
         self._port_file = port_file
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -159,7 +221,7 @@ class _Server(uvicorn.Server):
             partial.replace(self._port_file)  # whoever waits for the file never reads half of it
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._services.stop_waiting()
+        self._stop_waiting()
         super().handle_exit(sig, frame)
 
 
@@ -194,18 +256,65 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(settings: Settings, data_directory: Path | None, host: str, port: int, port_file: Path | None) -> None:
+    check_thrift(settings)
+    if settings.store.kind == "hbase":
+        await _serve_in_turn(settings, host, port, port_file)
+        return
     services = await open_services(settings, data_directory)
     try:
         listener = _listen(host, port)
         await services.scheduler.start()
-        config = uvicorn.Config(
-            build_app(services), http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-            server_header=False, proxy_headers=False,
-        )  # fmt: skip
-        server = _Server(config, services, port_file)
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        await server.serve(sockets=[listener])
+        thrift = await ThriftFace.start(services, host)
+        try:
+            await _http_server(build_app(services), services.stop_waiting, port_file).serve(sockets=[listener])
+        finally:
+            await thrift.stop()
     finally:
         await services.close()
+
+
+async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Path | None) -> None:
+    """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
+    clock = SystemClock()
+    waiting = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="basalt-store")
+    asyncio.get_running_loop().set_default_executor(waiting)
+    listener = _listen(host, port)
+    url = settings.leader.url or _url_of(host, listener)
+    candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
+    member = Member(
+        clock, candidate,
+        open_store=lambda: open_store(settings, None),
+        open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
+        start_thrift=lambda services: ThriftFace.start(services, host),
+    )  # fmt: skip
+    server = _http_server(member, member.stop_waiting, port_file)
+    member.leadership.start()
+    running = asyncio.create_task(member.run())
+    running.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        running.cancel()
+        try:
+            await running  # what made it end is why this server does
+        except asyncio.CancelledError:
+            pass
+        finally:
+            await member.close()
+
+
+def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path | None) -> _Server:
+    config = uvicorn.Config(
+        app, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        server_header=False, proxy_headers=False,
+    )  # fmt: skip
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    return _Server(config, stop_waiting, port_file)
+
+
+def _url_of(host: str, listener: socket.socket) -> str:
+    """Where clients on other hosts find this server, as far as it can tell."""
+    name = socket.gethostname() if host in ANY_HOST else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"

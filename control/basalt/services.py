@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from basalt.backups import Backups
 from basalt.group_commit import GroupCommit
+from basalt.leadership.leadership import Leadership
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicPlan
 from basalt.messaging.peek import Peek
 from basalt.messaging.usage import Usage
+from basalt.pruning.prune import Pruner
 from basalt.scheduler import Scheduler
 from basalt.settings import Settings
 from basalt.store_calls import StoreCalls
@@ -32,6 +35,15 @@ class Part(NamedTuple):
     detail: str = ""
 
 
+@dataclass(slots=True)
+class ThriftFigures:
+    """What the Thrift face counts. `calls` by method and outcome; `refused` are connections that did not speak its protocol."""
+
+    connections: int = 0
+    refused: int = 0
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     """The running services of one store."""
@@ -46,15 +58,24 @@ class Services:
     peek: Peek
     usage: Usage
     transactions: Coordinator[TopicPlan]
+    pruner: Pruner
     scheduler: Scheduler
     backups: Backups
     started_ms: int
     instance: str
+    leadership: Leadership | None = None  # of a server that shares its store with others
+    thrift: ThriftFigures = field(default_factory=ThriftFigures)
     stopping: bool = field(default=False)
 
     async def readiness(self) -> list[Part]:
         """Each part that a request may need, tried."""
-        return [await self._store_part(), self._transactions_part(), self._server_part()]
+        parts = [await self._store_part(), self._transactions_part(), self._server_part()]
+        if self.leadership is not None:
+            leads = self.leadership.is_leader
+            parts.append(
+                Part("leader", leads, 0.0, f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}")
+            )
+        return parts
 
     async def _store_part(self) -> Part:
         start_ms = self.clock.monotonic_ms()
@@ -89,7 +110,8 @@ class Services:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
         await self.scheduler.stop()
-        with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
-            await self.usage.save(None, everything=True)
+        if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
+            with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
+                await self.usage.save(None, everything=True)
         await self.writer.stop()
         self.store.close()

@@ -281,6 +281,13 @@ class Topics:
         rows = await self._call(lambda: list(self._table.scan(namespace=namespace)))
         return [(title_of(prefix), metadata) for prefix, metadata in rows]
 
+    async def describe(self, title: TopicName) -> TopicMetadata:
+        """All that is stored of a topic, also of a deleted one; `TopicNotFoundError` when there never was one."""
+        metadata = await self._call(self._table.get, topic_prefix(*title))
+        if metadata is None:
+            raise _not_found(title)
+        return metadata
+
     def at(self, title: TopicName, metadata: TopicMetadata) -> Topic:
         """The topic that this metadata describes; a deleted one under its last generation."""
         prefix, generation = topic_prefix(*title), abs(metadata.generation)

@@ -13,7 +13,7 @@ import pytest
 
 OURS = {"basalt", "basalt_engine", "basalt_spark"}
 # What a module is called where that differs from its distribution.
-DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {"Hbase_thrift": "happybase", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 
 
 def normalised(requirement: str) -> str:
@@ -36,7 +36,9 @@ def locked(page: Path) -> dict[str, str]:
 
 def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
     declared = {normalised(each) for each in project["dependencies"]}
-    declared |= {normalised(each) for extra in ("hbase", "spark") for each in project["optional-dependencies"][extra]}
+    declared |= {
+        normalised(each) for extra in ("hbase", "spark", "tephra") for each in project["optional-dependencies"][extra]
+    }
     imported = {
         name.split(".")[0]
         for tree in product.values()

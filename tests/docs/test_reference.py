@@ -13,10 +13,14 @@ from prometheus_client.metrics_core import Metric
 from basalt.cli.root import root as command_root
 from basalt.errors import BY_CODE
 from basalt.http.app import OPERATIONS
+from basalt.http.leader_metrics import LeaderFigures
 from basalt.http.metrics import Figures
+from basalt.leadership.leadership import Leadership
+from basalt.leadership.lease import Candidate
 from basalt.server import open_services
 from basalt.settings import Settings
 from basalt.settings.keys import keys
+from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
 
 RULES = {"retention.md"}  # shared with Java like a format, but not bytes
@@ -38,7 +42,9 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
 async def metrics_of_a_server() -> list[Metric]:
     services = await open_services(Settings(), None, store=MemoryStore())
     try:
-        return list(Figures(services).collect())
+        candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
+        leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
+        return [*Figures(services).collect(), *LeaderFigures(leadership).collect()]
     finally:
         await services.close()
 

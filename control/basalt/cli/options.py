@@ -72,7 +72,12 @@ def output_option(command: F) -> F:
 def server_options(command: F) -> F:
     """--url, --namespace, --profile, --timeout: which server, and whose topics."""
     options = (
-        click.option("--url", cls=CommonOption, metavar="URL", help="Server, or embedded:DIR. [env: BASALT_URL]"),
+        click.option(
+            "--url",
+            cls=CommonOption,
+            metavar="URL",
+            help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
+        ),
         click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
         click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
         click.option(

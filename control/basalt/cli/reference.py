@@ -15,7 +15,7 @@ _HEAD = """\
 # The command line
 
 `basalt COMMAND --help` says what is here too. Every command is a call or a few of the client; whatever it does, the HTTP
-API does as well.
+API does as well. `basalt hbase` alone talks to HBase, for a server cannot start before its tables are there.
 
 ## Which server
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError
+from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError, TopicNotFoundError
 from basalt.http.answers import JSON, Answer, json_answer
 from basalt.http.bodies import content_type, read_body
 from basalt.http.json_input import decode_json, read_no_members
 from basalt.http.operations import Operation, integer, words
+from basalt.http.prune_shapes import PublishedShown, published_shown
 from basalt.http.requests import Request
 from basalt.http.schemas import EMPTY_BODY
 from basalt.jobs.history import RUNS_MAX, Run
 from basalt.scheduler import JobStatus
 from basalt.settings import effective
 from basalt.store_calls import StoreCalls
-from basalt.topics import check_name
+from basalt.topics import Topic, check_name, topic_name
 from basalt_engine.table import TABLE_NAMES
 
 ADMIN_PATH = "/v1/admin"
@@ -87,13 +88,14 @@ class StoreShown(msgspec.Struct, rename="camel"):
 
 
 class SnapshotShown(msgspec.Struct, rename="camel"):
-    """The manager's newest durable snapshot: pointers, and how long its lists are."""
+    """The manager's newest durable snapshot: pointers, and how long its lists are; and what region servers were told."""
 
     read_pointer: int
     write_pointer: int
     in_progress: int
     invalid: int
     oldest_in_progress: str | None
+    published: PublishedShown | None
 
 
 class BackupRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,19 +125,15 @@ async def topics(request: Request) -> Answer:
     if namespace is not None:
         check_name(namespace, "namespace")
     service = request.services.topics
-    shown = [
-        TopicShown(
-            namespace=title.namespace,
-            name=title.name,
-            generation=abs(stored.generation),
-            deleted=stored.generation < 0,
-            properties=service.at(title, stored).properties,
-            created_ms=stored.created_ms,
-            updated_ms=stored.updated_ms,
-        )
-        for title, stored in await service.describe_all(namespace)
-    ]
+    shown = [_topic(service.at(title, stored)) for title, stored in await service.describe_all(namespace)]
     return json_answer(sorted(shown, key=lambda topic: (topic.namespace, topic.name)))
+
+
+async def topic(request: Request) -> Answer:
+    """One topic with all its metadata, also a deleted one."""
+    service = request.services.topics
+    title = topic_name(request.path["namespace"], request.path["topic"])
+    return json_answer(_topic(service.at(title, await service.describe(title))))
 
 
 async def jobs(request: Request) -> Answer:
@@ -187,6 +185,8 @@ async def snapshot(request: Request) -> Answer:
     state = request.services.transactions.state  # refuses while it reads its log
     current = request.services.transactions.current()
     oldest = state.oldest
+    publisher = request.services.pruner.publisher
+    published = None if publisher is None else publisher.latest
     return json_answer(
         SnapshotShown(
             read_pointer=current.read_pointer,
@@ -194,6 +194,7 @@ async def snapshot(request: Request) -> Answer:
             in_progress=len(current.in_progress),
             invalid=len(current.invalid),
             oldest_in_progress=None if oldest is None else str(oldest.id),
+            published=None if published is None else published_shown(published),
         )
     )
 
@@ -213,6 +214,19 @@ async def backups(request: Request) -> Answer:
 async def _job_name(request: Request) -> str:
     await read_no_members(request)
     return request.path["job"]
+
+
+def _topic(topic: Topic) -> TopicShown:
+    stored = topic.metadata
+    return TopicShown(
+        namespace=topic.title.namespace,
+        name=topic.title.name,
+        generation=abs(stored.generation),
+        deleted=stored.generation < 0,
+        properties=topic.properties,
+        created_ms=stored.created_ms,
+        updated_ms=stored.updated_ms,
+    )
 
 
 def _job(status: JobStatus) -> JobShown:
@@ -245,6 +259,15 @@ OPERATIONS = (
         query=(words("namespace", "^[A-Za-z0-9_-]{1,255}$", "only of this namespace"),),
         answers={200: {JSON: list[TopicShown]}},
         errors=(InvalidNameError,),
+    ),
+    Operation(
+        method="GET",
+        path=ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}",
+        handler=topic,
+        summary="A topic with all its metadata, also a deleted one",
+        tag="admin",
+        answers={200: {JSON: TopicShown}},
+        errors=(InvalidNameError, TopicNotFoundError),
     ),
     Operation(
         method="GET",

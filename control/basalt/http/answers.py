@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import Send
 
 from basalt.http import codings
-from basalt.http.requests import Request
+from basalt.http.requests import Received
 from basalt.wire.bodies import Buffer
 
 JSON = b"application/json"
@@ -55,7 +55,7 @@ def json_answer(value: object, status: int = 200, headers: Headers | None = None
     return Answer(status, msgspec.json.encode(value), JSON, headers)
 
 
-async def send_answer(request: Request, answer: Answer, send: Send) -> None:
+async def send_answer(request: Received, answer: Answer, send: Send) -> None:
     """Send the answer; the request learns its status and size, for the log and the figures."""
     headers: Headers = [(b"basalt-request-id", request.id.encode("ascii"))]
     if answer.content_type is not None:

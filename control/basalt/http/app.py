@@ -23,6 +23,7 @@ from basalt.http import (
     messages,
     metrics,
     openapi,
+    pruning,
     records,
     topics,
     transactions,
@@ -32,8 +33,8 @@ from basalt.http.metrics import Figures
 from basalt.http.operations import Endpoint, Operation
 from basalt.http.problems import internal_error, problem_answer
 from basalt.http.requests import ClientGoneError, Request
-from basalt.http.snapshots import SnapshotBytes
 from basalt.services import Services
+from basalt.transactions.snapshot_bytes import SnapshotBytes
 
 CLIENT_GONE = 499  # in log and figures only: nobody is left to be told
 
@@ -55,6 +56,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *health.OPERATIONS,
     *metrics.OPERATIONS,
     *admin.OPERATIONS,
+    *pruning.OPERATIONS,
     Operation(
         method="GET",
         path="/openapi.json",

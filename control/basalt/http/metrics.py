@@ -13,7 +13,6 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
     SummaryMetricFamily,
@@ -25,8 +24,11 @@ from prometheus_client.registry import Collector
 import basalt
 from basalt.errors import BasaltError
 from basalt.http.answers import Answer
+from basalt.http.leader_metrics import LeaderFigures
 from basalt.http.operations import Operation
 from basalt.http.requests import Request
+from basalt.http.series import counter, gauge
+from basalt.http.thrift_series import thrift_series
 from basalt.http.topic_series import TopicCounts, TopicSeries
 from basalt.messaging.appender import Appended
 from basalt.services import Services
@@ -70,6 +72,8 @@ class Figures(Collector):
             self.registry.register(collector)
         GCCollector(registry=self.registry)
         services.messaging.appender.observers.append(self._appended)
+        if services.leadership is not None:
+            self.registry.register(LeaderFigures(services.leadership))
 
     def answered(self, request: Request, duration_ms: float) -> None:
         """Count one request."""
@@ -87,6 +91,8 @@ class Figures(Collector):
         yield from self._messages()
         yield from self._by_topic()
         yield from self._transactions()
+        yield from self._pruning()
+        yield from thrift_series(self._services.thrift)
         yield from self._store()
         yield from self._server()
 
@@ -139,6 +145,15 @@ class Figures(Collector):
         yield gauge("basalt_transactions_in_progress", "Write pointers in progress", state.in_progress_count)
         yield gauge("basalt_transactions_invalid", "Entries of the invalid list", len(state.invalid))
 
+    def _pruning(self) -> Iterator[Metric]:
+        pruner = self._services.pruner
+        yield counter("basalt_pruned_writers", "Failed writers that were forgotten", pruner.pruned_total)
+        held = 0 if pruner.last is None else pruner.last.held
+        yield gauge("basalt_prune_held_writers", "Failed writers that the last prune run could not forget", held)
+        if pruner.publisher is not None:
+            age_s = pruner.publisher.age_ms / 1_000
+            yield gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
+
     def _store(self) -> Iterator[Metric]:
         writer = self._services.writer
         writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
@@ -155,16 +170,6 @@ class Figures(Collector):
         yield gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
         about = {"version": basalt.__version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
-
-
-def counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    """A counter without labels; the exposition adds `_total` to its name."""
-    return CounterMetricFamily(name, text, value=value)
-
-
-def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    """A gauge without labels."""
-    return GaugeMetricFamily(name, text, value=value)
 
 
 async def scrape(request: Request) -> Answer:

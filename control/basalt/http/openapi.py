@@ -44,6 +44,7 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "topic": (NAME, "a topic of the namespace"),
     "message": (MESSAGE_ID, "a message id, 40 hex digits"),
     "transaction": (DECIMAL_ID, "a transaction's id: its first write pointer"),
+    "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }
 

@@ -36,7 +36,10 @@ STATUS: dict[type[errors.BasaltError], int] = {
 
 
 class Problem(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A problem document. `code` is stable; `field` is the part of the input at fault; `hint` says what to do next."""
+    """A problem document. `code` is stable; `field` is the part of the input at fault; `hint` says what to do next.
+
+    `leader` is the URL of the server that leads, when this one does not.
+    """
 
     type: str
     title: str
@@ -47,6 +50,7 @@ class Problem(msgspec.Struct, rename="camel", omit_defaults=True):
     field: str | None = None
     hint: str | None = None
     retry_after_ms: int | None = None
+    leader: str | None = None
 
 
 def status_of(error_class: type[errors.BasaltError]) -> int:
@@ -58,6 +62,7 @@ def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
     """The answer that tells this error to the caller."""
     status = status_of(type(error))
     retry_after_ms = error.retry_after_ms if isinstance(error, errors.RetryError) and retryable(error) else None
+    leader = error.leader_url if isinstance(error, errors.NotLeaderError) else None
     document = Problem(
         type=f"urn:basalt:error:{error.code}",
         title=error.code.replace("_", " ").capitalize(),
@@ -68,10 +73,13 @@ def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
         field=error.field,
         hint=error.hint,
         retry_after_ms=retry_after_ms,
+        leader=leader,
     )
     headers: Headers = []
     if retry_after_ms is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_ms / 1_000))))
+    if leader is not None:
+        headers.append((b"basalt-leader", leader.encode("ascii")))
     if isinstance(error, errors.MethodNotAllowedError):
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":

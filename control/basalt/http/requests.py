@@ -17,8 +17,8 @@ from basalt.errors import InputError, UriTooLongError
 
 if TYPE_CHECKING:
     from basalt.http.metrics import Figures
-    from basalt.http.snapshots import SnapshotBytes
     from basalt.services import Services
+    from basalt.transactions.snapshot_bytes import SnapshotBytes
 
 URI_BYTES_MAX = 8_000  # what RFC 9110 asks servers to take at least; names and parameters together need far less
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log
@@ -34,15 +34,14 @@ class ClientGoneError(Exception):
     """The client closed the connection before its request was complete, or before its answer was."""
 
 
-class Request:
-    """What came in, and (for the log and the figures) what went out.
+class Received:
+    """What came in, and (for the log and the figures) what went out: all that a server without services knows of it.
 
     `id` names this request in answers and logs; `client_id` is the same when the client chose it, else None.
     """
 
     __slots__ = (
         "client_id",
-        "figures",
         "headers",
         "id",
         "is_head",
@@ -52,24 +51,11 @@ class Request:
         "route",
         "scope",
         "sent_bytes",
-        "services",
-        "snapshots",
         "started_ms",
         "status",
     )
 
-    def __init__(
-        self,
-        services: Services,
-        figures: Figures,
-        snapshots: SnapshotBytes,
-        scope: Scope,
-        receive: Receive,
-        started_ms: float,
-    ) -> None:
-        self.services = services
-        self.figures = figures
-        self.snapshots = snapshots
+    def __init__(self, scope: Scope, receive: Receive, started_ms: float) -> None:
         self.scope = scope
         self.receive = receive
         self.started_ms = started_ms
@@ -121,6 +107,26 @@ class Request:
         """Wait until the client has closed the connection. Only after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+class Request(Received):
+    """A request to a server that serves, with what its calls need."""
+
+    __slots__ = ("figures", "services", "snapshots")
+
+    def __init__(
+        self,
+        services: Services,
+        figures: Figures,
+        snapshots: SnapshotBytes,
+        scope: Scope,
+        receive: Receive,
+        started_ms: float,
+    ) -> None:
+        super().__init__(scope, receive, started_ms)
+        self.services = services
+        self.figures = figures
+        self.snapshots = snapshots
 
 
 def _check_path(raw_path: bytes) -> None:

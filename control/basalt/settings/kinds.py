@@ -17,6 +17,7 @@ _SIZE_UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 _DURATION_UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 _NUMBER = re.compile(r"(-?[0-9]{1,19})[ ]?([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -189,6 +190,23 @@ class Address(_Quoted):
 
     def describe(self) -> str:
         return "host:port, off"
+
+
+@dataclass(frozen=True, slots=True)
+class Url(_Quoted):
+    """The URL of an HTTP server, or "off"."""
+
+    def read(self, value: object) -> str | None:
+        if not isinstance(value, str):
+            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
+        if value == "off":
+            return None
+        if _URL.fullmatch(value) is None:
+            raise ValueError(f"is not {self.describe()}")
+        return value.rstrip("/")
+
+    def describe(self) -> str:
+        return "http://host:port, https://…, off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from basalt.settings.kinds import (
     NamePrefix,
     Port,
     Size,
+    Url,
     Whole,
     Window,
 )
@@ -50,12 +51,16 @@ DEFAULT = Origin("default")
 class HBaseSettings:
     """Where HBase is and how its tables are laid out; read only when store.kind is hbase."""
 
-    thrift: Annotated[str | None, Address("HBase's Thrift gateway for data")] = None
-    thrift2: Annotated[str | None, Address("HBase's Thrift 2 gateway, which creates and alters tables")] = None
+    thrift: Annotated[str | None, Address("HBase's first Thrift gateway, for the major compactions of pruning")] = None
+    thrift2: Annotated[str | None, Address("HBase's Thrift 2 gateway, through which rows are read and written")] = None
     prefix: Annotated[str, NamePrefix("what the names of Basalt's tables start with")] = "basalt"
     buckets: Annotated[
         int, Whole("salt buckets that spread topics over regions; fixed when the tables are made", 1, 256)
     ] = 16
+    # A major compaction writes a whole region anew: two at a time leave a cluster its disks.
+    prune_compactions: Annotated[
+        int, Whole("most regions that one run of the job prune has compacted; 0: none", 0, 1_000)
+    ] = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,18 @@ class StoreSettings:
     ] = "rocks"
     sync: Annotated[bool, Flag("rocks: sync the log to the disk before answering; false risks the last writes")] = True
     hbase: HBaseSettings = HBaseSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSettings:
+    """Which of several servers on one store leads; read only when store.kind is hbase."""
+
+    lease_ms: Annotated[
+        int, Duration("how long a leader that is gone goes on leading in the eyes of the others", SECOND_MS, MINUTE_MS)
+    ] = 6 * SECOND_MS
+    url: Annotated[
+        str | None, Url("where clients of the other servers find this one; off: from --host, or its name, and the port")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +204,7 @@ class Settings:
     """All settings, read once when the process starts; plain values, so tests may construct any part of it."""
 
     store: StoreSettings = StoreSettings()
+    leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()
     messaging: MessagingSettings = MessagingSettings()
     transactions: TransactionSettings = TransactionSettings()

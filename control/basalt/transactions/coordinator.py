@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
 from basalt.group_commit import Group, GroupCommit, NextGroupError, Phase
 from basalt.topics import Topic
 from basalt.transactions.durable_state import DurableState
-from basalt.transactions.edits import Pruned
+from basalt.transactions.edits import Pruned, Restored
 from basalt.transactions.log import SnapshotDraft, TransactionLog
 from basalt.transactions.outcomes import Outcome
 from basalt.transactions.participants import Participant, Plan
@@ -32,6 +32,20 @@ SNAPSHOT_ENTRIES_INLINE = 2_000  # a log snapshot of fewer things is encoded at 
 P = TypeVar("P", bound=Plan)
 T = TypeVar("T")
 log = logging.getLogger("basalt.transactions")
+
+
+class Moment(NamedTuple):
+    """What was true of all transactions at one moment, durably. `write_pointer` is the last one that was given out."""
+
+    epoch: int
+    write_pointer: int
+    visibility_upper_bound: int
+    view: TransactionSnapshot
+
+    @property
+    def decided(self) -> int:
+        """Every writer up to it has committed, is undone, or is in the invalid list."""
+        return self.view.in_progress[0] - 1 if self.view.in_progress else self.write_pointer
 
 
 class Coordinator(Generic[P]):
@@ -69,6 +83,17 @@ class Coordinator(Generic[P]):
     def current(self) -> TransactionSnapshot:
         """The newest durable snapshot."""
         return self._durable.current()
+
+    async def moment(self) -> Moment:
+        """Pointers and lists that belong together, for those who draw conclusions from what is *not* in the lists."""
+
+        def stage(group: Group) -> Moment:
+            if not self._durable.is_untouched(group):
+                raise NextGroupError  # what older entries made is durable once this group is
+            state = self.state
+            return Moment(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
+
+        return await self._durable.run(stage)
 
     # Calls of clients.
 
@@ -277,6 +302,29 @@ class Coordinator(Generic[P]):
             proposal = self.state.prune(pointers)
             self._durable.apply(group, proposal.edits)
             return sum(len(edit.pointers) for edit in proposal.edits if isinstance(edit, Pruned))
+
+        return await self._durable.run(stage)
+
+    async def truncate(self, before_ms: int) -> int:
+        """Take all write pointers older than a time off the invalid list, whatever rows of theirs are left; how many."""
+
+        def stage(group: Group) -> int:
+            before = len(self.state.invalid)
+            self._durable.apply(group, self.state.truncate(before_ms).edits)
+            return before - len(self.state.invalid)
+
+        return await self._durable.run(stage)
+
+    async def restore(self, pointers: Collection[int]) -> int:
+        """Put write pointers that were pruned back on the invalid list; how many were not on it."""
+
+        def stage(group: Group) -> int:
+            held = self.state.invalid
+            lost = tuple(sorted(pointer for pointer in set(pointers) if pointer not in held))
+            if lost and not 0 < lost[0] <= lost[-1] <= self.state.last_pointer:
+                raise InputError("a write pointer to restore was never given out", field="pointers")
+            self._durable.apply(group, (Restored(lost),) if lost else ())
+            return len(lost)
 
         return await self._durable.run(stage)
 

@@ -31,7 +31,7 @@ from basalt_engine.table import Store
 
 ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
 TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
-OUTCOMES = (*ENDS, edits.OneShot, edits.Pruned, edits.Truncated)
+OUTCOMES = (*ENDS, edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored)
 
 P = TypeVar("P", bound=Plan)
 T = TypeVar("T")

@@ -129,6 +129,13 @@ class Truncated(msgspec.Struct, frozen=True):
     before: int
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
+
+    number: ClassVar[int] = 16
+    pointers: tuple[int, ...]
+
+
 class Led(msgspec.Struct, frozen=True):
     """A server leads from here on: it has read all entries before this one, and no former leader adds another."""
 
@@ -151,4 +158,5 @@ Edit = (
     | Pruned
     | Truncated
     | Led
+    | Restored
 )

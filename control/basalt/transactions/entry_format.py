@@ -207,6 +207,7 @@ _ENCODE: dict[type, Callable[[Any], bytes]] = {
     edits.Pruned: lambda edit: _longs(edit.pointers),
     edits.Truncated: lambda edit: long_field(edit.before),
     edits.Led: lambda edit: long_field(edit.epoch),
+    edits.Restored: lambda edit: _longs(edit.pointers),
 }
 _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.Began.number: _read_began,
@@ -223,4 +224,5 @@ _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.Pruned.number: lambda reader: edits.Pruned(_read_longs(reader)),
     edits.Truncated.number: lambda reader: edits.Truncated(reader.pointer()),
     edits.Led.number: lambda reader: edits.Led(reader.pointer()),
+    edits.Restored.number: lambda reader: edits.Restored(_read_longs(reader)),
 }

@@ -63,6 +63,7 @@ class Ledger:
             edits.Pruned: self._pruned,
             edits.Truncated: self._truncated,
             edits.Led: self._led,
+            edits.Restored: self._restored,
         }
 
     def _index(self, image: Image) -> None:
@@ -106,6 +107,18 @@ class Ledger:
                 self._flat = (self.in_progress, self.in_progress.as_tuple())
             self._view = TransactionSnapshot(self.read_pointer, in_progress=self._flat[1], invalid=self.invalid)
         return self._view
+
+    def visibility_upper_bound(self) -> int:
+        """The least of what all present and coming readers see without a gap."""
+        # A reader sees all up to its read pointer but what was in progress when it began. An invalid transaction that
+        # is aborted after all has no snapshot any more, and reads nothing.
+        readers = [(self.read_pointer, self.in_progress.first)]
+        readers += [
+            (transaction.read_pointer, transaction.concurrent.first)
+            for transaction in self.transactions.values()
+            if not transaction.was_invalid
+        ]
+        return min(read_pointer if first is None else min(read_pointer, first - 1) for read_pointer, first in readers)
 
     @property
     def first_short(self) -> int:
@@ -231,6 +244,10 @@ class Ledger:
 
     def _pruned(self, edit: edits.Pruned) -> None:
         self.invalid = self.invalid.without(edit.pointers)
+        self._view = None
+
+    def _restored(self, edit: edits.Restored) -> None:
+        self.invalid = self.invalid.with_added(edit.pointers)
         self._view = None
 
     def _led(self, edit: edits.Led) -> None:

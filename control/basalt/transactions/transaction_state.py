@@ -85,6 +85,10 @@ class TransactionState:
         """What a reader without a transaction may see; the same object until it changes."""
         return self._ledger.view()
 
+    def visibility_upper_bound(self) -> int:
+        """What replaced versions up to it no reader in progress, and none that comes, needs. Costs the transactions."""
+        return self._ledger.visibility_upper_bound()
+
     def image(self) -> Image:
         """The whole state as an immutable value, for a log snapshot."""
         return self._ledger.image()

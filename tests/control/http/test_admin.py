@@ -34,6 +34,21 @@ def test_topics_are_told_with_all_metadata_deleted_ones_too(client):
     assert [topic["name"] for topic in shown] == ["elsewhere"]
 
 
+def test_a_deleted_topic_is_told_with_its_last_generation(client):
+    path = client.topic(ttl=60)
+    created_ms = client.clock.now_ms()
+    client.clock.advance(5)
+    client.call("DELETE", path)
+    one = "/v1/admin/namespaces/shop/topics/orders"
+    shown = client.call("GET", one).json()
+    assert (shown["generation"], shown["deleted"], shown["properties"]["ttl"]) == (1, True, "60")
+    assert (shown["createdMs"], shown["updatedMs"]) == (created_ms, created_ms + 5)
+    client.topic()
+    shown = client.call("GET", one).json()
+    assert (shown["generation"], shown["deleted"], shown["properties"]["ttl"]) == (2, False, "604800")
+    assert client.call("GET", one.replace("orders", "nothing")).code == "topic_not_found"
+
+
 @pytest.mark.parametrize("namespace", ["", "a%20b", "n" * 256, ".."])
 def test_topics_of_what_is_no_namespace_are_refused(client, namespace):
     reply = client.call("GET", f"{ADMIN}/topics?namespace={namespace}")

@@ -114,6 +114,9 @@ BAD_FLAGS = [
     ("store.hbase.buckets=1.5", "not a whole number"),
     ("store.hbase.buckets=16MiB", "takes none"),
     ("store.hbase.thrift=gateway", "host:port"),
+    ("leader.url=gateway:4780", "http://host:port"),
+    ("leader.url=http://user@gateway:4780", "http://host:port"),
+    ("leader.lease_ms=10", "1s to 1m"),
     ("store.hbase.thrift=gateway:0", "port"),
     ("store.hbase.prefix=a b", "letters, digits"),
     ("http.body_bytes_max=10MB", "did you mean 10MiB"),
@@ -233,7 +236,9 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
 
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
-    assert tomllib.loads(text).keys() == {"store", "http", "messaging", "transactions", "thrift", "jobs", "log"}
+    assert tomllib.loads(text).keys() == {
+        "store", "leader", "http", "messaging", "transactions", "thrift", "jobs", "log",
+    }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
     settings = load_settings([], {}, written(tmp_path, uncommented))

@@ -58,6 +58,7 @@ EDITS = (
     st.builds(edits.Pruned, sorted_pointers),
     st.builds(edits.Truncated, pointers),
     st.builds(edits.Led, pointers),
+    st.builds(edits.Restored, sorted_pointers),
 )
 
 

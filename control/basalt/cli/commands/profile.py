@@ -22,13 +22,15 @@ def _name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 def _url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     try:
-        parts = urlsplit(value)
-        known = parts.scheme == "embedded" or (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+        servers = [urlsplit(server) for server in value.split(",")]
+        known = servers[0].scheme == "embedded" or all(
+            parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 for parts in servers
+        )
     except ValueError:
         known = False
     if not known or not value.isprintable():
         raise click.BadParameter(f"{value[:200]!r} is not http://HOST:PORT, https://HOST:PORT or embedded:DIR")
-    if parts.username or parts.password:
+    if any(parts.username or parts.password for parts in servers):
         raise click.BadParameter("a profile keeps no passwords; leave the user out of the URL")
     return value
 

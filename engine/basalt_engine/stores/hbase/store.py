@@ -24,6 +24,7 @@ EPOCH = b"basalt.epoch"
 FENCE = b"basalt.fence"
 FIRST_KEY = b"\0"  # in the region that has no start key
 FENCE_ROUNDS_MAX = 20  # regions that split while they are fenced turn up in the next round
+DESCRIBE_TIMEOUT_MS = 10_000  # of the master, which has a table's descriptor in memory
 WORKERS = 8  # threads that fetch ahead; the salt buckets of a topic are read side by side by as many
 
 
@@ -135,7 +136,7 @@ class HBaseStore:
 
 
 def _has_coprocessor(address: str, table: str) -> bool:
-    with Thrift2(address) as gateway:
+    with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS) as gateway:
         descriptor = gateway.descriptor(table)
     if descriptor is None:
         raise NoTableError(f"HBase has no table {table}", hint=INSTALL)

@@ -21,8 +21,8 @@ class SnapshotBytes:
         self._encoded: tuple[InvalidList, EncodedLongs] | None = None
         self._decoded: tuple[Sequence[int], InvalidList] | None = None
 
-    def encode(self, transaction: Transaction) -> bytes:
-        """The bytes of a transaction in progress."""
+    def encode(self, transaction: Transaction, level: int | None = None) -> bytes:
+        """The bytes of a transaction in progress; at another visibility level, where one is given."""
         fields = TransactionFields(
             id=transaction.id,
             read_pointer=transaction.read_pointer,
@@ -32,7 +32,7 @@ class SnapshotBytes:
             kind=_KIND_NAMES[transaction.kind],
             write_pointer=transaction.write_pointer,
             checkpoints=transaction.checkpoints,
-            visibility=int(transaction.level),
+            visibility=int(transaction.level) if level is None else level,
         )
         return encode_transaction(fields, invalid=self._encoded_invalid(transaction.invalid))
 

@@ -1,0 +1,222 @@
+"""Reads one call from a frame: the message header and the arguments, strictly and within bounds.
+
+Not by the library, whose reader follows whatever a stranger nests or counts, and makes an object of every id in the lists
+that clients send back. What a call takes is told by its specification in tephra.thrift.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+NAME_BYTES_MAX = 128  # of a method; the longest has 32
+UNKNOWN_VALUES_MAX = 1_000  # of fields that this version does not know; a later client of Tephra's adds a few
+UNKNOWN_DEPTH_MAX = 16  # of what such a field nests
+
+CALL, REPLY, EXCEPTION, ONEWAY = 1, 2, 3, 4  # message types
+VERSION_1 = 0x8001  # the first half of a strict message; the second is its type
+
+STOP, BOOL, BYTE, DOUBLE, I16, I32, I64, STRING, STRUCT, MAP, SET, LIST = 0, 2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15
+_BINARY = 18  # how the specification tells bytes from text; both are STRING on the wire
+_FIXED_BYTES = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
+
+_HEADER = struct.Struct(">HHi")  # version, type, length of the name
+_FIELD_ID = struct.Struct(">h")
+_LIST_HEADER = struct.Struct(">bi")
+_MAP_HEADER = struct.Struct(">bbi")
+_I32_VALUE = struct.Struct(">i")
+_I64_VALUE = struct.Struct(">q")
+
+
+class NoMessageError(Exception):
+    """The frame does not begin with the header of a call: nobody can tell what to answer to."""
+
+
+class MalformedArgumentsError(Exception):
+    """The header is that of a call, but what follows is not its arguments."""
+
+
+class TooManyEntriesError(Exception):
+    """A set has more entries than the call takes; they were not read."""
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(f"a set of {count} entries came, the limit is {limit}")
+        self.count = count
+
+
+class Header(NamedTuple):
+    """What a message is, and where its arguments start."""
+
+    name: str
+    kind: int
+    sequence: int
+    arguments_start: int
+
+
+class Field(NamedTuple):
+    """How one field is read. `kind` is its type on the wire."""
+
+    name: str
+    kind: int
+    read: Callable[[_Reader], Any]
+
+
+def read_header(frame: bytes) -> Header:
+    """The message header; `NoMessageError` when there is none."""
+    if len(frame) < _HEADER.size:
+        raise NoMessageError(f"a frame of {len(frame)} bytes holds no message")
+    version, kind, name_bytes = _HEADER.unpack_from(frame)
+    if version != VERSION_1:
+        raise NoMessageError("the frame does not begin with a strict TBinaryProtocol message")
+    start = _HEADER.size + name_bytes
+    if not 0 < name_bytes <= NAME_BYTES_MAX or start + _I32_VALUE.size > len(frame):
+        raise NoMessageError(
+            f"a method's name is 1 to {NAME_BYTES_MAX} bytes within its frame, this one says {name_bytes}"
+        )
+    try:
+        name = frame[_HEADER.size : start].decode("ascii")
+    except UnicodeDecodeError:
+        raise NoMessageError("the method's name is not ASCII") from None
+    (sequence,) = _I32_VALUE.unpack_from(frame, start)
+    return Header(name, kind, sequence, start + _I32_VALUE.size)
+
+
+def read_arguments(frame: bytes, start: int, fields: Mapping[int, Field], entries_max: int) -> dict[str, Any]:
+    """The arguments by name; lists of ids are passed over, for no call needs them. What is absent is not in it."""
+    reader = _Reader(frame, start, entries_max)
+    values = reader.structure(fields)
+    if reader.position != len(frame):
+        raise MalformedArgumentsError(f"{len(frame) - reader.position} bytes follow the arguments")
+    return values
+
+
+def fields_of(specification: Mapping[int, tuple[Any, ...]]) -> dict[int, Field]:
+    """The fields of a struct, as thriftpy2 specifies it."""
+    return {number: _field(*entry) for number, entry in specification.items()}
+
+
+def _field(kind: int, name: str, *of: Any) -> Field:
+    if kind == STRUCT:
+        fields = fields_of(of[0].thrift_spec)
+        return Field(name, STRUCT, lambda reader: reader.structure(fields))
+    if kind == SET:
+        return Field(name, SET, _Reader.numbers if of[0] == I64 else _Reader.blobs)
+    readers: dict[int, tuple[int, Callable[[_Reader], Any]]] = {
+        I32: (I32, _Reader.i32),
+        I64: (I64, _Reader.i64),
+        STRING: (STRING, _Reader.text),
+        _BINARY: (STRING, _Reader.blob),
+        LIST: (LIST, lambda reader: reader.skip(LIST)),
+    }
+    return Field(name, *readers[kind])
+
+
+class _Reader:
+    """A place in a frame."""
+
+    __slots__ = ("_data", "_entries_max", "_unknown_left", "position")
+
+    def __init__(self, data: bytes, position: int, entries_max: int) -> None:
+        self._data = data
+        self._entries_max = entries_max
+        self._unknown_left = UNKNOWN_VALUES_MAX
+        self.position = position
+
+    def structure(self, fields: Mapping[int, Field]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        while (kind := self._byte()) != STOP:
+            (number,) = self._unpack(_FIELD_ID)
+            field = fields.get(number)
+            if field is None:
+                self.skip(kind)
+            elif kind != field.kind:
+                _refuse(f"{field.name} has Thrift type {kind}, not {field.kind}")
+            elif field.name in values:
+                _refuse(f"{field.name} is there twice")
+            else:
+                values[field.name] = field.read(self)
+        return values
+
+    def i32(self) -> int:
+        (value,) = self._unpack(_I32_VALUE)
+        return int(value)
+
+    def i64(self) -> int:
+        (value,) = self._unpack(_I64_VALUE)
+        return int(value)
+
+    def blob(self) -> bytes:
+        start = self._take(self.i32())
+        return self._data[start : self.position]
+
+    def text(self) -> str:
+        try:
+            return self.blob().decode("utf-8")
+        except UnicodeDecodeError:
+            _refuse("a text is not UTF-8")
+
+    def blobs(self) -> frozenset[bytes]:
+        return frozenset([self.blob() for _ in range(self._count(STRING))])
+
+    def numbers(self) -> frozenset[int]:
+        count = self._count(I64)
+        start = self._take(count * _I64_VALUE.size)
+        return frozenset(struct.unpack_from(f">{count}q", self._data, start))
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a value of any type."""
+        self._unknown_left -= 1
+        if self._unknown_left < 0 or depth > UNKNOWN_DEPTH_MAX:
+            _refuse("there is too much in fields that nobody knows")
+        if kind in _FIXED_BYTES:
+            self._take(_FIXED_BYTES[kind])
+        elif kind == STRING:
+            self._take(self.i32())
+        elif kind == STRUCT:
+            while (inner := self._byte()) != STOP:
+                self._take(_FIELD_ID.size)
+                self.skip(inner, depth + 1)
+        elif kind in (LIST, SET):
+            element, count = self._unpack(_LIST_HEADER)
+            self._skip_all((element,), count, depth)
+        elif kind == MAP:
+            key, value, count = self._unpack(_MAP_HEADER)
+            self._skip_all((key, value), count, depth)
+        else:
+            _refuse(f"there is no Thrift type {kind}")
+
+    def _skip_all(self, kinds: tuple[int, ...], count: int, depth: int) -> None:
+        if count < 0:
+            _refuse(f"a count is {count}")
+        if all(kind in _FIXED_BYTES for kind in kinds):
+            self._take(count * sum(_FIXED_BYTES[kind] for kind in kinds))
+            return
+        for _ in range(count):
+            for kind in kinds:
+                self.skip(kind, depth + 1)
+
+    def _count(self, element: int) -> int:
+        kind, count = self._unpack(_LIST_HEADER)
+        if count < 0 or (count and kind != element):
+            _refuse(f"a set of {count} values of Thrift type {kind}, not {element}")
+        if count > self._entries_max:
+            raise TooManyEntriesError(count, self._entries_max)
+        return int(count)
+
+    def _byte(self) -> int:
+        return self._data[self._take(1)]
+
+    def _unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        return layout.unpack_from(self._data, self._take(layout.size))
+
+    def _take(self, size: int) -> int:
+        start = self.position
+        if not 0 <= size <= len(self._data) - start:
+            _refuse(f"{size} bytes from byte {start} on, in a frame of {len(self._data)}")
+        self.position = start + size
+        return start
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise MalformedArgumentsError(reason)
