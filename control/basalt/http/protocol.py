@@ -6,6 +6,7 @@ A request's body has its time-out in `bodies`. What is refused here never was a 
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -13,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
 STALL_SECONDS_MAX = 60  # for a reader to take any of what waits to be sent, which holds memory until then
+
+_UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
 
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
@@ -37,7 +40,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._in_head else data)
         if not self._in_head or self.transport.is_closing():
             return
         self._head_bytes += len(data)
@@ -60,7 +63,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(400, "malformed_request", "this is not an HTTP/1.1 request")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that we do not offer is answered as the plain request that it also is; nobody need hear of it."""
+        """An upgrade whose head came in pieces is answered as the plain request that it also is; nobody need hear of it."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -128,3 +131,13 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             return False
         return cycle.response_started or not cycle.more_body
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """The head without an upgrade, none of which we offer: the parser would take what follows it for another protocol's.
+
+    Java's own HTTP client asks for HTTP/2 in this way with each first request, and sends the body right behind.
+    """
+    stop = data.find(b"\r\n\r\n")
+    found = _UPGRADE.search(data, 0, len(data) if stop < 0 else stop)
+    return data if found is None else data[: found.start(1)] + b"x-" + data[found.start(1) :]

@@ -119,6 +119,19 @@ def test_a_chunked_body_is_read_to_its_end(server):
     run(server, story)
 
 
+@pytest.mark.parametrize("name", ["Upgrade", "upgrade"])
+def test_a_request_that_offers_another_protocol_is_read_with_its_body(server, name):
+    async def story():
+        body = b'{"messages": ["a"]}'
+        offer = (f"{name}: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+        status, headers, _ = await server.send(publish(body, *offer, f"Content-Length: {len(body)}"))
+        assert status == 200
+        assert "upgrade" not in headers
+        assert await polled(server) == ["a"]
+
+    run(server, story)
+
+
 def test_a_body_that_stops_half_way_changes_nothing(server):
     body = b'{"messages": ["a"]}'
 

@@ -245,6 +245,14 @@ def test_ids_are_taken_off_the_invalid_list_by_name_and_by_time(serving: Serving
             client.truncateInvalidTxBefore((1 << 63) - 1)
 
 
+def test_any_time_may_be_named_to_truncate_before(serving: Serving):
+    with serving.client() as client:
+        client.invalidateTx(client.startShort().id)
+        assert client.truncateInvalidTxBefore(-(1 << 63)).value is False
+        assert client.truncateInvalidTxBefore((1 << 63) - 1).value is True
+        assert client.invalidTxSize() == 0
+
+
 def test_a_state_is_only_reset_where_the_settings_allow_it_and_not_by_this_version(serving: Serving, small: Serving):
     for server, reason in ((serving, "allow_reset is false"), (small, "this version cannot")):
         with server.client() as client:

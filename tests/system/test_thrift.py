@@ -1,0 +1,62 @@
+"""Tephra's clients and a server process that is killed, started again and stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.thrift import TClient
+from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
+
+from basalt.tephra.idl import types
+from tests.system.server_process import ServerProcess
+
+pytestmark = pytest.mark.system
+
+
+@contextmanager
+def connected(port: int) -> Iterator[Any]:
+    transport = TFramedTransport(TSocket("127.0.0.1", port, socket_timeout=20_000))
+    transport.open()
+    try:
+        yield TClient(types.TTransactionServer, TBinaryProtocol(transport))
+    finally:
+        transport.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_what_a_client_was_told_holds_after_a_kill_and_a_stop_hangs_up_on_it(tmp_path: Path):
+    port = free_port()
+    server = ServerProcess(tmp_path)
+    server.start("--set", f"thrift.port={port}")
+    try:
+        with connected(port) as client:
+            open_one, committed, other = client.startShort(), client.startShort(), client.startShort()
+            client.canCommitOrThrow(open_one.id, {b"row"})
+            client.canCommitOrThrow(committed.id, {b"elsewhere"})
+            client.commitOrThrow(committed.id, committed.id)
+            client.invalidateTx(other.id)
+            server.kill()
+        server.start("--set", f"thrift.port={port}")
+        with connected(port) as client:
+            after = client.startShort()
+            assert after.id > other.id
+            assert (after.inProgress, after.invalids) == ([open_one.id], [other.id])
+            client.commitOrThrow(committed.id, committed.id)  # as a client does that lost the answer
+            client.commitOrThrow(open_one.id, open_one.id)
+            assert client.canCommitTx(after, {b"row"}).value is False, "its change set was kept, too"
+            assert server.stop() == 0
+            with pytest.raises((TTransportException, OSError)):
+                client.status()
+    finally:
+        server.stop()
