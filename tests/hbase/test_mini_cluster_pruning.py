@@ -72,7 +72,7 @@ async def test_a_failed_writer_is_forgotten_once_no_row_of_it_is_left_and_not_be
     shop: tuple[BareInstallation, Wired],
 ) -> None:
     installation, basalt = shop
-    tx = await basalt.transactions.begin(outside=True)
+    tx = await basalt.transactions.begin()
     await basalt.publish(A, "kept")
     await basalt.publish(A, "gone", tx=tx)
     await asyncio.to_thread(installation.flush)

@@ -72,7 +72,6 @@ class LedStore:
         self.atomic = inner.atomic
         self.remote = inner.remote
         self.applies_retention = inner.applies_retention
-        self.applies_retention = inner.applies_retention
 
     def table(self, name: str) -> LedTable:
         """See the SPI."""

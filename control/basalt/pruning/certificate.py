@@ -33,6 +33,7 @@ class Cause(enum.Enum):
     SNAPSHOT = "no snapshot"  # the server does not know which writers are too old, and refuses none
     MEMSTORE = "memstore"  # an unflushed edit may be the writer's
     FILE = "file"  # a file may hold its rows
+    OUTSIDE = "outside"  # it also wrote where nobody looks
     NOTE = "note"  # embedded: retention has not dealt with the writer's rows yet
 
 
@@ -45,6 +46,7 @@ FREED_BY = {
     Cause.SNAPSHOT: "the region server's next refresh of the snapshot",
     Cause.MEMSTORE: "the region's next flush",
     Cause.FILE: "a compaction that this file takes part in, after a snapshot that is decided on the writer",
+    Cause.OUTSIDE: "the setting transactions.prune_outside, once what it wrote elsewhere is gone",
     Cause.NOTE: "the next run of the job retention",
 }
 
@@ -70,6 +72,7 @@ class Terms(NamedTuple):
     restored: int = 0
     skew_ms: int = CLOCK_SKEW_MS
     since_ms: int = 0  # when the first snapshot was published: until then no region refused a writer for its age
+    outside: frozenset[int] = frozenset()  # writers that also wrote outside Basalt, and must not be forgotten for that
 
     def end_ms(self, pointer: int) -> int:
         """No region takes a write of this writer after this time, by whatever clock."""
@@ -84,6 +87,9 @@ class Terms(NamedTuple):
     def newest(self, file: StoreFile) -> int:
         """The last writer that can have written to the file; a server's clock may be late."""
         return file.newest + self.skew_ms * POINTERS_PER_MS
+
+
+OUTSIDE_HOLD = Hold(Cause.OUTSIDE, "it also wrote outside Basalt, where pruning does not look")
 
 
 def lifetime_hold(terms: Terms, pointer: int) -> Hold:
@@ -124,6 +130,8 @@ class Certificates:
         end_ms = self.terms.end_ms(pointer)
         if end_ms >= self.terms.now_ms:
             return Cause.LIFETIME
+        if pointer in self.terms.outside:
+            return Cause.OUTSIDE
         if end_ms >= self._certain_ms:
             return self._uncertain
         first = bisect_left(self._newest, pointer)
@@ -135,6 +143,8 @@ class Certificates:
         end_ms = self.terms.end_ms(pointer)
         if end_ms >= self.terms.now_ms:
             return [lifetime_hold(self.terms, pointer)]
+        if pointer in self.terms.outside:
+            return [OUTSIDE_HOLD]
         return [hold for region in self.regions for hold in holds_of(region, self.reports, self.terms, pointer, end_ms)]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from basalt.messaging.hidden import KIND, HiddenRange
-from basalt.pruning.certificate import Cause, Hold, Terms, lifetime_hold
+from basalt.pruning.certificate import OUTSIDE_HOLD, Cause, Hold, Terms, lifetime_hold
 from basalt_engine.system import SystemTable
 
 Notes = Mapping[int, Sequence[str]]  # names of notes by the writers that they are about
@@ -45,10 +45,14 @@ class EmbeddedCertificate:
         """The first thing in the way of this writer."""
         if self.terms.end_ms(pointer) >= self.terms.now_ms:
             return Cause.LIFETIME
+        if pointer in self.terms.outside:
+            return Cause.OUTSIDE
         return Cause.NOTE if pointer in self._notes else None
 
     def holds(self, pointer: int) -> list[Hold]:
         """All that is in the way of this writer."""
         if self.cause(pointer) is Cause.LIFETIME:
             return [lifetime_hold(self.terms, pointer)]
+        if pointer in self.terms.outside:
+            return [OUTSIDE_HOLD]
         return [Hold(Cause.NOTE, f"retention has not dealt with note {name}") for name in self._notes.get(pointer, ())]

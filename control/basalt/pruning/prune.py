@@ -22,6 +22,7 @@ from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.survey import Survey, Surveyor
 from basalt.settings import DayWindow
 from basalt.store_calls import StoreCalls
+from basalt.transactions import outside
 from basalt.transactions.coordinator import Moment
 from basalt.transactions.pointers import POINTER_MAX
 from basalt_engine.clock import Clock
@@ -33,6 +34,7 @@ from basalt_engine.table import Store
 
 EDIT_POINTERS_MAX = 10_000  # in one log entry: some 80 KiB
 GONE_REGION_MS = 7 * 86_400_000  # a region that was split or merged away has been read by its daughters long before
+NOTES_MAX = 1_000  # notes about writers that are gone, removed by one run
 GONE_REPORTS_MAX = 1_000  # removed by one run
 
 log = logging.getLogger("basalt.pruning")
@@ -77,7 +79,7 @@ class Pruner:
     def __init__(
         self, store: Store, clock: Clock, transactions: Transactions, *, lifetime_ms_max: int,
         cluster: Cluster | None = None, publisher: SnapshotPublisher | None = None,
-        compactions_max: int = 0, window: DayWindow | None = None,
+        compactions_max: int = 0, window: DayWindow | None = None, forget_outside: bool = False,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -87,7 +89,7 @@ class Pruner:
         self._publisher = publisher
         self._compactions_max = compactions_max
         self._window = window
-        self._surveyor = Surveyor(self._system, clock, cluster, lifetime_ms_max)
+        self._surveyor = Surveyor(self._system, clock, cluster, lifetime_ms_max, forget_outside)
         self._asked_ms: dict[str, int] = {}
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
@@ -118,6 +120,7 @@ class Pruner:
                 await self._forget(result)
             await self._compact(survey, result)
             await self._remove_old_reports(survey)
+            await self._remove_old_notes(survey, result)
             self.last = result
             return result
 
@@ -214,6 +217,14 @@ class Pruner:
         gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
         for name in gone[:GONE_REPORTS_MAX]:
             await self._call(self._system.remove, REPORT_KIND, name)
+
+    async def _remove_old_notes(self, survey: Survey, result: PruneResult) -> None:
+        """Of writers that are on the invalid list no more: pruned, truncated, or aborted late."""
+        left = frozenset(survey.invalid) - frozenset(result.pruned)
+        noted = await self._call(outside.writers, self._system)
+        ended = [writer for writer in noted - left if survey.terms.end_ms(writer) < survey.terms.now_ms]
+        for writer in ended[:NOTES_MAX]:
+            await self._call(self._system.remove, outside.KIND, outside.name(writer))
 
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))

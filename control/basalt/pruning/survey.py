@@ -16,6 +16,7 @@ from basalt.pruning.certificate import CLOCK_SKEW_MS, Cause, Certificates, Hold,
 from basalt.pruning.embedded import EmbeddedCertificate, read_notes
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.state import PruneState, read_state
+from basalt.transactions import outside
 from basalt.transactions.coordinator import Moment
 from basalt_engine.clock import Clock
 from basalt_engine.region_report import KIND, RegionReport
@@ -72,11 +73,14 @@ class Survey(NamedTuple):
 class Surveyor:
     """Takes surveys of one store."""
 
-    def __init__(self, system: SystemTable, clock: Clock, cluster: Cluster | None, lifetime_ms_max: int) -> None:
+    def __init__(
+        self, system: SystemTable, clock: Clock, cluster: Cluster | None, lifetime_ms_max: int, forget_outside: bool
+    ) -> None:
         self._system = system
         self._clock = clock
         self._cluster = cluster
         self._lifetime_ms = lifetime_ms_max
+        self._forget_outside = forget_outside
 
     async def survey(self, moment: Moment) -> Survey:
         """What can be said about the writers in this moment's invalid list."""
@@ -106,7 +110,8 @@ class Surveyor:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms)
+        held = frozenset[int]() if self._forget_outside else outside.writers(self._system)
+        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
 
 def settled(before: Sequence[Region], after: Sequence[Region]) -> list[Region]:

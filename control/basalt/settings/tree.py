@@ -139,6 +139,9 @@ class TransactionSettings:
     expiry_interval_ms: Annotated[
         int, Duration("how often transactions past their deadline are ended", INTERVAL_MS_MIN, MINUTE_MS)
     ] = SECOND_MS
+    prune_outside: Annotated[
+        bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")
+    ] = False
     allow_reset: Annotated[bool, Flag("let a client forget every transaction; for test servers only")] = False
 
 

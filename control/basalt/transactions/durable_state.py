@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from basalt.errors import UnavailableError
 from basalt.group_commit import Group, GroupCommit, Phase
 from basalt.store_calls import StoreCalls
-from basalt.transactions import edits
+from basalt.transactions import edits, outside
 from basalt.transactions.edits import Edit
 from basalt.transactions.log import SnapshotDraft, TransactionLog
 from basalt.transactions.participants import Participant, Plan
@@ -149,6 +149,7 @@ class DurableState(Generic[P]):
                 entry.ended += ended
                 if isinstance(edit, edits.Invalidated):
                     for transaction in ended:
+                        outside.note(group, transaction)
                         self._participant.invalidate(group, transaction)
             self.state.apply(edit)
             outcome = self.atomic or isinstance(edit, OUTCOMES)

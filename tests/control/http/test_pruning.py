@@ -36,7 +36,7 @@ def clustered(runner: asyncio.Runner, settings: Settings) -> Iterator[tuple[Clie
 
 def failed_writer(client: Client) -> int:
     """A writer on the invalid list, with a row in a topic; its pointer."""
-    begun = client.begin(outsideWrites=True)
+    begun = client.begin()
     client.publish("/v1/namespaces/shop/topics/orders", "lost", pointer=begun["writePointer"])
     assert client.call("POST", f"/v1/transactions/{begun['id']}/invalidate").json() == {"invalidated": True}
     return int(begun["writePointer"])

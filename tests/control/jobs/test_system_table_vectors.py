@@ -15,6 +15,7 @@ from basalt.messaging.hidden import HiddenRange
 from basalt.messaging.removed import Expired, Newest
 from basalt.messaging.topic_counts import SavedCounts, TopicCounts
 from basalt.pruning.state import Pruned, PruneState
+from basalt.transactions.outside import Outside
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -30,6 +31,7 @@ FORMS: dict[str, type[Any]] = {
     "expired": Expired,
     "swept": Swept,
     "usage": SavedCounts,
+    "outside": Outside,
     "prune": PruneState,
     "pruned": Pruned,
 }

@@ -112,7 +112,7 @@ def paper(wired: Wired) -> PaperCluster:
 
 async def failed_writer(wired: Wired, title: object = A) -> int:
     """A writer that published, failed, and is on the invalid list; its pointer."""
-    tx = await wired.transactions.begin(outside=True)
+    tx = await wired.transactions.begin()
     await wired.publish(A if title is A else B, "lost", tx=tx)
     await wired.transactions.invalidate(tx.id)
     return tx.id

@@ -6,6 +6,7 @@ import pytest
 
 from basalt.pruning.certificate import Cause
 from basalt.topics import TopicName
+from basalt.transactions import outside
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.wiring import A, B, Wired, texts
 
@@ -43,7 +44,7 @@ async def test_a_writer_whose_rows_are_gone_waits_for_the_end_of_its_life(embedd
 
 @pytest.mark.parametrize("title", [A, B], ids=["drop", "retain"])
 async def test_no_reader_sees_a_row_of_a_writer_that_was_forgotten(embedded: Wired, title: TopicName):
-    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.begin()
     await embedded.publish(title, "published", tx=tx)
     await embedded.store_aside(title, "stored", tx=tx)
     await embedded.transactions.invalidate(tx.id)
@@ -57,7 +58,7 @@ async def test_no_reader_sees_a_row_of_a_writer_that_was_forgotten(embedded: Wir
 
 
 async def test_all_pointers_of_a_transaction_go(embedded: Wired):
-    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.begin()
     tx = await embedded.transactions.checkpoint(tx.id)
     await embedded.publish(A, "lost", tx=tx)
     await embedded.transactions.invalidate(tx.id)
@@ -91,3 +92,48 @@ async def test_there_is_no_snapshot_job_where_nobody_reads_it(embedded: Wired):
     assert "prune" in names
     assert "snapshot" not in names
     assert embedded.services.system.get("snapshot", "latest") is None
+
+
+async def noted(wired: Wired) -> list[int]:
+    return sorted(outside.writers(wired.services.system))
+
+
+async def test_a_writer_that_also_wrote_outside_basalt_is_kept_for_nobody_here_knows_its_rows(embedded: Wired):
+    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.checkpoint(tx.id)
+    plain = await failed_writer(embedded)
+    await embedded.transactions.invalidate(tx.id)
+    assert await noted(embedded) == list(tx.pointers)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    await embedded.services.scheduler.run_now("retention")
+    assert await prune(embedded) == (plain,)
+    survey = await embedded.services.pruner.survey()
+    assert [hold.cause for hold in survey.certificate.holds(tx.id)] == [Cause.OUTSIDE]
+    assert await noted(embedded) == list(tx.pointers)
+
+
+async def test_one_that_timed_out_is_noted_as_well(embedded: Wired):
+    tx = await embedded.transactions.begin(outside=True, timeout_ms=1_000)
+    embedded.clock.advance(2_000)
+    await embedded.transactions.expire()
+    assert await noted(embedded) == [tx.id]
+
+
+async def test_its_note_goes_some_time_after_it_has_left_the_list(embedded: Wired):
+    tx = await embedded.transactions.begin(outside=True)
+    await embedded.transactions.invalidate(tx.id)
+    await embedded.transactions.abort(tx.id)
+    await prune(embedded)
+    assert await noted(embedded) == [tx.id]
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    await prune(embedded)
+    assert await noted(embedded) == []
+
+
+async def test_an_operator_may_let_such_writers_go(embedded: Wired):
+    tx = await embedded.transactions.begin(outside=True)
+    await embedded.transactions.invalidate(tx.id)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    embedded.services.pruner._surveyor._forget_outside = True
+    assert await prune(embedded) == (tx.id,)
+    assert await noted(embedded) == []
