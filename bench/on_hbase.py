@@ -60,8 +60,8 @@ def _publishing(gateways: Gateways, server: Process, peers: ProcessPoolExecutor,
         create_topics(server, *topics)
         plain, under = publish_request(topics[0], BATCH), one_shot_request(BATCH, topics[1])
         raw = partial(_put_by, peers, gateways, producers, requests)
-        for warm_up in (plain, under):
-            drive(server.port, producers, 20, warm_up)
+        for warm_up in (plain, under):  # the Java processes compile what they do often
+            drive(server.port, producers, requests, warm_up)
         raw()
         ours, in_transactions, theirs, cpu_us = [], [], [], []
         for _ in range(ROUNDS):
