@@ -39,6 +39,7 @@ from deploy.hbase.standalone import Gateways, Standalone
 ROUNDS = 5
 PEERS = (1, 2, 4)  # producers, then consumers
 LEAD_S = 60
+HEAP_MB = 4_096  # of a region server that is not short of memory, and flushes when a memstore is full
 RAW_TABLE = b"bench_raw"
 FAMILY = b"m"
 SCAN_ROWS = 500  # per round trip of the raw scan, as many as a batch has
@@ -179,7 +180,7 @@ def _hbase(folder: Path) -> Iterator[Gateways]:
     """A standalone HBase with Basalt's tables."""
     standalone = Standalone(folder / "hbase")
     try:
-        gateways = standalone.start()
+        gateways = standalone.start(heap_mb=HEAP_MB)
         command = [
             sys.executable,
             "-m",
