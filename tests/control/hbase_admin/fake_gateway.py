@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from thriftpy2.protocol import TBinaryProtocolFactory
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
+from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransportFactory, TSocket, TTransportException
 
@@ -251,8 +253,11 @@ class FakeGateway:
         handle.set_handle(connection)
         transport = TBufferedTransportFactory().get_transport(handle)
         protocol = TBinaryProtocolFactory().get_protocol(transport)
-        # Whatever goes wrong in the handler ends the connection, as a gateway that dies does.
-        with contextlib.suppress(TTransportException, OSError, ConnectionResetError), contextlib.closing(transport):
+        # Whatever goes wrong ends the connection, as with a gateway that dies, or that is sent something else than calls.
+        with (
+            contextlib.suppress(TTransportException, TProtocolException, ProtocolError, OSError),
+            contextlib.closing(transport),
+        ):
             while True:
                 self._processor.process(protocol, protocol)
 

@@ -14,6 +14,9 @@ from typing import Any
 
 import thriftpy2
 from thriftpy2.protocol import TCyBinaryProtocol
+
+# Of the compiled protocol, and none of the library's other errors; its stubs do not know it.
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
 from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
@@ -63,7 +66,7 @@ class Connection:
         except (types.TIOError, TApplicationException) as error:
             whole = True
             raise RefusedError(_text(error)) from error
-        except (OSError, EOFError, TTransportException, TProtocolException) as error:
+        except (OSError, EOFError, TTransportException, TProtocolException, ProtocolError) as error:
             raise LostError(str(error) or type(error).__name__, asked=self._socket.asked) from error
         finally:
             self.used_ms = self._clock.monotonic_ms()

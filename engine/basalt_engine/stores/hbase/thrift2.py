@@ -194,6 +194,7 @@ class Thrift2:
         )
 
     def _call(self, method: str, *arguments: object) -> Any:
+        from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
         from thriftpy2.protocol.exc import TProtocolException
         from thriftpy2.thrift import TApplicationException
         from thriftpy2.transport import TTransportException
@@ -209,7 +210,7 @@ class Thrift2:
                 f"the gateway at {self.address} does not know the call {method}",
                 hint="use the Thrift 2 gateway of HBase 2.5 or later: `hbase thrift2 start`",
             ) from error
-        except (TTransportException, TProtocolException, OSError, EOFError) as error:
+        except (TTransportException, TProtocolException, ProtocolError, OSError, EOFError) as error:
             self.close()  # an answer may still be on its way, and would be taken for the next call's
             raise UnknownOutcomeError(
                 f"the connection to the Thrift gateway at {self.address} failed in {method}: {error}",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 
 import pytest
 
 import basalt_engine.stores.hbase.pool as pool_module
+from basalt_engine.clock import SystemClock
 from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.connection import Connection, LostError, types
 from basalt_engine.stores.hbase.gateway import TRIES_MAX, Gateway
 from basalt_engine.stores.hbase.pool import PING_AFTER_IDLE_MS, ConnectionPool
 from basalt_engine.stores.hbase.store import HBaseStore
@@ -90,6 +94,28 @@ def test_a_gateway_that_is_away_has_written_nothing_and_is_used_again_when_it_is
     assert time.monotonic() - started_s < 2
     fake.start()
     table.write(write)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64), b"\xff" * 64], ids=["http", "zeros", "ones"]
+)
+def test_something_else_that_answers_in_the_gateways_place_is_no_gateway(answer):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    connection = Connection(listener.getsockname(), 1_000, SystemClock())
+    with pytest.raises(LostError):
+        connection.call("get", (b"t", types.TGet(row=b"k")), 1_000)
+    assert not connection.is_usable()
+    listener.close()
 
 
 def test_a_gateway_that_answers_too_late_is_given_up_in_time(fake, table):
