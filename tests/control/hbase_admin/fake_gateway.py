@@ -221,7 +221,7 @@ class Handler:
         for column, value in sorted(columns.items()):
             family, _, qualifier = column.partition(b":")
             cells.append(self._types.TColumnValue(family=family, qualifier=qualifier, value=value, timestamp=1))
-        return self._types.TResult(row=row, columnValues=cells, stale=False, partial=False)
+        return self._types.TResult(row=row, columnValues=cells)
 
     def _refused(self, message: str, stack: str = STACK) -> Exception:
         refused: Exception = self._types.TIOError(message=message + stack, canRetry=False)

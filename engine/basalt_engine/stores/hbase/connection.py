@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import select
 import socket
-from pathlib import Path
 from typing import Any
 
-import thriftpy2
 from thriftpy2.protocol import TCyBinaryProtocol
 
 # Of the compiled protocol, and none of the library's other errors; its stubs do not know it.
@@ -23,8 +21,9 @@ from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
 from basalt_engine.clock import Clock
 from basalt_engine.errors import InputError
+from basalt_engine.stores.hbase.thrift2 import definitions
 
-types: Any = thriftpy2.load(str(Path(__file__).with_name("rows.thrift")), module_name="basalt_hbase_rows_thrift")
+types: Any = definitions()
 
 BUFFER_BYTES = 64 * 1024  # what one receive asks for at least; thriftpy2's own 4 KiB make many of a large answer
 

@@ -46,6 +46,11 @@ def _is_missing(text: str, table: str) -> bool:
 def _short(text: str) -> str:
     """The exception's message without its stack and its package."""
     line = " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at "))
-    head, colon, rest = line.partition(": ")
-    line = f"{head.rpartition('.')[2]}: {rest}" if colon and " " not in head else line
+    line = without_package(line)
     return line if len(line) <= _TEXT_CHARS_MAX else line[:_TEXT_CHARS_MAX] + "…"
+
+
+def without_package(line: str) -> str:
+    """`java.io.IOException: why` without what comes before the class's own name; any other line as it is."""
+    head, colon, rest = line.partition(": ")
+    return f"{head.rpartition('.')[2]}: {rest}" if colon and " " not in head else line

@@ -1,6 +1,6 @@
-// The part of HBase's second Thrift interface (thrift2, HBase 2.4 and later) that Basalt calls: administration of
-// tables, and single rows of the system table. Field numbers and types are HBase's; what is not used is left out, which
-// the protocol allows: a reader skips fields that it does not know.
+// The part of HBase's second Thrift interface (thrift2, HBase 2.5 and later) that Basalt calls: rows, and the administration
+// of tables. Field numbers and types are HBase's; what is not used is left out, which the protocol allows: a reader skips
+// fields that it does not know.
 
 exception TIOError {
   1: optional string message
@@ -45,8 +45,19 @@ struct TColumnValue {
 struct TResult {
   1: optional binary row
   2: required list<TColumnValue> columnValues
-  3: optional bool stale
-  4: optional bool partial
+}
+
+enum TDeleteType {
+  DELETE_COLUMN = 0
+  DELETE_COLUMNS = 1
+  DELETE_FAMILY = 2
+}
+
+enum TDurability {
+  USE_DEFAULT = 0
+  SKIP_WAL = 1
+  ASYNC_WAL = 2
+  SYNC_WAL = 3
 }
 
 struct TGet {
@@ -59,6 +70,16 @@ struct TPut {
   2: required list<TColumnValue> columnValues
   3: optional i64 timestamp
   5: optional map<binary, binary> attributes
+  6: optional TDurability durability
+}
+
+struct TDelete {
+  1: required binary row
+  2: optional list<TColumn> columns
+  3: optional i64 timestamp
+  4: optional TDeleteType deleteType
+  6: optional map<binary, binary> attributes
+  7: optional TDurability durability
 }
 
 struct TScan {
@@ -66,7 +87,9 @@ struct TScan {
   2: optional binary stopRow
   3: optional list<TColumn> columns
   4: optional i32 caching
+  7: optional binary filterString
   11: optional bool reversed
+  12: optional bool cacheBlocks
   15: optional i32 limit
 }
 
@@ -77,6 +100,10 @@ service THBaseService {
     5: binary value, 6: required TPut tput
   ) throws (1: TIOError io)
   list<TResult> getScannerResults(1: required binary table, 2: required TScan tscan, 3: i32 numRows) throws (1: TIOError io)
+  void put(1: required binary table, 2: required TPut tput) throws (1: TIOError io)
+  void putMultiple(1: required binary table, 2: required list<TPut> tputs) throws (1: TIOError io)
+  void deleteSingle(1: required binary table, 2: required TDelete tdelete) throws (1: TIOError io)
+  list<TDelete> deleteMultiple(1: required binary table, 2: required list<TDelete> tdeletes) throws (1: TIOError io)
 
   TTableDescriptor getTableDescriptor(1: required TTableName table) throws (1: TIOError io)
   list<TTableName> getTableNamesByPattern(1: optional string regex, 2: required bool includeSysTables) throws (1: TIOError io)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.hbase.connection import types
 from basalt_engine.stores.hbase.gateway import Gateway
+from basalt_engine.stores.hbase.thrift2 import META_TABLE, server_name
 
-META = b"hbase:meta"
 INFO = b"info"
 CHUNK_ROWS = 1_000
 MAGIC = b"PBUF"  # before HBase's protocol buffers
@@ -56,7 +56,7 @@ def _rows(gateway: Gateway, table: str) -> Iterator[tuple[bytes, dict[bytes, byt
         scan = types.TScan(
             startRow=start, stopRow=stop, limit=CHUNK_ROWS, caching=CHUNK_ROWS, columns=[types.TColumn(family=INFO)]
         )
-        found: list[Any] = gateway.read("getScannerResults", META, scan, CHUNK_ROWS)
+        found: list[Any] = gateway.read("getScannerResults", META_TABLE, scan, CHUNK_ROWS)
         for result in found:
             yield result.row, {cell.qualifier: cell.value for cell in result.columnValues}
         if len(found) < CHUNK_ROWS:
@@ -74,15 +74,8 @@ def _region(name: bytes, info: dict[bytes, bytes]) -> Region | None:
     start, stop = fields.get(START_KEY, b""), fields.get(STOP_KEY, b"")
     assert isinstance(start, bytes)
     assert isinstance(stop, bytes)
-    return Region(name, start, stop or None, _server(info))
-
-
-def _server(info: dict[bytes, bytes]) -> str | None:
-    address, start_code = info.get(b"server"), info.get(b"serverstartcode")
-    if not address or not start_code:
-        return None
-    host, _, port = address.decode().rpartition(":")
-    return f"{host},{port},{int.from_bytes(start_code, 'big')}"
+    server = server_name(info.get(b"server"), info.get(b"serverstartcode"))
+    return Region(name, start, stop or None, server)
 
 
 def _fields(name: bytes, packed: bytes) -> dict[int, int | bytes]:

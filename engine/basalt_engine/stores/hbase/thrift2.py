@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from basalt_engine.errors import InputError, StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.failures import without_package
 from basalt_engine.table import prefix_stop
 
 CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
@@ -229,9 +230,7 @@ def refusal(error: BaseException) -> str:
 
 def _first_line(message: str | None) -> str:
     """A Java exception without its package and its stack."""
-    line = (message or "no reason given").partition("\n")[0].strip()
-    head, colon, rest = line.partition(": ")
-    return f"{head.rpartition('.')[2]}: {rest}" if colon and " " not in head else line
+    return without_package((message or "no reason given").partition("\n")[0].strip())
 
 
 def _java_pattern(prefix: str) -> str:
@@ -243,15 +242,16 @@ def _region(table: str, key: bytes, columns: Mapping[bytes, bytes]) -> Region:
     head, _, encoded = key.rstrip(b".").rpartition(b".")
     start = head[len(table) + 1 :].rpartition(b",")[0]
     state = columns.get(b"info:state", b"").decode(errors="replace")
-    return Region(encoded.decode(errors="replace"), table, start, state, _server(columns))
+    server = server_name(columns.get(b"info:server"), columns.get(b"info:serverstartcode"))
+    return Region(encoded.decode(errors="replace"), table, start, state, server or "")
 
 
-def _server(columns: Mapping[bytes, bytes]) -> str:
-    address, code = columns.get(b"info:server"), columns.get(b"info:serverstartcode")
-    if not address or not code:
-        return ""
+def server_name(address: bytes | None, start_code: bytes | None) -> str | None:
+    """A region server as HBase names it, "host,port,start code", from two columns of hbase:meta; None without them."""
+    if not address or not start_code:
+        return None
     host, _, port = address.decode().rpartition(":")
-    return f"{host},{port},{int.from_bytes(code, 'big')}"
+    return f"{host},{port},{int.from_bytes(start_code, 'big')}"
 
 
 def _columns(result: Any) -> dict[bytes, bytes]:
