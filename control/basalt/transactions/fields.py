@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from crc32c import crc32c
 
 from basalt_engine.errors import CorruptionError
+from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 
 CRC_BYTES = 4
-_VARINT_BYTES_MAX = 9  # 63 bits: every number here is a signed 64-bit one that is not negative
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
@@ -47,28 +47,9 @@ def set_field(items: Iterable[bytes]) -> bytes:
     return _INT.pack(len(ordered)) + b"".join([_INT.pack(len(item)) + item for item in ordered])
 
 
-def varint_field(value: int) -> bytes:
-    """A number from 0 to 2**63 - 1, seven bits a byte, lowest first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def pointers_field(pointers: Sequence[int]) -> bytes:
     """Ascending numbers: how many, the first one, then what is to be added for each next one, as varints."""
-    out = bytearray(varint_field(len(pointers)))
-    previous = 0
-    for pointer in pointers:
-        value = pointer - previous
-        previous = pointer
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        out.append(value)
-    return bytes(out)
+    return encode_varint(len(pointers)) + encode_deltas(pointers)
 
 
 def sealed(data: bytes) -> bytes:
@@ -203,8 +184,8 @@ class Reader:
             if byte < 0x80:
                 break
             shift += 7
-            if shift >= 7 * _VARINT_BYTES_MAX:
-                raise self.failure(f"a varint longer than {_VARINT_BYTES_MAX} bytes", start)
+            if shift >= 7 * VARINT_BYTES_MAX:
+                raise self.failure(f"a varint longer than {VARINT_BYTES_MAX} bytes", start)
         if byte == 0 and shift:
             raise self.failure("a varint with a needless last byte", start)
         return value

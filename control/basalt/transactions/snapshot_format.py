@@ -21,13 +21,13 @@ from basalt.transactions.fields import (
     sealed,
     set_field,
     text_field,
-    varint_field,
 )
 from basalt.transactions.image import Image
 from basalt.transactions.outcomes import Call, Outcome, Request
 from basalt.transactions.pointers import PointerSet
 from basalt.transactions.states import Join, Kind, State, Transaction
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.varints import encode_varint
 
 VERSION = 1
 VERSION_LED = 2  # of a store that servers take turns to lead: the epoch comes after the header
@@ -52,7 +52,7 @@ def encode_snapshot(image: Image) -> bytes:
     out = bytearray(_HEADER.pack(version, image.edits_applied, image.last_pointer, image.read_pointer))
     if image.leader_epoch:
         out += long_field(image.leader_epoch)
-    out += varint_field(image.invalid_version) + pointers_field(image.invalid.pointers)
+    out += encode_varint(image.invalid_version) + pointers_field(image.invalid.pointers)
     out += count_field(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
     for transaction in reversed(image.transactions):
@@ -134,7 +134,7 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
     if other_invalid:
         before, now = frozenset(invalid.pointers), frozenset(transaction.invalid.pointers)
         parts += (
-            varint_field(transaction.invalid.version),
+            encode_varint(transaction.invalid.version),
             pointers_field(sorted(before - now)),
             pointers_field(sorted(now - before)),
         )
@@ -223,7 +223,7 @@ def _other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
 
 def _outcome(outcome: Outcome) -> bytes:
     fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, outcome.timed_out, outcome.at_ms)
-    data = fixed + varint_field(outcome.write_pointer - outcome.id) + text_field(outcome.owner)
+    data = fixed + encode_varint(outcome.write_pointer - outcome.id) + text_field(outcome.owner)
     if outcome.state is State.INVALID:
         topics: tuple[Join, ...] = outcome.topics
         data += pointers_field(outcome.pointers) + count_field(len(topics)) + b"".join(map(join_field, topics))

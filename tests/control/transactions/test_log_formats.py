@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from basalt.transactions import edits
 from basalt.transactions.conflicts import CommittedSet
 from basalt.transactions.entry_format import decode_entry, encode_entry
-from basalt.transactions.fields import Reader, pointers_field, sealed, varint_field
+from basalt.transactions.fields import Reader, pointers_field, sealed
 from basalt.transactions.image import Image
 from basalt.transactions.log import _part_key, entry_key
 from basalt.transactions.outcomes import Call, Outcome, Request
@@ -22,6 +22,7 @@ from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.states import Join, Kind, Loss, State, Transaction
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.varints import encode_varint
 
 ROOT = Path(__file__).resolve().parents[3]
 VECTORS = {
@@ -216,7 +217,7 @@ def test_a_varint_has_one_encoding_and_63_bits(data):
 
 @given(pointers)
 def test_a_varint_reads_back(value):
-    reader = Reader(varint_field(value), "row")
+    reader = Reader(encode_varint(value), "row")
     assert reader.varint() == value
     reader.end()
 
@@ -229,7 +230,7 @@ def test_a_list_of_pointers_reads_back(found):
 
 
 def test_a_list_whose_numbers_pass_63_bits_is_refused():
-    data = varint_field(2) + varint_field(2**63 - 1) + varint_field(1)
+    data = encode_varint(2) + encode_varint(2**63 - 1) + encode_varint(1)
     with pytest.raises(CorruptionError, match="beyond 63 bits"):
         Reader(data, "row").pointers()
 
