@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import compacting, on_hbase, publishing, reading, tephra, transacting, waiting
+from bench import compacting, on_hbase, publishing, reading, relaying, tables, tephra, transacting, waiting
 from bench.figures import Figure, table
 
 MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
@@ -22,6 +22,8 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "delivery": reading.delivery,
     "one-shots": transacting.one_shots,
     "transactions": transacting.batches,
+    "tables": tables.row_and_message,
+    "relay": relaying.relay,
     "commits": waiting.commits,
     "held": waiting.held,
     "tephra": tephra.transactions,

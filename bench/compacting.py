@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from basalt_engine.keys import TopicKeys
+from basalt_engine.cell_keys import TableKeys
+from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.records import encode
 from basalt_engine.region_snapshot import RegionSnapshot
@@ -25,7 +27,8 @@ from tests.hbase.java_gateway import compiled, java_process
 from tests.hbase.mini_cluster import MiniCluster, NewTable, running_cluster, wait_until
 
 ROUNDS = 7
-TOPICS, INVALID = 10_000, 100_000
+TOPICS, TABLES, INVALID = 10_000, 1_000, 100_000  # a tenth of the topics are tables
+OLDER = 3_600_000 * POINTERS_PER_MS  # an hour, between a cell's two versions
 TTL_MS = 7 * 86_400_000
 REFRESH_MS_MAX, KNOWLEDGE_MIB_MAX = 200, 50
 REFRESHES, REFRESHES_COLD = 8, 3  # of all topics; the first ones open connections and load classes
@@ -33,17 +36,33 @@ WRITE_BYTES = 4 << 20  # of one call to Java
 HEAP_MIB = 3_000
 MIB = 1 << 20
 OPTIMISE = "-XX:TieredStopAtLevel=4"  # as region servers run; tests do without the second compiler
-KINDS = (("one message of 1 KB", 1, 200_000), ("500 messages of 1 KB", 500, 600))
+
+
+class Kind(NamedTuple):
+    """What the rows of one comparison are."""
+
+    name: str
+    table: str
+    rows: int
+    value_bytes: int
+    messages: int = 1  # in a row
+
+
+KINDS = (
+    Kind("of one message of 1 KB", "message", 200_000, 1_024),
+    Kind("of 500 messages of 1 KB", "message", 600, 1_024, 500),
+    Kind("of cells of 1 KB", "cell", 200_000, 1_024),
+)
 
 
 def compaction(folder: Path, quick: bool) -> Iterator[Figure]:
     """Rows per second of major compactions; then what a region server's refresh takes, and what it keeps in memory."""
     body = snapshot().encode()
     with running_cluster(compiled(), folder, OPTIMISE, heap_mib_max=HEAP_MIB) as cluster:
-        for name, messages, rows in KINDS:
-            with BareInstallation(cluster, f"with{messages}") as installation:
+        for number, kind in enumerate(KINDS):
+            with BareInstallation(cluster, f"with{number}") as installation:
                 longest_ms = describe(installation, body)
-                yield compared(cluster, installation, name, messages, rows // 10 if quick else rows)
+                yield compared(cluster, installation, kind._replace(rows=kind.rows // 10) if quick else kind)
         yield Figure(
             f"refresh of {TOPICS:,} topics and {INVALID:,} failed writers, longest once warm", longest_ms, "ms", "ms",
             REFRESH_MS_MAX, 1.0, at_most=True,
@@ -53,12 +72,12 @@ def compaction(folder: Path, quick: bool) -> Iterator[Figure]:
         yield Figure("what a region server knows of them", taken, "MiB", "MiB", KNOWLEDGE_MIB_MAX, 1.0, at_most=True)
 
 
-def compared(cluster: MiniCluster, installation: BareInstallation, name: str, messages: int, rows: int) -> Figure:
+def compared(cluster: MiniCluster, installation: BareInstallation, kind: Kind) -> Figure:
     """The same rows in a table with the coprocessor and in one without, compacted in turn."""
-    tables = (installation.table("message"), f"without{messages}.message")
+    tables = (installation.table(kind.table), f"{installation.prefix}out.{kind.table}")
     cluster.create(NewTable(tables[1], splits=[bytes([1])]))
     for table in tables:
-        fill(cluster, table, messages, rows)
+        fill(cluster, table, kind)
     before = cluster.metrics().get("rowsKept", 0)
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(ROUNDS + 1):
@@ -68,27 +87,47 @@ def compared(cluster: MiniCluster, installation: BareInstallation, name: str, me
             if number:  # the first one warms up
                 taken[which].append(time.perf_counter() - start)
     kept = cluster.metrics()["rowsKept"] - before
-    assert kept >= rows * (ROUNDS + 1), kept
+    assert kept >= kind.rows * (ROUNDS + 1), kept
     return Figure(
-        f"compaction of rows of {name}, with the coprocessor", rows / median(taken[0]), "rows/s", "rows/s without it",
-        rows / median(taken[1]), 0.95,
+        f"compaction of rows {kind.name}, with the coprocessor", kind.rows / median(taken[0]), "rows/s",
+        "rows/s without it", kind.rows / median(taken[1]), 0.95,
     )  # fmt: skip
 
 
-def fill(cluster: MiniCluster, table: str, messages: int, rows: int) -> None:
-    """Rows of the last topics by name, flushed into files."""
-    batch = encode([os.urandom(1_024) for _ in range(messages)])
+def fill(cluster: MiniCluster, table: str, kind: Kind) -> None:
+    """Rows of the last topics or tables by name, flushed into files."""
+    some: dict[bytes, dict[bytes, bytes | None]] = {}
+    size = 0
+    for key, columns in cells(kind) if kind.table == "cell" else messages(kind):
+        some[key] = columns
+        size += sum(len(value or b"") for value in columns.values())
+        if size >= WRITE_BYTES:
+            cluster.write(table, some)
+            some, size = {}, 0
+    cluster.write(table, some)
+    cluster.flush(table)
+
+
+def messages(kind: Kind) -> Iterator[tuple[bytes, dict[bytes, bytes | None]]]:
+    """Message rows of writers one after the other."""
+    batch = encode([os.urandom(kind.value_bytes) for _ in range(kind.messages)])
     now_ms = time.time_ns() // 1_000_000
     writer = now_ms * POINTERS_PER_MS
     keys = [TopicKeys(f"bench:topic-{number}:".encode(), 1, 2) for number in range(100)]
-    some: dict[bytes, dict[bytes, bytes | None]] = {}
-    for number in range(rows):
-        key = keys[number % len(keys)].message_key(now_ms + number // len(keys), messages)
-        some[key] = {b"p": batch, b"t": (writer + number).to_bytes(8, "big")}
-        if len(some) * len(batch) >= WRITE_BYTES or number == rows - 1:
-            cluster.write(table, some)
-            some = {}
-    cluster.flush(table)
+    for number in range(kind.rows):
+        key = keys[number % len(keys)].message_key(now_ms + number // len(keys), kind.messages)
+        yield key, {b"p": batch, b"t": (writer + number).to_bytes(8, "big")}
+
+
+def cells(kind: Kind) -> Iterator[tuple[bytes, dict[bytes, bytes | None]]]:
+    """Two versions of each cell, the newer one too young for some reader, so that both stay."""
+    value = b"\1" + os.urandom(kind.value_bytes)
+    writer = time.time_ns() // 1_000_000 * POINTERS_PER_MS
+    keys = [TableKeys(table_prefix("bench", f"topic-{number}"), 1, 2) for number in range(100)]
+    for number in range(kind.rows):
+        row, version = divmod(number, 2)
+        key = keys[row % len(keys)].cell_key(b"account-%09d" % row, b"balance", writer - row - version * OLDER)
+        yield key, {b"c": value}
 
 
 def describe(installation: BareInstallation, body: bytes) -> int:
@@ -98,7 +137,8 @@ def describe(installation: BareInstallation, body: bytes) -> int:
     longest_ms = 0
     for number in range(REFRESHES):
         value = TopicMetadata(1, TTL_MS + number, OnInvalid.DROP, 1, 1, 0, 0, {}).encode()
-        rows = {f"bench:topic-{topic}:".encode(): {METADATA: value} for topic in range(TOPICS)}
+        rows = {f"bench:topic-{topic}:".encode(): {METADATA: value} for topic in range(TOPICS - TABLES)}
+        rows |= {table_prefix("bench", f"topic-{number}"): {METADATA: value} for number in range(TABLES)}
         cluster.write(installation.table("metadata"), dict(rows))  # all of them are read again, for all have changed
         took_ms = refreshed(cluster)
         longest_ms = max(longest_ms, took_ms) if number >= REFRESHES_COLD else 0
@@ -124,4 +164,5 @@ def snapshot() -> RegionSnapshot:
     now = time.time_ns() // 1_000_000 * POINTERS_PER_MS
     second = 1_000 * POINTERS_PER_MS
     invalid = tuple(now - (INVALID + 3_600 - number) * second for number in range(INVALID))
-    return RegionSnapshot(1, 1, now // POINTERS_PER_MS, now, now, now, now, TTL_MS, (), invalid)
+    bound = now - OLDER // 2  # some reader is half an hour old
+    return RegionSnapshot(1, 1, now // POINTERS_PER_MS, now, now, now, bound, TTL_MS, (), invalid)

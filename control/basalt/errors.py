@@ -68,10 +68,22 @@ class TopicNotFoundError(NotFoundError):
     code: ClassVar[str] = "topic_not_found"
 
 
+class TableNotFoundError(NotFoundError):
+    """No such table in this namespace, or it was deleted."""
+
+    code: ClassVar[str] = "table_not_found"
+
+
 class TransactionNotFoundError(NotFoundError):
     """No transaction of this id is open, and none that ended is still remembered."""
 
     code: ClassVar[str] = "transaction_not_found"
+
+
+class SessionNotFoundError(NotFoundError):
+    """No such session, or not at this epoch (yet, or any more): open it, then begin at the epoch that it tells."""
+
+    code: ClassVar[str] = "session_not_found"
 
 
 class MessageNotFoundError(NotFoundError):
@@ -123,6 +135,18 @@ class TopicExistsError(ConflictError):
     code: ClassVar[str] = "topic_exists"
 
 
+class TableExistsError(ConflictError):
+    """A table of this name exists already."""
+
+    code: ClassVar[str] = "table_exists"
+
+
+class MarkerRefusedError(ConflictError):
+    """A marker does not fit what its topic knows of its tasks; the message names the task."""
+
+    code: ClassVar[str] = "marker_refused"
+
+
 class TransactionEndedError(ConflictError):
     """The transaction ended, or ended the other way; the message tells its outcome."""
 
@@ -133,6 +157,24 @@ class TransactionConflictError(ConflictError):
     """Another transaction changed the same thing and committed first; begin again."""
 
     code: ClassVar[str] = "transaction_conflict"
+
+
+class ChangesLostError(ConflictError):
+    """The server lost the change set that a client of the Thrift face had told; tell it again, or abort."""
+
+    code: ClassVar[str] = "changes_lost"
+
+
+class SessionFencedError(ConflictError):
+    """Another run holds the session now; this one must stop. The message names that run."""
+
+    code: ClassVar[str] = "session_fenced"
+
+
+class OutsideWritesError(ConflictError):
+    """An operator's abort would promise that writes outside Basalt are undone; invalidate instead."""
+
+    code: ClassVar[str] = "outside_writes"
 
 
 class RequestReusedError(ConflictError):
@@ -193,6 +235,7 @@ __all__ = [
     "BY_CODE",
     "BasaltError",
     "BusyError",
+    "ChangesLostError",
     "ConflictError",
     "CorruptionError",
     "DataDirectoryError",
@@ -208,13 +251,18 @@ __all__ = [
     "MethodNotAllowedError",
     "NotFoundError",
     "NotLeaderError",
+    "OutsideWritesError",
     "ProtocolError",
     "RequestReusedError",
     "RequestTimeoutError",
     "RetryError",
     "RouteNotFoundError",
+    "SessionFencedError",
+    "SessionNotFoundError",
     "StoppingError",
     "StoreError",
+    "TableExistsError",
+    "TableNotFoundError",
     "TooLargeError",
     "TopicExistsError",
     "TopicNotFoundError",

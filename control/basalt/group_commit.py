@@ -16,7 +16,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
@@ -25,12 +25,17 @@ from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 PartT = TypeVar("PartT", bound="Part")
 
 GROUP_BYTES_MAX = 8 << 20  # one write stays short enough that the next group does not wait long
 QUEUE_BYTES_MAX = 64 << 20
-INLINE_CALLERS_MAX = 2  # a group of so few is written on the event loop: handing it to a thread would cost more
+# A group of so few, and of so few bytes, is written on the event loop, where the disk is quick: handing it to a thread and
+# back costs as much as the write, and a third of the calls per second of eight clients.
+INLINE_CALLERS_MAX = 16
 INLINE_BYTES_MAX = 64 << 10
+INLINE_WRITE_MS_MAX = 3.0  # with a slower disk others would wait too long; of the last writes the quickest tells
+INLINE_WRITES_SEEN = 16
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
 
 log = logging.getLogger("basalt.group_commit")
@@ -64,6 +69,26 @@ class Part(Protocol):
         ...
 
 
+class Waiter(Protocol[T_contra]):
+    """Who is told what became of a stage, once and in the event loop. A future is one."""
+
+    def cancelled(self) -> bool:
+        """Nobody wants the answer any more: a stage that has not run yet need not."""
+        ...
+
+    def done(self) -> bool:
+        """Nothing is to be told any more."""
+        ...
+
+    def set_result(self, result: T_contra, /) -> None:
+        """What the stage returned is durable."""
+        ...
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """What the stage raised, or why the group was not written. See `GroupCommit.run`."""
+        ...
+
+
 class Group:
     """What the stages of one turn have added."""
 
@@ -94,8 +119,8 @@ class Group:
         self._failed.append(call)
 
     def _mark(self) -> tuple[int, ...]:
-        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed)
-        return tuple(map(len, lists))
+        intents, rows, outcomes = self._mutations
+        return len(intents), len(rows), len(outcomes), len(self._done), len(self._failed)
 
     def _undo(self, mark: tuple[int, ...]) -> None:
         lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed)
@@ -118,8 +143,8 @@ def _by_table(items: list[tuple[str, Mutation]]) -> list[TableWrite]:
 class _Caller(Generic[T]):
     stage: Callable[[Group], T]
     size_bytes: int
-    future: asyncio.Future[T]
-    result: list[T] = field(default_factory=list)
+    waiter: Waiter[T]
+    result: Any = None  # the stage's, once it has run
 
 
 class GroupCommit:
@@ -133,6 +158,9 @@ class GroupCommit:
         self.queue_bytes = 0
         self.groups = 0
         self.write_ms = 0.0  # all writes together
+        self._recent_ms: deque[float] = deque(maxlen=INLINE_WRITES_SEEN)  # that the last writes took
+        self._callers = 0  # of the last group
+        self._loop: asyncio.AbstractEventLoop
         self._busy = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -145,6 +173,12 @@ class GroupCommit:
         Raises what the stage raised (then nothing of it is written), `BusyError` when the queue is full,
         `StoreError` when the write failed, `UnknownOutcomeError` when nobody can tell.
         """
+        future: asyncio.Future[T] = self._running_loop().create_future()
+        self.submit(stage, future, size_bytes)
+        return await future
+
+    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0) -> None:
+        """Run the stage in its turn, and tell the waiter, as `run` does. Raises only why the call is not taken."""
         if self._stopping:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
         size_bytes += STAGE_BYTES
@@ -153,32 +187,43 @@ class GroupCommit:
                 f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
                 hint="send the same call again after Retry-After",
             )
-        loop = asyncio.get_running_loop()
-        caller: _Caller[T] = _Caller(stage, size_bytes, loop.create_future())
-        self._queue.append(caller)
+        self._queue.append(_Caller(stage, size_bytes, waiter))
         self.queue_bytes += size_bytes
         if not self._busy:
+            loop = self._running_loop()
             self._busy = True
             self._idle.clear()
-            loop.call_soon(self._turn)
-        return await caller.future
+            self._next_turn(loop)
 
     async def stop(self) -> None:
         """Take no more calls; return once all that were taken are answered."""
         self._stopping = True
         await self._idle.wait()
 
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if not self._busy:  # else it is that of the calls that wait; asking for it is a system call
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the next group soon: where several clients met in the last one, after the sockets were looked at once more."""
+        if self._callers > 1:
+            loop.call_soon(loop.call_soon, self._turn)
+        else:
+            loop.call_soon(self._turn)
+
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
-        callers = self._stage(group)
+        callers, group_bytes = self._stage(group)
+        self._callers = len(callers)
         error = self._close(group)
         if error is not None:
             self._finish(group, callers, error)
             return
-        small = len(callers) <= INLINE_CALLERS_MAX and sum(caller.size_bytes for caller in callers) <= INLINE_BYTES_MAX
-        if self._store.remote or not small:
+        small = len(callers) <= INLINE_CALLERS_MAX and group_bytes <= INLINE_BYTES_MAX
+        if self._store.remote or not small or min(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX:
             # Meanwhile the loop reads the requests that will make up the next group.
-            task = asyncio.get_running_loop().create_task(self._write_on_thread(group, callers))
+            task = self._loop.create_task(self._write_on_thread(group, callers))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -194,7 +239,11 @@ class GroupCommit:
         return None
 
     async def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
-        self._finish(group, callers, await asyncio.to_thread(self._try_write, group))
+        try:
+            error = await asyncio.to_thread(self._try_write, group)
+        except RuntimeError:  # the interpreter is about to end and starts no thread any more; nothing was tried
+            error = self._try_write(group)
+        self._finish(group, callers, error)
 
     def _try_write(self, group: Group) -> BasaltError | None:
         try:
@@ -209,17 +258,18 @@ class GroupCommit:
             )
         return None
 
-    def _stage(self, group: Group) -> list[_Caller[Any]]:
+    def _stage(self, group: Group) -> tuple[list[_Caller[Any]], int]:
+        """Run the stages that fit into the group; their callers and sizes. Those that raise are told at once."""
         staged: list[_Caller[Any]] = []
         group_bytes = 0
         while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
             caller = self._queue.popleft()
             self.queue_bytes -= caller.size_bytes
-            if caller.future.cancelled():  # its client has gone; nothing was promised
+            if caller.waiter.cancelled():  # its client has gone; nothing was promised
                 continue
             mark = group._mark()
             try:
-                caller.result.append(caller.stage(group))
+                caller.result = caller.stage(group)
             except NextGroupError:
                 group._undo(mark)
                 self._queue.appendleft(caller)
@@ -227,11 +277,21 @@ class GroupCommit:
                 break
             except Exception as error:  # noqa: BLE001  # it is raised where the stage came from
                 group._undo(mark)
-                caller.future.set_exception(error)
+                self._tell(caller, error)
                 continue
             group_bytes += caller.size_bytes
             staged.append(caller)
-        return staged
+        return staged, group_bytes
+
+    @staticmethod
+    def _tell(caller: _Caller[Any], error: Exception | None) -> None:
+        try:
+            if error is None:
+                caller.waiter.set_result(caller.result)
+            else:
+                caller.waiter.set_exception(error)
+        except Exception:  # a bug in who is told, of which the others must not suffer
+            log.exception("a call could not be told what became of it")
 
     def _write(self, group: Group) -> None:
         start_ms = self._clock.monotonic_ms()
@@ -246,7 +306,9 @@ class GroupCommit:
                 raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
         if phases:
             self.groups += 1
-            self.write_ms += self._clock.monotonic_ms() - start_ms
+            took_ms = self._clock.monotonic_ms() - start_ms
+            self.write_ms += took_ms
+            self._recent_ms.append(took_ms)
 
     def _finish(self, group: Group, callers: list[_Caller[Any]], error: BasaltError | None) -> None:
         parts = group._parts.values()
@@ -259,14 +321,10 @@ class GroupCommit:
             except Exception:
                 log.exception("a callback after a write failed")
         for caller in callers:
-            if caller.future.done():
-                continue
-            if error is None:
-                caller.future.set_result(caller.result[0])
-            else:
-                caller.future.set_exception(error)
+            if not caller.waiter.done():
+                self._tell(caller, error)
         if self._queue:
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._next_turn(self._loop)
         else:
             self._busy = False
             self._idle.set()

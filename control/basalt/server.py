@@ -19,6 +19,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from basalt.allocator import keep_large_buffers
+from basalt.audit import Audit
 from basalt.backups import Backups
 from basalt.errors import InvalidSettingError, UnavailableError
 from basalt.group_commit import GroupCommit
@@ -31,6 +32,8 @@ from basalt.logs import set_up_logging
 from basalt.member import Member
 from basalt.messaging.appender import Appender
 from basalt.messaging.arrivals import Arrivals
+from basalt.messaging.blocking import Blocking
+from basalt.messaging.cell_activity import CellActivity
 from basalt.messaging.decisions import Decisions
 from basalt.messaging.fetch import Limits as FetchLimits
 from basalt.messaging.holds import Holds
@@ -39,6 +42,7 @@ from basalt.messaging.participant import TopicParticipant, TopicPlan
 from basalt.messaging.peek import Peek
 from basalt.messaging.stored import StoredPayloads
 from basalt.messaging.tail import TailCache
+from basalt.messaging.topic_markers import TopicMarkers
 from basalt.messaging.usage import Usage
 from basalt.messaging.writers import ExternalWriters
 from basalt.pruning.hbase_cluster import HBaseCluster
@@ -49,9 +53,12 @@ from basalt.scheduler import Scheduler
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
+from basalt.tables.catalog import Catalog
+from basalt.tables.tables import Tables
 from basalt.tephra.face import ThriftFace, check_thrift
 from basalt.topics import Topics
 from basalt.transactions.coordinator import Coordinator
+from basalt.transactions.ids import TransactionIds
 from basalt.transactions.limits import Limits
 from basalt.transactions.log import SHARED_ENTRIES_KEPT, TableTransactionLog
 from basalt_engine.clock import Clock, SystemClock
@@ -153,18 +160,25 @@ async def _wire(
         limits=FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max),
         lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
-    transactions.attach(TopicParticipant(topics, messaging, stored, writer))
-    await transactions.recover()
     decisions = Decisions(manager)
     holds = Holds(store, clock, messaging, decisions)
+    markers = TopicMarkers(store, clock, topics, messaging, writer, holds, manager)
+    participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
+    transactions.attach(participant)
+    await transactions.recover()
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)
+    activity = CellActivity()
+    tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
-    jobs = build_jobs(settings, store, clock, topics, messaging, usage, writer, transactions, log, decisions, pruner)
+    jobs = build_jobs(
+        settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
+    )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     return Services(
-        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        peek=peek, usage=usage, transactions=transactions, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
+        peek=peek, usage=usage, transactions=transactions, ids=TransactionIds(facts.instance), pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        blocking=Blocking(store, clock, topics, messaging, usage), audit=Audit(store, clock),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
 
@@ -202,6 +216,9 @@ def transaction_limits(settings: Settings) -> Limits:
         lifetime_ms_max=given.lifetime_ms_max,
         changes_max=given.changes_max,
         change_bytes_max=given.change_bytes_max,
+        sessions_max=given.sessions_max,
+        session_ms_max=given.session_ms_max,
+        allow_reset=given.allow_reset,
     )
 
 

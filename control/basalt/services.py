@@ -7,19 +7,24 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from basalt.audit import Audit
 from basalt.backups import Backups
 from basalt.group_commit import GroupCommit
 from basalt.leadership.leadership import Leadership
+from basalt.messaging.blocking import Blocking
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicPlan
 from basalt.messaging.peek import Peek
+from basalt.messaging.topic_markers import TopicMarkers
 from basalt.messaging.usage import Usage
 from basalt.pruning.prune import Pruner
 from basalt.scheduler import Scheduler
 from basalt.settings import Settings
 from basalt.store_calls import StoreCalls
+from basalt.tables.tables import Tables
 from basalt.topics import TopicName, Topics
 from basalt.transactions.coordinator import Coordinator
+from basalt.transactions.ids import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemTable
@@ -37,10 +42,14 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class ThriftFigures:
-    """What the Thrift face counts. `calls` by method and outcome; `refused` are connections that did not speak its protocol."""
+    """What the Thrift face counts. `calls` by method and outcome; `refused` are connections that did not speak its protocol.
+
+    `registered`: whether it is to be found in ZooKeeper; None where it need not be.
+    """
 
     connections: int = 0
     refused: int = 0
+    registered: bool | None = None
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -55,12 +64,17 @@ class Services:
     writer: GroupCommit
     topics: Topics
     messaging: Messaging
+    markers: TopicMarkers
+    tables: Tables
     peek: Peek
     usage: Usage
+    blocking: Blocking
     transactions: Coordinator[TopicPlan]
+    ids: TransactionIds
     pruner: Pruner
     scheduler: Scheduler
     backups: Backups
+    audit: Audit
     started_ms: int
     instance: str
     leadership: Leadership | None = None  # of a server that shares its store with others
@@ -101,6 +115,10 @@ class Services:
         await self.messaging.appender.ready(topic)
         await self.transactions.join_topic(transaction_id, topic)
 
+    def holder(self, write_pointer: int) -> str:
+        """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
+        return self.ids.text(self.transactions.id_of(write_pointer))
+
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""
         self.stopping = True
@@ -112,6 +130,7 @@ class Services:
         await self.scheduler.stop()
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
+                await self.markers.save(everything=True)
                 await self.usage.save(None, everything=True)
         await self.writer.stop()
         self.store.close()

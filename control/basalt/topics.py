@@ -21,6 +21,7 @@ from basalt.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from basalt.markers.marker import TASKS_MAX
 from basalt.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN, TopicKeys, topic_prefix
@@ -89,6 +90,12 @@ class Topic(NamedTuple):
         return self.metadata.ttl_ms
 
     @property
+    def tasks(self) -> int | None:
+        """How many tasks give markers here; None where their markers say."""
+        tasks = self.metadata.others.get("tasks", "")
+        return int(tasks) if _DIGITS.fullmatch(tasks) else None
+
+    @property
     def compression(self) -> Compression:
         return Compression.ZSTD if self.metadata.others.get("compression") == "zstd" else Compression.NONE
 
@@ -135,6 +142,8 @@ def settle(properties: Mapping[str, object], buckets: int, generation: int | Non
     on_invalid = _choice("onInvalid", others.pop("onInvalid", "drop"), ("drop", "retain"))
     if "compression" in others:
         _choice("compression", others["compression"], ("none", "zstd"))
+    if "tasks" in others:
+        _integer("tasks", others["tasks"], 1, TASKS_MAX)
     return Settled(ttl * 1_000, spread, OnInvalid(on_invalid), others)
 
 

@@ -23,6 +23,8 @@ SEQUENCE_MAX = 0xFFFF
 MILLISECONDS_MAX = (1 << 63) - 1  # what a reader in another language can hold in a signed long
 GENERATION_MAX = (1 << 31) - 1  # the metadata table stores it signed: negative once deleted
 
+TABLE_MARK = "~"  # before a transactional table's name, where a topic's prefix has the topic's
+
 _MESSAGE_SUFFIX = struct.Struct(">IQH")
 _PAYLOAD_SUFFIX = struct.Struct(">IQQH")
 _MESSAGE_ID = struct.Struct(">QHQH")
@@ -61,8 +63,20 @@ def topic_prefix(namespace: str, topic: str) -> bytes:
     return f"{namespace}:{topic}:".encode("ascii")
 
 
+def table_prefix(namespace: str, table: str) -> bytes:
+    """`namespace:~table:`, for a transactional table. No topic's name has a `~`, so no topic has this prefix."""
+    assert NAME_PATTERN.fullmatch(namespace), namespace
+    assert NAME_PATTERN.fullmatch(table), table
+    return f"{namespace}:{TABLE_MARK}{table}:".encode("ascii")
+
+
+def is_table_prefix(prefix: bytes) -> bool:
+    """Whether this is the prefix of a transactional table, not of a topic."""
+    return f":{TABLE_MARK}".encode("ascii") in prefix
+
+
 def base_bucket(prefix: bytes, buckets: int) -> int:
-    """The first bucket of a topic: CRC-32C of its prefix, modulo the number of buckets."""
+    """The first bucket of a topic, the only one of a table: CRC-32C of its prefix, modulo the number of buckets."""
     return crc32c(prefix) % buckets
 
 

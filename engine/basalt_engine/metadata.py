@@ -1,4 +1,4 @@
-"""The metadata table: one row per topic that ever was. Format of its column m: docs/formats/metadata.md.
+"""The metadata table: one row per topic and transactional table that ever was. Format of its column m: docs/formats/metadata.md.
 
 The fields that the coprocessor needs (generation, TTL, onInvalid) stand first and have a fixed place. A deleted topic
 keeps its row, with a negative generation, so that no generation number is ever used twice.
@@ -14,6 +14,7 @@ import msgspec
 from crc32c import crc32c
 
 from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import is_table_prefix
 from basalt_engine.retention import OnInvalid, TopicRule
 from basalt_engine.table import Table, prefix_stop
 
@@ -81,7 +82,7 @@ class TopicMetadata(NamedTuple):
 
 
 class MetadataTable:
-    """The metadata of all topics, by topic prefix."""
+    """The metadata of all topics and of all transactional tables, by their prefixes."""
 
     name = "metadata"
 
@@ -89,12 +90,20 @@ class MetadataTable:
         self._table = table
 
     def get(self, prefix: bytes) -> TopicMetadata | None:
-        """The topic's metadata; also a deleted topic's."""
+        """The metadata of a topic or table; also of a deleted one."""
         columns = self._table.get(prefix)
         return None if columns is None else _decode(prefix, columns)
 
     def scan(self, start: bytes = b"", namespace: str | None = None) -> Iterator[tuple[bytes, TopicMetadata]]:
         """Prefix and metadata of each topic, sorted by prefix, from `start` on; of one namespace, or of all."""
+        return (row for row in self.scan_all(start, namespace) if not is_table_prefix(row[0]))
+
+    def scan_tables(self, start: bytes = b"", namespace: str | None = None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        """The same of each transactional table."""
+        return (row for row in self.scan_all(start, namespace) if is_table_prefix(row[0]))
+
+    def scan_all(self, start: bytes = b"", namespace: str | None = None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        """The same of both."""
         first = b"" if namespace is None else f"{namespace}:".encode("ascii")
         stop = prefix_stop(first) if first else None
         for row in self._table.scan(max(first, start), stop):

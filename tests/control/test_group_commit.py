@@ -14,6 +14,8 @@ from basalt.group_commit import (
     GROUP_BYTES_MAX,
     INLINE_BYTES_MAX,
     INLINE_CALLERS_MAX,
+    INLINE_WRITE_MS_MAX,
+    INLINE_WRITES_SEEN,
     STAGE_BYTES,
     Group,
     GroupCommit,
@@ -466,6 +468,114 @@ async def test_what_takes_a_local_store_long_is_written_on_a_thread(
     assert await together(writer, *map(put, names), sizes=[size_bytes] * callers) == names
     assert (threading.get_ident() not in store.threads) == on_thread
     assert writer.groups == 1
+
+
+class SlowStore(RecordingStore):
+    """Each write takes as long as the clock is told."""
+
+    def __init__(self, clock: ManualClock, write_ms: int) -> None:
+        super().__init__()
+        self.clock = clock
+        self.write_ms = write_ms
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        super().write(writes)
+        self.clock.advance(self.write_ms)
+
+
+async def test_a_slow_disk_is_written_to_on_a_thread_until_it_is_quick_again() -> None:
+    clock = ManualClock()
+    store = SlowStore(clock, write_ms=int(INLINE_WRITE_MS_MAX) + 1)
+    writer = GroupCommit(store, clock)
+
+    async def was_on_a_thread() -> bool:
+        store.threads.clear()
+        await writer.run(put("a"))
+        return threading.get_ident() not in store.threads
+
+    assert not await was_on_a_thread()  # nothing is known of the disk yet
+    assert await was_on_a_thread()
+    store.write_ms = 1
+    assert await was_on_a_thread()
+    assert not await was_on_a_thread()
+    store.write_ms = 100
+    assert [await was_on_a_thread() for _ in range(INLINE_WRITES_SEEN)] == [False] * INLINE_WRITES_SEEN
+    assert await was_on_a_thread()
+
+
+# Who is told without a coroutine.
+
+
+class Told:
+    """A waiter that notes what it is told, and may then call again."""
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.results: list[Any] = []
+        self.then = then
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        self.results.append(result)
+        if self.then is not None:
+            self.then()
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self.results.append(exception)
+        if self.then is not None:
+            self.then()
+
+
+async def test_a_waiter_is_told_what_a_coroutine_would_get_once_it_is_durable() -> None:
+    store = RecordingStore()
+    writer = GroupCommit(store, ManualClock())
+    good, bad = Told(), Told()
+    error = InputError("no")
+    writer.submit(put("a"), good)
+    writer.submit(raising(error), bad)
+    assert (good.results, bad.results, store.writes) == ([], [], [])
+    assert await writer.run(put("b")) == "b"
+    assert (good.results, bad.results) == (["a"], [error])
+    store.errors = [StoreError("the disk is full")]
+    lost = Told()
+    writer.submit(put("c"), lost)
+    with pytest.raises(StoreError):
+        await writer.run(put("d"))
+    assert [type(result) for result in lost.results] == [StoreError]
+
+
+async def test_a_waiter_that_calls_again_when_it_is_told_is_in_a_later_group() -> None:
+    store = RecordingStore()
+    writer = GroupCommit(store, ManualClock())
+    second = Told()
+    first = Told(then=lambda: writer.submit(put("b"), second))
+    writer.submit(put("a"), first)
+    while not second.results:
+        await asyncio.sleep(0)
+    assert (first.results, second.results) == (["a"], ["b"])
+    assert store.writes == [[("message", [b"a"])], [("message", [b"b"])]]
+
+
+async def test_a_waiter_that_fails_takes_nobody_else_along() -> None:
+    writer = GroupCommit(RecordingStore(), ManualClock())
+    writer.submit(put("a"), Told(then=lambda: 1 // 0))
+    writer.submit(raising(InputError("no")), Told(then=lambda: 1 // 0))
+    assert await writer.run(put("b")) == "b"
+    assert await writer.run(put("c")) == "c"
+
+
+async def test_a_waiter_is_refused_as_a_coroutine_is() -> None:
+    writer = GroupCommit(RecordingStore(), ManualClock(), queue_bytes_max=STAGE_BYTES)
+    writer.submit(put("a"), Told())
+    with pytest.raises(BusyError):
+        writer.submit(put("b"), Told())
+    await writer.stop()
+    with pytest.raises(StoppingError):
+        writer.submit(put("c"), Told())
 
 
 # Callers that go away.

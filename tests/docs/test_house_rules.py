@@ -30,7 +30,9 @@ OUTSIDE = re.compile(
         )
     )
 )
-OUTSIDE_IN_PROSE = re.compile(r"\b[Ss]ess" + r"ions?\b")
+OUTSIDE_IN_PROSE = re.compile(
+    r"\b(?:[Tt]his|[Aa]n earlier|[Ll]ast|[Nn]ext) sess" + r"ions?\b"
+)  # a named one is the product's
 
 CLOCK_READS = {
     ("time", "time"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from basalt_engine.keys import TopicKeys
+from basalt_engine.cell_keys import TableKeys
+from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.region_report import RegionReport
 from basalt_engine.region_snapshot import RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS, OnInvalid
-from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, CoprocessorJar
+from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, SALTED, CoprocessorJar
 from basalt_engine.system import VALUE, entry_key, seal, unseal
 from tests.hbase.mini_cluster import MiniCluster, NewTable, Region, wait_until
 
@@ -22,7 +23,7 @@ HOUR_MS = 3_600 * SECOND_MS
 DAY_MS = 24 * HOUR_MS
 BUCKETS = 2
 OPTIONS = ((REFRESH_INTERVAL, "100"), (REPORT_INTERVAL, "100"))
-RULED_TABLES = ("message", "payload", "metadata", "system")
+RULED_TABLES = ("message", "payload", "cell", "metadata", "system")
 
 
 def now_ms() -> int:
@@ -57,7 +58,7 @@ class BareInstallation:
         salted = [bytes([bucket]) for bucket in range(1, BUCKETS)]
         self.cluster.create(
             *(
-                NewTable(self.table(name), self.coprocessor(name), salted if name in ("message", "payload") else ())
+                NewTable(self.table(name), self.coprocessor(name), salted if name in SALTED else ())
                 for name in self._tables
             )
         )
@@ -79,6 +80,11 @@ class BareInstallation:
         """How the rows of a topic are keyed."""
         return TopicKeys(f"shop:{topic}:".encode(), generation, BUCKETS)
 
+    @staticmethod
+    def table_keys(table: str = "stock", generation: int = 1) -> TableKeys:
+        """How the cells of a transactional table are keyed."""
+        return TableKeys(table_prefix("shop", table), generation, BUCKETS)
+
     # What region servers go by
 
     def put_topic(
@@ -87,6 +93,10 @@ class BareInstallation:
         """Write a topic's metadata."""
         metadata = TopicMetadata(generation, ttl_ms, on_invalid, 1, 1, 0, 0, {})
         self.put_topic_bytes(topic, metadata.encode())
+
+    def put_table(self, table: str = "stock", *, generation: int = 1) -> None:
+        """Write a transactional table's metadata."""
+        self.put_topic(f"~{table}", generation=generation, ttl_ms=(1 << 63) - 1)
 
     def put_topic_bytes(self, topic: str, value: bytes) -> None:
         """Write anything as a topic's metadata."""
@@ -113,14 +123,16 @@ class BareInstallation:
         invalid: Sequence[int] = (),
         in_progress: Sequence[int] = (),
         decided: int | None = None,
+        upper_bound: int | None = None,
         lifetime_ms_max: int = DAY_MS,
     ) -> RegionSnapshot:
-        """A snapshot of now."""
+        """A snapshot of now; without an upper bound readers need nothing that is older."""
         newest = pointer_at(now_ms())
         if decided is None:
             decided = in_progress[0] - 1 if in_progress else newest
         return RegionSnapshot(
-            epoch, sequence, now_ms(), newest, newest, decided, newest, lifetime_ms_max,
+            epoch, sequence, now_ms(), newest, newest, decided, newest if upper_bound is None else upper_bound,
+            lifetime_ms_max,
             tuple(in_progress), tuple(sorted(invalid)),
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, StoreError
+from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
 from basalt_engine.stores.hbase.tables import layouts
 from basalt_engine.stores.hbase.thrift2 import Region, TableDescriptor, Thrift2, refusal
 from deploy.hbase.standalone import Gateways
@@ -68,8 +69,8 @@ def levels(ran: Ran) -> dict[str, str]:
 
 
 def test_tables_are_made_once_and_found_as_they_should_be(admin: Admin, thrift2: Thrift2, prefix: str):
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["create"] * 6 + ["write"]
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 7
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["create"] * 7 + ["write"]
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 8
     assert [region.start for region in thrift2.regions(f"{prefix}.message")] == [b"", b"\x01", b"\x02"]
     checked = admin("check", "-o", "json")
     assert checked.code == 0
@@ -81,7 +82,7 @@ def test_an_installation_that_was_cut_short_is_completed(admin: Admin, thrift2: 
     thrift2.create(message.descriptor(), message.splits)
     thrift2.create(payload.descriptor()._replace(attributes={"OWNER": "somebody"}), payload.splits)
     thrift2.disable(payload.name)
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep", "alter"] + ["create"] * 4 + ["write"]
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep", "alter"] + ["create"] * 5 + ["write"]
     found = thrift2.descriptor(payload.name)
     assert found is not None
     assert found.attributes["OWNER"] == "somebody"
@@ -92,7 +93,7 @@ def test_an_installation_that_was_cut_short_is_completed(admin: Admin, thrift2: 
 def test_the_lines_for_the_shell_make_what_the_installation_makes(admin: Admin, thrift2: Thrift2):
     for line in admin("install", "--print-shell", "--no-coprocessor").out.splitlines():
         thrift2.create(*created(line))
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 6 + ["write"]
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 7 + ["write"]
 
 
 def test_other_buckets_and_other_layouts_are_refused(admin: Admin, thrift2: Thrift2, prefix: str):
@@ -164,6 +165,12 @@ def test_regions_run_the_jar_that_an_upgrade_puts_there(
     often = ("--refresh-interval", "200ms", "--report-interval", "200ms")
     ran = admin("install", "--jar", f"file:{jars[0]}", *often)
     assert ran.code == 0, ran.err
+    cell = f"{prefix}.cell"
+    thrift2.disable(cell)
+    thrift2.drop(cell)  # as in an installation of a version that had no such table
+    with pytest.raises(NoTableError, match=f"no table {cell}"):
+        HBaseStore.open(hbase_gateways.thrift2, prefix)
+    assert admin("install").code == 4
     with writing(hbase_gateways, f"{prefix}.metadata") as written:
         ran = admin("upgrade", "--jar", f"file:{jars[1]}", "--wait", "1m")
     assert ran.code == 0, ran.err
@@ -179,6 +186,10 @@ def test_regions_run_the_jar_that_an_upgrade_puts_there(
     attributes = thrift2.descriptor(f"{prefix}.payload")
     assert attributes is not None
     assert f"file:{jars[1]}|io.basalt.hbase.PayloadTableObserver|1001|" in attributes.attributes["coprocessor$1"]
+    new = thrift2.descriptor(cell)
+    assert new is not None
+    assert f"file:{jars[1]}|io.basalt.hbase.CellTableObserver|1001|basalt.refresh" in new.attributes["coprocessor$1"]
+    assert len(thrift2.regions(cell)) == BUCKETS
     assert admin("upgrade", "--jar", f"file:{jars[1]}").code == 4
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
 LIFETIME_MS = 3 * SECOND_MS  # so that a test can outlive a writer
 SKEW_MS = 200  # all clocks of the mini-cluster are one
-TABLES = ("message", "payload")
+TABLES = ("message", "payload", "cell")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ FENCED, REFUSED = "basalt fenced", "basalt refused"
 
 @pytest.fixture
 def installation(mini_cluster: MiniCluster, request: pytest.FixtureRequest) -> Iterator[BareInstallation]:
-    tables = ("message", "payload", "metadata", "system", "subscription", "transaction_log")
+    tables = ("message", "payload", "cell", "metadata", "system", "subscription", "transaction_log")
     with BareInstallation(mini_cluster, f"fence{crc32c(request.node.name.encode())}", tables=tables) as made:
         yield made
     assert mini_cluster.aborted() == []
@@ -41,7 +41,9 @@ def assert_refused(installation: BareInstallation, why: str, number: int, **how:
     assert installation.cluster.scan(installation.table(table)) == before
 
 
-@pytest.mark.parametrize("table", ["message", "payload", "metadata", "system", "subscription", "transaction_log"])
+@pytest.mark.parametrize(
+    "table", ["message", "payload", "cell", "metadata", "system", "subscription", "transaction_log"]
+)
 def test_after_a_fence_a_former_leader_writes_nothing(installation: BareInstallation, table: str) -> None:
     installation.lead(3)
     installation.write(row(2), table, epoch=3)
@@ -103,7 +105,7 @@ def test_a_region_that_was_opened_after_the_lease_changed_needs_no_fence(install
     installation.write(row(4) | row(5), epoch=2)
 
 
-@pytest.mark.parametrize("table", ["message", "payload"])
+@pytest.mark.parametrize("table", ["message", "payload", "cell"])
 def test_a_late_write_of_a_failed_writer_is_refused(installation: BareInstallation, table: str) -> None:
     recent = now_ms() - HOUR_MS
     failed, fine = pointer_at(recent, 1), pointer_at(recent, 2)
@@ -117,6 +119,8 @@ def test_a_late_write_of_a_failed_writer_is_refused(installation: BareInstallati
         keys = BareInstallation.keys()
         if table == "payload":
             return {keys.payload_key(writer, recent, 1): {b"p": b"late"}}
+        if table == "cell":
+            return {BareInstallation.table_keys().cell_key(b"r", b"c", writer): {b"c": b"\0"}}
         return {keys.message_key(recent, writer % 1000): {b"p": b"late", b"t": writer.to_bytes(8, "big")}}
 
     installation.write(late(fine), table)

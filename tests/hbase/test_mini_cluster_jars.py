@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from basalt_engine.stores.hbase.tables import CoprocessorJar
-from tests.hbase.bare_installation import DAY_MS, OPTIONS, BareInstallation, now_ms
+from tests.hbase.bare_installation import DAY_MS, OPTIONS, RULED_TABLES, BareInstallation, now_ms
 from tests.hbase.mini_cluster import MiniCluster, wait_until
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
@@ -43,7 +43,7 @@ def test_a_newer_jar_takes_over_while_rows_are_written(
         expired = {keys.message_key(start_ms - 9 * DAY_MS, number): {b"p": b"old"} for number in range(3)}
         kept = {keys.message_key(start_ms, number): {b"p": b"%d" % number} for number in range(3)}
         installation.write(expired | kept)
-        for name in ("message", "payload", "metadata", "system"):
+        for name in RULED_TABLES:
             upgraded = CoprocessorJar(f"file://{newer}", OPTIONS).of(name).encode()
             mini_cluster.set_coprocessor(installation.table(name), upgraded)
             more = {keys.message_key(now_ms(), 100 + len(kept)): {b"p": name.encode()}}

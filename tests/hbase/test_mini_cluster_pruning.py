@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.hbase, pytest.mark.slow]
 
 PREFIX = "pruned"
 LIFETIME_MS = 60 * SECOND_MS
-TABLES = ("message", "payload")
+TABLES = ("message", "payload", "cell")
 
 
 @pytest.fixture

@@ -66,7 +66,9 @@ async def test_meta_lists_each_salts_region_with_its_server(shop: Wired):
     assert survey.regions is not None
     assert survey.certificate.fault is None
     regions = survey.regions.regions
-    assert [region.table for region in regions] == ["message"] * BUCKETS + ["payload"] * BUCKETS
+    assert [region.table for region in regions] == [
+        table for table in ("message", "payload", "cell") for _ in range(BUCKETS)
+    ]
     for region in regions:
         assert len(region.server.split(",")) == 3
         assert region.id.encode() in region.name

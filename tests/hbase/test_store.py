@@ -14,6 +14,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.stores.hbase.limits import CELL_BYTES_MAX, CELL_OVERHEAD_BYTES
 from basalt_engine.stores.hbase.regions import find_hole
 from basalt_engine.stores.hbase.store import HBaseStore
+from basalt_engine.stores.hbase.tables import SALTED
 from basalt_engine.table import TABLE_NAMES, Delete, Insert, Put
 from tests.hbase.tables import BUCKETS
 
@@ -87,7 +88,7 @@ def test_the_regions_of_each_table_cover_all_keys(store):
     for name in TABLE_NAMES:
         regions = store.regions(name)
         assert find_hole(regions) is None
-        assert len(regions) == (BUCKETS if name in ("message", "payload") else 1)
+        assert len(regions) == (BUCKETS if name in SALTED else 1)
         assert all(region.server for region in regions)
 
 

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 import basalt
 from basalt.errors import BasaltError, RetryError
+from basalt.tephra.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
 from tests.hbase.tables import Tables
 from tests.system.server_process import Reply, ServerProcess
+from tests.tephra_client.runtime import java_command
 
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
 
@@ -313,3 +316,46 @@ def test_without_the_coprocessor_such_a_write_lands(pair: Pair, unguarded: Insta
     """That the test above can fail, and why docs/operations/two-servers.md asks for the coprocessor."""
     found = write_that_is_delayed_until_after_the_take_over(pair, unguarded, "delayed")
     assert sorted(found) == ["by the new one", "delayed", "in time"]
+
+
+@pytest.mark.tephra
+@pytest.mark.jvm
+@pytest.mark.filterwarnings("ignore:No chroot path exists")
+def test_clients_of_tephra_find_whoever_leads_in_zookeeper(pair: Pair, guarded: Installation, hbase_gateways: Gateways):
+    if not hbase_gateways.zookeeper_port:
+        pytest.skip("the named gateways do not say where their ZooKeeper is")
+    ensemble = f"127.0.0.1:{hbase_gateways.zookeeper_port}/{guarded.prefix}"
+    discovered = ("--set", "thrift.port=0", "--set", f"thrift.zookeeper={ensemble}")
+    zookeeper = KazooClient(hosts=ensemble)
+    zookeeper.start(timeout=WAIT_SECONDS_MAX)
+    try:
+        leader = pair.start(*guarded.options(), *discovered)
+        until(lambda: len(registered(zookeeper)) == 1, leader)
+        standby = pair.start(*guarded.options(), *discovered)
+        until(lambda: names(standby, leader), standby)
+        (former,) = registered(zookeeper)
+        first = committed_through(ensemble)
+        leader.kill()
+        until(lambda: serves(standby), standby)
+        # The dead one's node goes with its session; until then a client may be sent there, and tries again.
+        until(lambda: len(registered(zookeeper)) == 1 and registered(zookeeper) != {former}, standby)
+        second = committed_through(ensemble)
+        assert second > first
+        for transaction in (first, second):
+            assert standby.ask_json("GET", f"/v1/transactions/{transaction}")["state"] == "COMMITTED"
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+
+
+def registered(zookeeper: KazooClient) -> set[str]:
+    """The nodes of the Thrift services that are to be found."""
+    return set(zookeeper.get_children(FOLDER)) if zookeeper.exists(FOLDER) else set()
+
+
+def committed_through(ensemble: str) -> int:
+    """The id of a transaction that Tephra's own client committed, knowing nothing but ZooKeeper."""
+    command = java_command("Discovering", ensemble)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
+    assert done.returncode == 0, f"{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
+    return int(done.stdout.split()[-1])

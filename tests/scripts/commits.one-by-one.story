@@ -119,3 +119,56 @@ waits for one of which no client knows
 @0/0 a
 @0/2 d
 @0/5 f
+
+# In topics to which one wrote in the last seconds it is two writes: the rows, and the outcome. So of this one the log has
+# nothing when the process dies after the rows. The next one looks for them at the ends of these topics, and rolls them back.
+next-write die-after
+one-shot G orders=g invoices=g request=r2
+restart
+peek invoices
+poll orders as=committed
+one-shot G orders=g invoices=g request=r2
+poll orders as=committed
+poll invoices as=committed
+---
+the server died
+@0/0 a: committed, by A
+@0/1 c: rolled back, by C
+@0/2 d: committed, by D
+@0/3 e: rolled back, by E
+@0/4 f: rolled back, by one of which no client knows
+@0/5 f: committed, by F
+@0/6 g: rolled back, by one of which no client knows
+@0/0<0/0 a
+@0/2<0/0 d
+@0/5 f
+COMMITTED as G
+@0/0<0/0 a
+@0/2<0/0 d
+@0/5 f
+@0/7 g
+@0/0 a
+@0/2 d
+@0/5 f
+@0/7 g
+
+# After the second write it happened.
+next-write die-after after=1
+one-shot H orders=h invoices=h request=r3
+restart
+one-shot H orders=h invoices=h request=r3
+poll orders as=committed
+poll invoices as=committed
+---
+the server died
+COMMITTED as H
+@0/0<0/0 a
+@0/2<0/0 d
+@0/5 f
+@0/7 g
+@0/8 h
+@0/0 a
+@0/2 d
+@0/5 f
+@0/7 g
+@0/8 h

@@ -15,19 +15,29 @@ from typing import NamedTuple
 
 from basalt.errors import BasaltError
 from basalt.messaging.fetch import Fetch
+from basalt.tables.catalog import Catalog, TableName, table_name
+from basalt.tables.tables import CellPut, CellWrites
 from basalt.topics import Topic, TopicName, topic_name
-from basalt.transactions.states import Kind, Transaction
+from basalt.transactions.states import Kind, Transaction, VisibilityLevel
 from basalt.wire.bodies import PublishResponse, Work, WorkPublish
+from basalt_engine.cell_names import change_key
+from basalt_engine.cells import CellTable, CellVersion
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.table import Store
+from tests.scripts.story_markers import marker, markers_shown, work_marker
 from tests.scripts.story_store import StoryStore
 from tests.wiring import Wired, encoded
 
 START_MS = 1_700_000_000_000
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LEVELS = {
+    "snapshot": VisibilityLevel.SNAPSHOT,
+    "exclude-current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
+    "all": VisibilityLevel.SNAPSHOT_ALL,
+}
 FAULTS = ("refuse", "lose-answer", "lose-write", "die-before", "die-after")
 
 _PLACE = re.compile(r"@(\d+)/(\d+)(?:<(\d+)/(\d+))?")
@@ -187,6 +197,92 @@ class Story:
         tables = [self._store.table(name) for name in (MessageTable.name, PayloadTable.name)]
         return [", ".join(f"{sum(1 for _ in table.scan(b'', None))} {table.name} rows" for table in tables)]
 
+    # Markers.
+
+    async def do_mark(self, words: Words) -> None:
+        """`mark orders a/2 700`, and `mark orders a/2 end`."""
+        await self._wired.services.markers.publish(topic(words), marker(*words.plain[1:]))
+
+    async def do_markers(self, words: Words) -> list[str]:
+        return markers_shown(await self._wired.services.markers.facts(topic(words)))
+
+    async def do_save_markers(self, words: Words) -> None:
+        await self._wired.services.markers.save(everything=True)
+
+    # Tables.
+
+    async def do_create_table(self, words: Words) -> list[str]:
+        made = await self._catalog.create(table(words), words.take("conflict") or "row")
+        return [f"conflict={made.conflict} generation={made.generation}"]
+
+    async def do_delete_table(self, words: Words) -> None:
+        await self._catalog.delete(table(words))
+
+    async def do_list_tables(self, words: Words) -> list[str]:
+        return [" ".join(await self._catalog.list("shop")) or "no tables"]
+
+    async def do_put(self, words: Words) -> None:
+        """`put stock tx=A chair/count=5 chair/colour=red`."""
+        title, name = table(words), words.take("tx") or ""
+        puts = [CellPut(*cell(place), value[0].encode()) for place, value in words.named.items()]
+        words.named.clear()
+        await self._wired.services.tables.write(title, self._transactions[name].id, CellWrites(puts))
+
+    async def do_delete_cells(self, words: Words) -> None:
+        title, name = table(words), words.take("tx") or ""
+        writes = CellWrites(deletes=[cell(place) for place in words.plain[1:]])
+        await self._wired.services.tables.write(title, self._transactions[name].id, writes)
+
+    async def do_delete_rows(self, words: Words) -> None:
+        title, name = table(words), words.take("tx") or ""
+        writes = CellWrites(delete_rows=encoded(words.plain[1:]))
+        await self._wired.services.tables.write(title, self._transactions[name].id, writes)
+
+    async def do_get(self, words: Words) -> list[str]:
+        """Whole rows, as somebody sees them; `level=` says which of its own writes a transaction wants."""
+        title, reader, level = table(words), words.take("as"), LEVELS[words.take("level") or "snapshot"]
+        transaction_id = None if reader in (None, "committed") else self._transactions[reader].id
+        cells = await self._wired.services.tables.read(title, encoded(words.plain[1:]), None, transaction_id, level)
+        return self._cells_shown(cells)
+
+    async def do_scan(self, words: Words) -> list[str]:
+        """All pages; `limit=` cells each, where the story wants more than one."""
+        title, reader = table(words), words.take("as")
+        transaction_id = None if reader in (None, "committed") else self._transactions[reader].id
+        start, stop = (words.take("from") or "").encode(), words.take("to")
+        limit = int(words.take("limit") or "1000")
+        cells: list[CellVersion] = []
+        following: bytes | None = start
+        while following is not None:
+            page = await self._wired.services.tables.scan(
+                title, following, None if stop is None else stop.encode(), None, limit, transaction_id
+            )
+            cells += page.cells
+            following = page.next
+        return self._cells_shown(cells)
+
+    async def do_change_rows(self, words: Words) -> None:
+        """Tell which rows of a table the transaction is about to change, as a client does before it writes them."""
+        title, name = table(words), words.take("tx") or ""
+        keys = (await self._catalog.get(title)).keys
+        changes = [change_key(keys.prefix, keys.generation, row) for row in encoded(words.plain[1:])]
+        await self._wired.transactions.set_changes(self._transactions[name].id, changes)
+
+    async def do_versions(self, words: Words) -> list[str]:
+        """How many versions of cells there are, whoever may see them."""
+        return [f"{sum(1 for _ in self._store.table(CellTable.name).scan(b'', None))} versions"]
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._wired.services.tables.catalog
+
+    def _cells_shown(self, cells: list[CellVersion]) -> list[str]:
+        shown = [
+            f"{one.row.decode()}/{one.column.decode()} {'deleted' if one.value is None else one.value.decode()}"
+            for one in cells
+        ]
+        return shown or ["nothing"]
+
     # Transactions.
 
     async def do_begin(self, words: Words) -> None:
@@ -255,6 +351,16 @@ def topic(words: Words) -> TopicName:
     return topic_name("shop", words.plain[0])
 
 
+def table(words: Words) -> TableName:
+    return table_name("shop", words.plain[0])
+
+
+def cell(place: str) -> tuple[bytes, bytes]:
+    """`chair/count`: a row and a column of it."""
+    row, _, column = place.partition("/")
+    return row.encode(), column.encode()
+
+
 def properties(words: Words) -> dict[str, object]:
     return {name: words.named.pop(name)[0] for name in list(words.named)}
 
@@ -264,9 +370,10 @@ def shown(made: Topic) -> list[str]:
 
 
 def work(words: Words) -> Work:
-    """`orders=one orders=two invoices=three`: what happens at the commit."""
+    """`orders=one orders=two invoices=three mark=orders:a/2:700`: what happens at the commit."""
+    markers = [work_marker(*entry.split(":")) for entry in words.named.pop("mark", [])]
     parts = [WorkPublish("shop", name, encoded(words.named.pop(name))) for name in list(words.named)]
-    return Work(publish=parts)
+    return Work(publish=parts, markers=markers)
 
 
 def position(words: Words) -> tuple[bytes | int | None, bool]:

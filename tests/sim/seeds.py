@@ -6,10 +6,17 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+from unittest.mock import patch
 
 from basalt import group_commit
+from basalt.jobs.retention import cells
+from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.shared_world import SharedWorld
 from tests.sim.world import World
+
+T = TypeVar("T")
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:
@@ -22,6 +29,19 @@ def first_failure_of_several_servers(seeds: Iterable[int]) -> str | None:
     return _first_failure(seeds, SharedWorld)
 
 
+def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
+    """The same of one-shot transactions on a store that is not atomic."""
+    return _first_failure(seeds, OneShotWorld)
+
+
+def first_failure_with(
+    fault: AbstractContextManager[object], world: Callable[[int], World], seeds: Iterable[int]
+) -> str | None:
+    """The same in one of these worlds when a fault (`tests.sim.faults`) is planted."""
+    with fault:
+        return _first_failure(seeds, world)
+
+
 def first_failure_without_epochs(seeds: Iterable[int]) -> str | None:
     """The same on a store that lets former leaders write."""
     return _first_failure(seeds, lambda seed: SharedWorld(seed, fenced=False))
@@ -30,15 +50,24 @@ def first_failure_without_epochs(seeds: Iterable[int]) -> str | None:
 def _first_failure(seeds: Iterable[int], world: Callable[[int], World]) -> str | None:
     group_commit.INLINE_CALLERS_MAX = 1 << 30  # no threads, whose order no seed decides
     group_commit.INLINE_BYTES_MAX = 1 << 30
+    group_commit.INLINE_WRITE_MS_MAX = float("inf")
+    cells.PAGE_ROWS, cells.ROWS_MAX = 2, 5  # a pass over a table is many steps, and takes several runs
     logging.getLogger("basalt").setLevel(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # a process that dies is part of the play
     try:
         for seed in seeds:
             try:
-                loop.run_until_complete(world(seed).run())
+                with patch.object(asyncio, "to_thread", _at_once):
+                    loop.run_until_complete(world(seed).run())
             except BaseException:
                 return f"seed {seed}:\n{traceback.format_exc(limit=-4)}"
     finally:
         loop.close()
     return None
+
+
+async def _at_once(call: Callable[..., T], *arguments: object) -> T:
+    """What else runs on a thread, when the event loop comes by again."""
+    await asyncio.sleep(0)
+    return call(*arguments)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from basalt.server import open_services
-from basalt.settings import Settings
-from basalt.settings.tree import MessagingSettings
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
@@ -76,9 +74,7 @@ class SharedWorld(World):
 
     async def run(self) -> None:
         """Let the clients work through changes of leader, then check with one that does not fail."""
-        await self._start(0.0)
-        for title in TOPICS:
-            await self._create(title)
+        await self._prepare()
         for _ in range(self.chances.randint(2, TERMS_MAX)):
             tasks = [asyncio.ensure_future(self._client()) for _ in range(CLIENTS)]
             for _ in range(self.chances.randint(0, 60)):
@@ -113,8 +109,7 @@ class SharedWorld(World):
                 fault_rate /= 2
 
     async def _wire(self, store: StallingStore) -> Wired:
-        settings = Settings(messaging=MessagingSettings(cache_bytes_max=(1 << 20) if self.cached else 0))
-        services = await open_services(settings, None, store=store, clock=self.clock, epoch=self.epoch)
+        services = await open_services(self._settings(), None, store=store, clock=self.clock, epoch=self.epoch)
         return Wired(services, self.clock, store)
 
     async def _ask_a_former_one(self) -> None:
@@ -125,7 +120,7 @@ class SharedWorld(World):
         await self._follow()
         _store_of(former).let_go()
         title = self.chances.choice(TOPICS)
-        message = self._message(title, None)
+        message = self.message(title, None)
         message.told, message.told_generation = Told.REFUSED, 1 << 30
         with suppress(BasaltError):
             await former.messaging.publish(title, [message.text.encode()])
@@ -133,6 +128,8 @@ class SharedWorld(World):
         with suppress(BasaltError):
             tx = await former.transactions.begin()
             raise AssertionError(f"a former leader began transaction {tx.id}")
+        with suppress(BasaltError):
+            await former.services.scheduler._jobs["retention"].job.run()
 
 
 def _store_of(wired: Wired) -> StallingStore:

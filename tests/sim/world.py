@@ -7,20 +7,26 @@ import random
 from collections.abc import Awaitable
 from contextlib import suppress
 
+from basalt.settings import Settings
+from basalt.settings.tree import MessagingSettings, TransactionSettings
 from basalt.topics import TopicName, topic_name
 from basalt.transactions.states import Transaction
 from basalt.wire.bodies import Work, WorkPublish
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, InputError
 from basalt_engine.stores.memory import MemoryStore
+from tests.sim.cells import TOLD_IN, Cells
 from tests.sim.faulty_store import FaultyStore, ProcessDied
 from tests.sim.history import Ending, History, Sent, Told
+from tests.sim.jobs import Jobs
+from tests.sim.unlogged import UnloggedSets
 from tests.wiring import Wired, texts
 
 TOPICS = (topic_name("sim", "a"), topic_name("sim", "b"), topic_name("sim", "c"))
 CLIENTS = 3
 STEPS_PER_CLIENT = 5
 TIMEOUT_MS = 2_000
+LIFETIME_MS = 60_000  # what failed longer ago may be pruned; clocks jump further
 
 
 class World:
@@ -33,27 +39,38 @@ class World:
         self.inner = MemoryStore(atomic=self.chances.random() < 0.5)
         self.fault_rate = self.chances.choice([0.0, 0.05, 0.2])
         self.cached = self.chances.random() < 0.5
+        self.busy_table = self.chances.random() < 0.25  # most of what clients do is about cells
         self.wired: Wired
         self.store: FaultyStore
         self.texts = 0
+        self.abandoned: list[Transaction] = []
+        self.topics = TOPICS
+        self.jobs = Jobs(self)
+        self.cells = Cells(self)
+        self.unlogged = UnloggedSets(self)
         self.cursors: dict[tuple[TopicName, int], tuple[bytes | None, list[str]]] = {}
 
     async def run(self) -> None:
         """Start, let the clients work through crashes, then check with a server that no longer fails."""
-        await self._start(0.0)
-        for title in TOPICS:
-            await self._create(title)
+        await self._prepare()
         for _ in range(self.chances.choice([1, 1, 2])):
             await self._start(self.fault_rate)
             tasks = [asyncio.ensure_future(self._client()) for _ in range(CLIENTS)]
             await self._until_dead_or_done(tasks)
         await self._check()
 
+    async def _prepare(self) -> None:
+        """What clients use, made by a server that does not fail."""
+        await self._start(0.0)
+        for title in (*TOPICS, TOLD_IN):
+            await self._create(title)
+        await self.cells.prepare()
+
     async def _start(self, fault_rate: float) -> None:
         """A new process over what the last one left."""
-        self.store = FaultyStore(self.inner, self.chances, fault_rate)
+        self.store = self._opened(fault_rate)
         while True:
-            starting = asyncio.ensure_future(Wired.start(self.store, self.clock, cached=self.cached))
+            starting = asyncio.ensure_future(Wired.start(self.store, self.clock, settings=self._settings()))
             while not self.store.dead and not starting.done():
                 await asyncio.sleep(0)
             starting.cancel()
@@ -62,7 +79,14 @@ class World:
                 return
             except (BasaltError, ProcessDied, asyncio.CancelledError):  # recovery writes too, and may fail as well
                 fault_rate /= 2
-                self.store = FaultyStore(self.inner, self.chances, fault_rate)
+                self.store = self._opened(fault_rate)
+
+    def _settings(self) -> Settings:
+        messaging = MessagingSettings(cache_bytes_max=(1 << 20) if self.cached else 0)
+        return Settings(messaging=messaging, transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS))
+
+    def _opened(self, fault_rate: float) -> FaultyStore:
+        return FaultyStore(self.inner, self.chances, fault_rate)
 
     async def _until_dead_or_done(self, tasks: list[asyncio.Task[None]]) -> None:
         while not self.store.dead and not all(task.done() for task in tasks):
@@ -74,33 +98,36 @@ class World:
                 await task
 
     async def _client(self) -> None:
-        for _ in range(STEPS_PER_CLIENT):
-            step = self.chances.choices(
-                [
-                    self._publish,
-                    self._transaction,
-                    self._one_shot,
-                    self._follow,
-                    self._jump,
-                    self._expire,
-                    self._recreate,
-                    self._snapshot,
-                ],
-                [6, 6, 3, 4, 2, 2, 1, 1],
-            )[0]
-            await step()
+        for _ in range(STEPS_PER_CLIENT * 2 if self.busy_table else STEPS_PER_CLIENT):
+            await self._step()
             for _ in range(self.chances.randint(0, 2)):
                 await asyncio.sleep(0)
 
+    async def _step(self) -> None:
+        steps = [
+            self._publish,
+            self._transaction,
+            self._one_shot,
+            self._follow,
+            self._jump,
+            self._expire,
+            self._recreate,
+            self._snapshot,
+            self.jobs.step,
+            self.cells.step,
+            self.unlogged.step,
+        ]
+        await self.chances.choices(steps, [6, 6, 3, 4, 2, 2, 1, 1, 4, 60 if self.busy_table else 4, 4])[0]()
+
     # What clients do.
 
-    def _message(self, title: TopicName, tx: int | None) -> Sent:
+    def message(self, title: TopicName, tx: int | None) -> Sent:
         self.texts += 1
         message = Sent(f"m{self.texts}", title, self.history.generations.get(title, 0), self.history.now(), tx)
         self.history.sent[message.text] = message
         return message
 
-    async def _tell(self, messages: list[Sent], call: Awaitable[object]) -> Told:
+    async def tell(self, messages: list[Sent], call: Awaitable[object]) -> Told:
         """Make the call, and note of the messages what its answer says."""
         for message in messages:
             message.told, message.told_at, message.told_generation = Told.NOTHING, 0, 1 << 30
@@ -118,8 +145,8 @@ class World:
 
     async def _publish(self) -> None:
         title = self.chances.choice(TOPICS)
-        messages = [self._message(title, None) for _ in range(self.chances.randint(1, 3))]
-        await self._tell(messages, self.wired.messaging.publish(title, [message.text.encode() for message in messages]))
+        messages = [self.message(title, None) for _ in range(self.chances.randint(1, 3))]
+        await self.tell(messages, self.wired.messaging.publish(title, [message.text.encode() for message in messages]))
 
     async def _transaction(self) -> None:
         try:
@@ -135,14 +162,14 @@ class World:
 
     async def _write_under(self, tx: Transaction, ending: Ending) -> None:
         title = self.chances.choice(TOPICS)
-        message = self._message(title, tx.id)
+        message = self.message(title, tx.id)
         how = self.chances.choice(["store", "publish", "store, refer"])
         if how == "publish":
-            told = await self._tell(
+            told = await self.tell(
                 [message], self.wired.messaging.publish(title, [message.text.encode()], tx.write_pointer)
             )
         else:
-            told = await self._tell(
+            told = await self.tell(
                 [message], self.wired.messaging.store(title, [message.text.encode()], tx.write_pointer)
             )
             if how == "store, refer" and told is Told.DONE:
@@ -153,28 +180,29 @@ class World:
     async def _end(self, tx: Transaction, ending: Ending) -> None:
         choice = self.chances.random()
         if choice < 0.2:
-            return  # abandoned
+            self.abandoned.append(tx)
+            return
         ending.asked = "commit" if choice < 0.8 else "abort"
         if ending.asked == "abort":
             with suppress(BasaltError):
                 await self.wired.transactions.abort(tx.id)
             return
         titles = self.chances.sample(TOPICS, self.chances.randint(0, 2))
-        messages = [self._message(title, tx.id) for title in titles]
+        messages = [self.message(title, tx.id) for title in titles]
         work = Work(publish=[WorkPublish(*message.title, [message.text.encode()]) for message in messages])
-        ending.told = await self._tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
+        ending.told = await self.tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
         if ending.told is Told.NOTHING:  # the retry of a lost answer
-            ending.told = await self._tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
+            ending.told = await self.tell(messages, self.wired.transactions.commit(tx.id, work, f"commit-{tx.id}"))
 
     async def _one_shot(self) -> None:
         fake = -len(self.history.transactions) - 1  # its id is only known when it is answered
         ending = self.history.transactions[fake] = Ending("commit")
         titles = self.chances.sample(TOPICS, 2)
-        messages = [self._message(title, fake) for title in titles]
+        messages = [self.message(title, fake) for title in titles]
         work = Work(publish=[WorkPublish(*message.title, [message.text.encode()]) for message in messages])
         for _ in range(2):
             ending.told = Told.NOTHING
-            ending.told = await self._tell(messages, self.wired.transactions.one_shot(work, "sim", f"one{fake}"))
+            ending.told = await self.tell(messages, self.wired.transactions.one_shot(work, "sim", f"one{fake}"))
 
     async def _follow(self) -> None:
         """A reader that goes on from where it was: what it has seen must never change."""
@@ -198,6 +226,8 @@ class World:
         self.clock.advance(self.chances.choice([0, TIMEOUT_MS]))
         with suppress(BasaltError):
             await self.wired.transactions.expire()
+            if self.abandoned and self.chances.random() < 0.5:  # its client comes back, and undoes what it did
+                await self.wired.transactions.abort(self.abandoned.pop(0).id)
 
     async def _snapshot(self) -> None:
         with suppress(BasaltError):
@@ -226,7 +256,7 @@ class World:
         await self.wired.transactions.expire()
         assert await self.wired.transactions.list() == []
         committed = {}
-        for title in TOPICS:
+        for title in (*TOPICS, TOLD_IN):
             everything = await self.wired.page_through(title, self.chances.choice([1, 4, 16]))
             self.history.check_read(title, everything, committed=False)
             shown = await self.wired.page_through(title, self.chances.choice([1, 4, 16]), committed=True)
@@ -236,6 +266,8 @@ class World:
             self._check_cursor(title, shown)
             committed[title] = shown
         self.history.check_all_or_nothing(committed)
+        await self.cells.check()
+        self.jobs.check({text for shown in committed.values() for text in shown})
         assert self.history.pointers == sorted(set(self.history.pointers)), "write pointers do not rise"
 
     def _check_cursor(self, title: TopicName, shown: list[str]) -> None:

@@ -125,7 +125,7 @@ class Client:
         if abandoned:
             asked["timeoutMs"] = ABANDONED_MS
         begun = self._send(TRANSACTIONS, json.dumps(asked).encode(), "application/json").json()
-        tx = Tx(int(begun["id"]), begun["writePointer"])
+        tx = Tx(begun["id"], begun["writePointer"])
         self.expected.transactions.append(tx)
         self.expected.unresolved.append(tx)
         if self.chances.random() < 0.2:
@@ -249,7 +249,7 @@ class Client:
                 if call.told is Told.DONE or call.how is How.WORK
                 for topic in call.counts
             ]
-            if tx.id // 1_000_000 > since_ms and seen:  # begun since the polls' start, so all of it is behind that
+            if tx.began_ms > since_ms and seen:  # begun since the polls' start, so all of it is behind that
                 assert all(seen) or not any(seen), f"{tx} is torn in one snapshot: {seen}"
                 assert all(seen) or tx not in known, f"{tx} was committed before the snapshot, which lacks it"
 

@@ -11,6 +11,8 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
+from tests.system.bank import Bank
+
 STABLE = ("a", "b", "c")  # never deleted: what is said about them holds over all kills
 CHURNED = ("x", "y")  # deleted and created again and again
 
@@ -47,7 +49,7 @@ class End(enum.Enum):
 class Tx:
     """One transaction, and the commit that may have to be repeated."""
 
-    id: int
+    id: str
     write_pointer: int
     asked: str = ""  # commit, abort, or nothing yet
     end: End = End.UNKNOWN
@@ -55,6 +57,11 @@ class Tx:
     references: set[str] = field(default_factory=set)  # topics to which it may have published what it stored
     request_id: str = ""
     body: bytes = field(default=b"", repr=False)
+
+    @property
+    def began_ms(self) -> int:
+        """When it began: the second half of its id is its first write pointer."""
+        return int(self.id[16:], 16) // 1_000_000
 
 
 @dataclass(slots=True)
@@ -111,6 +118,7 @@ class Expectations:
         self.lives = {topic: Life() for topic in CHURNED}
         self.by_topic: dict[str, list[Call]] = {topic: [] for topic in (*STABLE, *CHURNED)}
         self.views = [View(topic, committed) for topic in STABLE[:2] for committed in (True, False)]
+        self.bank = Bank()
         self._numbers = itertools.count(1)
 
     def call(self, counts: dict[str, int], how: How, tx: Tx | None = None) -> Call:

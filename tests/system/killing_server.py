@@ -50,6 +50,9 @@ LOAD = {
     "after a log snapshot": Point("basalt.transactions.coordinator", "Coordinator.write_log_snapshot", True),
     "in clean-up of generations": Point("basalt.jobs.retention.generations", "OldGenerations.sweep", True),
     "in clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", False),
+    "in clean-up of cells": Point("basalt.jobs.retention.cells", "CellVersions._remove", False),
+    "after clean-up of cells": Point("basalt.jobs.retention.cells", "CellVersions._remove", True),
+    "when a session is opened": Point("basalt.transactions.session_calls", "SessionCalls.open", True),
     "after clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", True),
 }
 RECOVERY = {
@@ -182,11 +185,49 @@ def _forget_request_ids() -> None:
     TransactionState.begin_committed = anew  # type: ignore[method-assign]
 
 
+def _show_aborted_cells() -> None:
+    """The abort of a writer of cells leaves it out of the invalid list."""
+    from basalt.transactions import edits
+    from basalt.transactions.ledger import Ledger
+    from basalt.transactions.proposals import Proposal
+    from basalt.transactions.transaction_state import TransactionState
+
+    abort = TransactionState.abort
+
+    def only_end(state: TransactionState, transaction_id: int, now_ms: int) -> Any:
+        found = state.find(transaction_id)
+        if found is None or not found.tables:
+            return abort(state, transaction_id, now_ms)
+        return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+
+    TransactionState.abort = only_end  # type: ignore[method-assign,assignment]
+    Ledger._undone = lambda ledger, transaction: transaction  # type: ignore[method-assign]
+
+
+def _forget_versions() -> None:
+    """What version a session has committed is known until the log is read again."""
+    from basalt.transactions.log import TableTransactionLog
+    from basalt.transactions.sessions import Sessions
+
+    committed, recover = Sessions.committed, TableTransactionLog.recover
+
+    def read_without(log: TableTransactionLog, *given: Any) -> Any:
+        Sessions.committed = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return recover(log, *given)
+        finally:
+            Sessions.committed = committed  # type: ignore[method-assign]
+
+    TableTransactionLog.recover = read_without  # type: ignore[method-assign]
+
+
 FAULTS = {
     "answer before the write": _answer_before_the_write,
     "commit what is aborted": _forget_what_was_aborted,
     "write half of a group": _write_half_of_a_group,
     "forget request ids": _forget_request_ids,
+    "show aborted cells": _show_aborted_cells,
+    "forget versions": _forget_versions,
 }
 
 

@@ -152,6 +152,11 @@ class ServerProcess:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1_024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
+    def forget_peak(self) -> None:
+        """Have `peak_memory_bytes` begin anew with what is in use now."""
+        assert self.process is not None
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def open_files(self) -> int:
         """How many file descriptors the process has open."""
         assert self.process is not None

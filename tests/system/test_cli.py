@@ -219,3 +219,50 @@ def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_pa
     follower.communicate()
     kept = line.run("consume", "orders", "--format", "raw", "--url", f"embedded:{server.data}").out.count("\n")
     assert kept in (through, through + 1)  # the one whose answer was lost may be there
+
+
+def test_an_operator_finds_a_reader_that_stands_still_and_frees_it(basalt: CommandLine, server: ServerProcess):
+    topics = f"/v1/namespaces/{basalt.environment['BASALT_NAMESPACE']}/topics"
+    basalt.run("topic", "create", "orders")
+    begun = json.loads(basalt.run("tx", "begin", "--owner", "etl", "--expires", "5m", "-o", "json").out)
+    early = {"messages": ["early"], "transactionWritePointer": begun["write_pointer"]}
+    server.ask_json("POST", f"{topics}/orders/publish", early)
+    assert basalt.run("publish", "orders", "late", "later").code == 0
+    assert basalt.run("consume", "orders", "--format", "raw").out == ""
+
+    hanging = basalt.run("tx", "find-hanging", "--topic", "orders", "-o", "json")
+    assert (hanging.code, hanging.err) == (7, "")
+    (found,) = json.loads(hanging.out)
+    assert (found["id"], found["reasons"], found["blocks"][0]["messages"]) == (begun["id"], ["holds readers back"], 2)
+    explained = basalt.run("explain", "poll", "orders")
+    assert begun["id"] in explained.out
+    assert "2 messages behind it" in explained.out
+    assert "etl" in basalt.run("explain", "tx", begun["id"]).out
+
+    freed = basalt.run("tx", "abort", begun["id"], "--yes", "--reason", "its client is gone", USER="alice")
+    assert freed.code == 0, freed.err
+    assert basalt.run("tx", "find-hanging", "--topic", "orders").code == 0
+    assert basalt.run("consume", "orders", "--format", "raw").out == "late\nlater\n"
+
+
+def test_what_was_done_by_hand_is_known_after_a_crash(tmp_path: Path):
+    process = ServerProcess(tmp_path)
+    process.start("--set", "log.level=warning")
+    try:
+        line = CommandLine(tmp_path, process.url)
+        begun = json.loads(line.run("tx", "begin", "--owner", "etl", "-o", "json").out)
+        assert line.run("tx", "invalidate", begun["id"], "--yes", "--reason", "lost", "--as", "bob").code == 0
+        before = line.run("tx", "timeline", begun["id"], "-o", "json").out
+        process.kill()
+        process.start("--set", "log.level=warning")
+        line.environment["BASALT_URL"] = process.url
+        assert line.run("tx", "timeline", begun["id"], "-o", "json").out == before
+        steps = json.loads(before)["steps"]
+        assert [step["event"] for step in steps] == ["begun", "forced_invalidate", "invalidated"]
+        (act,) = json.loads(line.run("audit", "list", "-o", "json").out)
+        assert (act["act"], act["name"], act["reason"], act["outcome"]) == (
+            "forced invalidate", "bob", "lost", "INVALID",
+        )  # fmt: skip
+        assert "1 write pointer of it is on the invalid list" in line.run("explain", "tx", begun["id"]).out
+    finally:
+        process.kill()

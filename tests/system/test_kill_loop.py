@@ -23,7 +23,8 @@ from pathlib import Path
 import pytest
 
 from tests.system import killing_server
-from tests.system.clients import TOPICS, Client
+from tests.system.bank_clients import BankClient
+from tests.system.clients import TOPICS
 from tests.system.expectations import CHURNED, STABLE, Expectations
 from tests.system.server_process import ServerProcess
 from tests.system.settling import Settling
@@ -61,6 +62,7 @@ class KillLoop:
         self._ready()
         for topic in (*STABLE, *CHURNED):
             self.server.ask_json("PUT", f"{TOPICS}/{topic}")
+        self._bank_client().open_accounts()
         for number in range(rounds):
             self._load(number)
             for _ in range(0 if self.fault else 2 if number % 4 == 0 else self.chances.randint(0, 1)):
@@ -145,11 +147,11 @@ class KillLoop:
 
         def job(name: str, *arguments: object) -> partial[None]:
             chances = random.Random(f"{number} {len(jobs)} {self.chances.random()}")
-            client = Client(self.server.port, self.expected, chances, wrong)
+            client = BankClient(self.server.port, self.expected, chances, wrong)
             return partial(client.run, partial(getattr(client, name), *arguments))
 
         jobs: list[partial[None]] = []
-        for name, most in (("publish", 2), ("transact", 3), ("one_shot", 2)):
+        for name, most in (("publish", 2), ("transact", 3), ("one_shot", 2), ("move", 2), ("look", 1), ("work", 2)):
             for _ in range(self.chances.randint(0, most)):
                 jobs.append(job(name))  # each has its number
         if not jobs or self.chances.random() < 0.7:
@@ -165,15 +167,21 @@ class KillLoop:
         settling = Settling(self.server.port, self.expected, self.chances)
         settling.run()
         self.compared += settling.messages
+        self._bank_client().compare()
+
+    def _bank_client(self) -> BankClient:
+        return BankClient(self.server.port, self.expected, self.chances, [])
 
     def report(self) -> str:
         """What was done, in figures."""
         told = Counter(call.told.name.lower() for call in self.expected.calls.values())
         ends = Counter(tx.end.name.lower() for tx in self.expected.transactions)
         seen = sum(len(view.seen) for view in self.expected.views)
+        bank = self.expected.bank
         return (
             f"{self.kills.total()} kills: {dict(self.kills)}; {self.clients} clients; calls with messages: {dict(told)}; "
             f"transactions: {dict(ends)}; {self.compared} messages compared, {seen} seen by readers that went on; "
+            f"{len(bank.done)} moves and versions, {bank.compared} views of the table; "
             f"slowest recovery {self.slowest_recovery:.2f} s"
         )
 

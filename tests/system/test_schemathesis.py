@@ -21,6 +21,7 @@ pytestmark = pytest.mark.system
 
 EXAMPLES_MAX = 12  # of each of some forty calls: seconds in all; more by hand with `schemathesis run`
 ORDERS = "/v1/namespaces/shop/topics/orders"
+STOCK = "/v1/namespaces/shop/tables/stock"
 
 # What a schema cannot say: that a topic must exist, that a publish needs messages or a writer, that ids are known.
 NOT_CHECKED = ("positive_data_acceptance", "use_after_free", "ensure_resource_availability", "ignored_auth")
@@ -37,6 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path_factory.mktemp("schemathesis"))
     server.start("--set", "log.level=warning")
     server.ask_json("PUT", ORDERS)
+    server.ask_json("PUT", STOCK)
     server.ask_json("POST", f"{ORDERS}/publish", {"messages": ["first", "second"]})
     yield server
     assert server.stop() == 0
@@ -44,8 +46,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 # Good names are replaced by those of what there is, so that made up requests get past the look-up of a topic.
-NAMES = {"namespace": "shop", "topic": "orders", "job": "stats"}
-NAMES_TO_DELETE = {**NAMES, "topic": "spare"}
+NAMES = {"namespace": "shop", "topic": "orders", "table": "stock", "job": "stats"}
+NAMES_TO_DELETE = {**NAMES, "topic": "spare", "table": "spare"}
 
 # These answer a body only to a request with a write pointer, which OpenAPI has no words for.
 SOMETIMES_EMPTY = ("/publish", "/records")

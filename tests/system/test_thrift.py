@@ -53,10 +53,53 @@ def test_what_a_client_was_told_holds_after_a_kill_and_a_stop_hangs_up_on_it(tmp
             assert after.id > other.id
             assert (after.inProgress, after.invalids) == ([open_one.id], [other.id])
             client.commitOrThrow(committed.id, committed.id)  # as a client does that lost the answer
+            with pytest.raises(types.TTransactionNotInProgressException, match="told its change set before"):
+                client.commitOrThrow(open_one.id, open_one.id)
+            client.canCommitOrThrow(open_one.id, {b"row"})
             client.commitOrThrow(open_one.id, open_one.id)
-            assert client.canCommitTx(after, {b"row"}).value is False, "its change set was kept, too"
+            assert client.canCommitTx(after, {b"row"}).value is False, "its change set is kept, too"
             assert server.stop() == 0
             with pytest.raises((TTransportException, OSError)):
                 client.status()
+    finally:
+        server.stop()
+
+
+def test_a_kill_between_can_commit_and_commit_never_lets_a_commit_through_unchecked(tmp_path: Path):
+    port = free_port()
+    server = ServerProcess(tmp_path)
+    server.start("--set", f"thrift.port={port}")
+    try:
+        with connected(port) as client:
+            first, second, clean, abandoned, doomed = (client.startShortClientId("app") for _ in range(5))
+            for tx in (first, second, abandoned):
+                client.canCommitOrThrow(tx.id, {b"row"})
+            server.kill()
+        server.start("--set", f"thrift.port={port}")
+        with connected(port) as client:
+            # What Tephra's client does then: it rolls back what it wrote, and aborts.
+            with pytest.raises(types.TTransactionNotInProgressException):
+                client.commitOrThrow(abandoned.id, abandoned.id)
+            client.abortTx(abandoned)
+            # Of one that had told nothing nobody can know that, so it must say so.
+            with pytest.raises(types.TTransactionNotInProgressException):
+                client.commitTx(clean)
+            assert client.canCommitTx(clean, set()).value is True
+            assert client.commitTx(clean).value is True
+            client.canCommitOrThrow(first.id, {b"row"})
+            client.commitOrThrow(first.id, first.id)
+            for tx in (second, doomed):  # the winner's set is in the log now: it is found, before and after a kill
+                with pytest.raises(types.TTransactionConflictException):
+                    client.canCommitOrThrow(tx.id, {b"row"})
+            server.kill()
+        server.start("--set", f"thrift.port={port}")
+        with connected(port) as client:
+            for tx in (second, doomed):
+                with pytest.raises(types.TTransactionConflictException):
+                    client.commitOrThrow(tx.id, tx.id)
+                client.abortTx(tx)
+            client.commitOrThrow(first.id, first.id)
+            assert (client.startShort().inProgress, client.invalidTxSize()) == ([], 0)
+        assert server.stop() == 0
     finally:
         server.stop()

@@ -20,6 +20,7 @@ EXIT_NOT_FOUND = 3
 EXIT_CONFLICT = 4
 EXIT_AUTH = 5
 EXIT_UNAVAILABLE = 6
+EXIT_FOUND = 7
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE: whoever read the output has gone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -118,6 +120,14 @@ def yes_option(command: F) -> F:
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)
 
 
+def author_options(command: F) -> F:
+    """--reason, --as: what the audit keeps of an operator's act."""
+    command = click.option(
+        "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
+    )(command)
+    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit.")(command)
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; elsewhere insist on --yes."""
     if yes:
@@ -134,8 +144,6 @@ class Bytes(click.ParamType[bytes]):
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        import os
-
         return value if isinstance(value, bytes) else os.fsencode(value)
 
 
@@ -153,14 +161,19 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name, content
 
 
+_TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
+
+
 class TransactionId(click.ParamType[str]):
-    """A transaction's id: a decimal number of up to 19 digits."""
+    """A transaction's id: 32 hex digits; or its write pointer, a decimal number of up to 19 digits."""
 
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not (text.isascii() and text.isdecimal() and len(text) <= 19 and text[0] != "0"):
+        import re
+
+        text = str(value).lower()
+        if re.fullmatch("[1-9][0-9]{0,18}|[0-9a-f]{32}", text) is None:
             self.fail(f"{_short(text)} is not the id of a transaction; `basalt tx list` shows those", param, ctx)
         return text
 

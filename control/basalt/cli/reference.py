@@ -44,6 +44,7 @@ for an error, which says what to do next.
 | 4 | conflict: it exists already, a transaction has ended, another one won |
 | 5 | not allowed |
 | 6 | the server cannot be reached, is busy or stopping, or its answer was lost |
+| 7 | a command that looks for trouble found some |
 | 130 | Ctrl-C |
 | 141 | whoever read the output closed it |
 

@@ -103,9 +103,9 @@ def prune_status(scope: ClientScope) -> Steps[Any]:
     return (yield from ask(_get("show how pruning stands", "prune")))
 
 
-def prune(scope: ClientScope, *, dry_run: bool = False) -> Steps[Any]:
+def prune(scope: ClientScope, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[Any]:
     """Forget the failed writers that have no row left; or only tell which."""
-    query = (("dryRun", "true"),) if dry_run else ()
+    query = _act(reason, by, dry_run)
     return (yield from ask(_post("prune", "prune", "run", query=query, effect=Effect.REPEATABLE)))
 
 
@@ -133,15 +133,77 @@ def prune_history(scope: ClientScope, *, limit: int | None = None) -> Steps[Any]
     return (yield from ask(_get("show what was pruned", "prune", "history", query=query)))
 
 
-def prune_restore(scope: ClientScope, since_ms: int, *, dry_run: bool = False) -> Steps[Any]:
+def prune_restore(
+    scope: ClientScope, since_ms: int, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[Any]:
     """Make writers invalid again that were pruned since the time of a copy that a table was restored from."""
-    query = (("dryRun", "true"),) if dry_run else ()
+    query = _act(reason, by, dry_run)
     body = {"sinceMs": since_ms}
     return (
         yield from ask(
             _post("restore pruned writers", "prune", "restore", body=body, query=query, effect=Effect.REPEATABLE)
         )
     )
+
+
+def transactions(
+    scope: ClientScope,
+    *,
+    state: str | None = None,
+    owner: str | None = None,
+    older_than_ms: int | None = None,
+    topic: str | None = None,
+) -> Steps[Any]:
+    """The transactions that have not ended, oldest first; of a state, an owner, an age, or a topic ("namespace:topic")."""
+    query = _filters(state, owner, older_than_ms, topic)
+    return (yield from ask(_get("list transactions", "transactions", query=query)))
+
+
+def hanging_transactions(
+    scope: ClientScope,
+    *,
+    state: str | None = None,
+    owner: str | None = None,
+    older_than_ms: int | None = None,
+    topic: str | None = None,
+) -> Steps[Any]:
+    """The transactions that hold readers back, or are open for long (half of their time-out), worst first."""
+    query = _filters(state, owner, older_than_ms, topic)
+    return (yield from ask(_get("find hanging transactions", "transactions", "hanging", query=query)))
+
+
+def describe_transaction(scope: ClientScope, transaction: str) -> Steps[Any]:
+    """All there is to know of a transaction: what it holds back, what it waits for, what happens next."""
+    return (yield from ask(_get(f"describe transaction {transaction}", "transactions", transaction)))
+
+
+def abort_transaction(
+    scope: ClientScope, transaction: str, *, reason: str = "", by: str = "", force: bool = False, dry_run: bool = False
+) -> Steps[Any]:
+    """Abort somebody else's transaction; the audit keeps who did it and why.
+
+    `OutsideWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
+    """
+    query = (*_act(reason, by, dry_run), *((("force", "true"),) if force else ()))
+    what = f"abort transaction {transaction}"
+    return (yield from ask(_post(what, "transactions", transaction, "abort", query=query, effect=Effect.REPEATABLE)))
+
+
+def invalidate_transaction(
+    scope: ClientScope, transaction: str, *, reason: str = "", by: str = "", dry_run: bool = False
+) -> Steps[Any]:
+    """Hide for good what somebody else's transaction wrote; the audit keeps who did it and why."""
+    query = _act(reason, by, dry_run)
+    what = f"invalidate transaction {transaction}"
+    return (
+        yield from ask(_post(what, "transactions", transaction, "invalidate", query=query, effect=Effect.REPEATABLE))
+    )
+
+
+def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[Any]:
+    """What operators did by hand, newest first: what, who, why, and how it ended."""
+    query = () if limit is None else (("limit", str(limit)),)
+    return (yield from ask(_get("read the audit", "audit", query=query)))
 
 
 def backup(scope: ClientScope, name: str) -> Steps[Any]:
@@ -162,6 +224,19 @@ def live(scope: ClientScope) -> Steps[bool]:
 def version(scope: ClientScope) -> Steps[Version]:
     """The server's name and version."""
     return (yield from ask(Call("ask for the version", "GET", "/v1", _version, Effect.NONE)))
+
+
+def _act(reason: str, by: str, dry_run: bool) -> tuple[tuple[str, str], ...]:
+    """The parameters of an operator's act."""
+    given = (("reason", reason), ("as", by), ("dryRun", "true" if dry_run else ""))
+    return tuple((name, value) for name, value in given if value)
+
+
+def _filters(
+    state: str | None, owner: str | None, older_than_ms: int | None, topic: str | None
+) -> tuple[tuple[str, str], ...]:
+    given = (("state", state), ("owner", owner), ("olderThanMs", older_than_ms), ("topic", topic))
+    return tuple((name, str(value)) for name, value in given if value is not None)
 
 
 def _get(what: str, *parts: str, query: tuple[tuple[str, str], ...] = ()) -> Call[Any]:

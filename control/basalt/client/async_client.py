@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from basalt.client import admin, messages, open_transaction, topic_facts, topics, transactions
+from basalt.client import (
+    admin,
+    ending,
+    messages,
+    open_transaction,
+    participation,
+    sessions,
+    topic_facts,
+    topics,
+    transactions,
+)
+from basalt.client import following as following_plans
+from basalt.client import markers as marker_plans
 from basalt.client import reading as reading_plans
 from basalt.client.drivers import AsyncDriver
-from basalt.client.handles import AsyncHandle, TopicFacts, TransactionFacts, awaiting
+from basalt.client.followers import async_following
+from basalt.client.handles import AsyncHandle, SessionFacts, TopicFacts, TransactionFacts, awaiting
 from basalt.client.open_transaction import OpenTransaction
+from basalt.client.participants import Participant
 from basalt.client.readers import async_reading
 from basalt.client.scopes import ClientScope, TopicScope
+from basalt.client.sessions import SessionScope
+from basalt.client.table_handles import AsyncTable, AsyncTables, AsyncTransactionalTable
+from basalt.client.transactional_table import in_use
 from basalt.client.transactions import Kind
 
 
@@ -38,6 +56,11 @@ class AsyncTopic(TopicFacts, AsyncHandle[TopicScope]):
     peek = awaiting(topic_facts.peek)
     holder = awaiting(topic_facts.holder)
     read = async_reading(reading_plans.read)
+    watermark = awaiting(marker_plans.watermark)
+    end = awaiting(marker_plans.end)
+    markers = awaiting(marker_plans.facts)
+    wait_until_ended = awaiting(marker_plans.wait_until_ended)
+    follow = async_following(following_plans.follow)
 
 
 class AsyncTransactions(AsyncHandle[ClientScope]):
@@ -51,6 +74,7 @@ class AsyncTransactions(AsyncHandle[ClientScope]):
     invalidate = awaiting(transactions.invalidate)
     checkpoint = awaiting(transactions.checkpoint)
     changes = awaiting(transactions.changes)
+    timeline = awaiting(transactions.timeline)
 
 
 class AsyncTransaction(TransactionFacts, AsyncHandle[OpenTransaction]):
@@ -60,12 +84,19 @@ class AsyncTransaction(TransactionFacts, AsyncHandle[OpenTransaction]):
     store = awaiting(open_transaction.store)
     poll = awaiting(open_transaction.poll)
     read = async_reading(open_transaction.read)
+    watermark = awaiting(open_transaction.watermark)
+    end = awaiting(open_transaction.end)
     changes = awaiting(open_transaction.changes)
-    checkpoint = awaiting(open_transaction.checkpoint)
-    commit = awaiting(open_transaction.commit)
-    abort = awaiting(open_transaction.abort)
-    _enter = awaiting(open_transaction.enter)
-    _leave = awaiting(open_transaction.leave)
+    checkpoint = awaiting(participation.checkpoint)
+    commit = awaiting(ending.commit)
+    abort = awaiting(ending.abort)
+    add = awaiting(participation.add)
+    _enter = awaiting(participation.enter)
+    _leave = awaiting(ending.leave)
+
+    def table(self, name: str, *, namespace: str | None = None) -> AsyncTransactionalTable:
+        """A table as this transaction sees and changes it. Nothing is asked of the server."""
+        return AsyncTransactionalTable(in_use(self._scope, name, namespace), self._driver)
 
     async def __aenter__(self) -> Self:
         await self._enter()
@@ -75,6 +106,42 @@ class AsyncTransaction(TransactionFacts, AsyncHandle[OpenTransaction]):
         self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
     ) -> None:
         await self._leave(raised)
+
+
+class AsyncSession(SessionFacts, AsyncHandle[SessionScope]):
+    """A session that this run holds: `await client.session("billing", run="2026-11-22")`."""
+
+    def transaction(
+        self,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        kind: Kind = "short",
+        outside_writes: bool = False,
+        participants: Iterable[Participant] = (),
+    ) -> AsyncTransaction:
+        """A transaction of the session, as `client.transaction()` makes them. With a `version`, its commit makes that the
+        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do.
+        """
+        begun = sessions.transaction_in(
+            self._scope,
+            version,
+            timeout_ms=timeout_ms,
+            owner=owner,
+            kind=kind,
+            outside_writes=outside_writes,
+            participants=participants,
+        )
+        return AsyncTransaction(begun, self._driver)
+
+
+class AsyncSessions(AsyncHandle[ClientScope]):
+    """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
+
+    get = awaiting(sessions.get)
+    list = awaiting(sessions.known)
+    delete = awaiting(sessions.delete)
 
 
 class AsyncAdmin(AsyncHandle[ClientScope]):
@@ -98,6 +165,12 @@ class AsyncAdmin(AsyncHandle[ClientScope]):
     prune_region = awaiting(admin.prune_region)
     prune_history = awaiting(admin.prune_history)
     prune_restore = awaiting(admin.prune_restore)
+    transactions = awaiting(admin.transactions)
+    hanging_transactions = awaiting(admin.hanging_transactions)
+    describe_transaction = awaiting(admin.describe_transaction)
+    abort_transaction = awaiting(admin.abort_transaction)
+    invalidate_transaction = awaiting(admin.invalidate_transaction)
+    audit = awaiting(admin.audit)
     backup = awaiting(admin.backup)
 
 
@@ -112,7 +185,9 @@ class AsyncClient(AsyncHandle[ClientScope]):
     def __init__(self, scope: ClientScope, driver: AsyncDriver) -> None:
         super().__init__(scope, driver)
         self.topics = AsyncTopics(scope, driver)
+        self.tables = AsyncTables(scope, driver)
         self.transactions = AsyncTransactions(scope, driver)
+        self.sessions = AsyncSessions(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property
@@ -124,12 +199,34 @@ class AsyncClient(AsyncHandle[ClientScope]):
         """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
         return AsyncTopic(self._scope.topic(name, namespace), self._driver)
 
+    def table(self, name: str, *, namespace: str | None = None) -> AsyncTable:
+        """A table, to read what is committed. It need not exist yet, and nothing is asked of the server."""
+        return AsyncTable(self._scope.table(name, namespace), self._driver)
+
+    async def session(self, name: str, *, run: str | None = None) -> AsyncSession:
+        """Open a named session, which fences every run that has it open, but for the same `run` (None: a run of its own)."""
+        return AsyncSession(await self._driver.run(sessions.open_session(self._scope, name, run=run)), self._driver)
+
     def transaction(
-        self, *, timeout_ms: int | None = None, owner: str = "", kind: Kind = "short", outside_writes: bool = False
+        self,
+        *,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        kind: Kind = "short",
+        outside_writes: bool = False,
+        participants: Iterable[Participant] = (),
     ) -> AsyncTransaction:
-        """A transaction for an `async with` block. After `timeout_ms` (None: the server's default) the server aborts it."""
+        """A transaction for an `async with` block. After `timeout_ms` (None: the server's default) the server aborts it.
+
+        `participants` commit and roll back with it (`TransactionAware`), in this order.
+        """
         settings = OpenTransaction(
-            self._scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes
+            self._scope,
+            kind=kind,
+            timeout_ms=timeout_ms,
+            owner=owner,
+            outside_writes=outside_writes,
+            participants=participants,
         )
         return AsyncTransaction(settings, self._driver)
 

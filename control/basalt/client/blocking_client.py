@@ -5,16 +5,34 @@ Its async twin is `async_client`; docs/reference/client.md describes both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from basalt.client import admin, messages, open_transaction, topic_facts, topics, transactions
+from basalt.client import (
+    admin,
+    ending,
+    messages,
+    open_transaction,
+    participation,
+    sessions,
+    topic_facts,
+    topics,
+    transactions,
+)
+from basalt.client import following as following_plans
+from basalt.client import markers as marker_plans
 from basalt.client import reading as reading_plans
 from basalt.client.drivers import BlockingDriver
-from basalt.client.handles import Handle, TopicFacts, TransactionFacts, blocking
+from basalt.client.followers import following
+from basalt.client.handles import Handle, SessionFacts, TopicFacts, TransactionFacts, blocking
 from basalt.client.open_transaction import OpenTransaction
+from basalt.client.participants import Participant
 from basalt.client.readers import reading
 from basalt.client.scopes import ClientScope, TopicScope
+from basalt.client.sessions import SessionScope
+from basalt.client.table_handles import Table, Tables, TransactionalTable
+from basalt.client.transactional_table import in_use
 from basalt.client.transactions import Kind
 
 
@@ -41,6 +59,11 @@ class Topic(TopicFacts, Handle[TopicScope]):
     peek = blocking(topic_facts.peek)
     holder = blocking(topic_facts.holder)
     read = reading(reading_plans.read)
+    watermark = blocking(marker_plans.watermark)
+    end = blocking(marker_plans.end)
+    markers = blocking(marker_plans.facts)
+    wait_until_ended = blocking(marker_plans.wait_until_ended)
+    follow = following(following_plans.follow)
 
 
 class Transactions(Handle[ClientScope]):
@@ -54,6 +77,7 @@ class Transactions(Handle[ClientScope]):
     invalidate = blocking(transactions.invalidate)
     checkpoint = blocking(transactions.checkpoint)
     changes = blocking(transactions.changes)
+    timeline = blocking(transactions.timeline)
 
 
 class Transaction(TransactionFacts, Handle[OpenTransaction]):
@@ -63,12 +87,19 @@ class Transaction(TransactionFacts, Handle[OpenTransaction]):
     store = blocking(open_transaction.store)
     poll = blocking(open_transaction.poll)
     read = reading(open_transaction.read)
+    watermark = blocking(open_transaction.watermark)
+    end = blocking(open_transaction.end)
     changes = blocking(open_transaction.changes)
-    checkpoint = blocking(open_transaction.checkpoint)
-    commit = blocking(open_transaction.commit)
-    abort = blocking(open_transaction.abort)
-    _enter = blocking(open_transaction.enter)
-    _leave = blocking(open_transaction.leave)
+    checkpoint = blocking(participation.checkpoint)
+    commit = blocking(ending.commit)
+    abort = blocking(ending.abort)
+    add = blocking(participation.add)
+    _enter = blocking(participation.enter)
+    _leave = blocking(ending.leave)
+
+    def table(self, name: str, *, namespace: str | None = None) -> TransactionalTable:
+        """A table as this transaction sees and changes it. Nothing is asked of the server."""
+        return TransactionalTable(in_use(self._scope, name, namespace), self._driver)
 
     def __enter__(self) -> Self:
         self._enter()
@@ -78,6 +109,42 @@ class Transaction(TransactionFacts, Handle[OpenTransaction]):
         self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self._leave(raised)
+
+
+class Session(SessionFacts, Handle[SessionScope]):
+    """A session that this run holds: `client.session("billing", run="2026-11-22")`."""
+
+    def transaction(
+        self,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        kind: Kind = "short",
+        outside_writes: bool = False,
+        participants: Iterable[Participant] = (),
+    ) -> Transaction:
+        """A transaction of the session, as `client.transaction()` makes them. With a `version`, its commit makes that the
+        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do.
+        """
+        begun = sessions.transaction_in(
+            self._scope,
+            version,
+            timeout_ms=timeout_ms,
+            owner=owner,
+            kind=kind,
+            outside_writes=outside_writes,
+            participants=participants,
+        )
+        return Transaction(begun, self._driver)
+
+
+class Sessions(Handle[ClientScope]):
+    """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
+
+    get = blocking(sessions.get)
+    list = blocking(sessions.known)
+    delete = blocking(sessions.delete)
 
 
 class Admin(Handle[ClientScope]):
@@ -101,6 +168,12 @@ class Admin(Handle[ClientScope]):
     prune_region = blocking(admin.prune_region)
     prune_history = blocking(admin.prune_history)
     prune_restore = blocking(admin.prune_restore)
+    transactions = blocking(admin.transactions)
+    hanging_transactions = blocking(admin.hanging_transactions)
+    describe_transaction = blocking(admin.describe_transaction)
+    abort_transaction = blocking(admin.abort_transaction)
+    invalidate_transaction = blocking(admin.invalidate_transaction)
+    audit = blocking(admin.audit)
     backup = blocking(admin.backup)
 
 
@@ -115,7 +188,9 @@ class Client(Handle[ClientScope]):
     def __init__(self, scope: ClientScope, driver: BlockingDriver) -> None:
         super().__init__(scope, driver)
         self.topics = Topics(scope, driver)
+        self.tables = Tables(scope, driver)
         self.transactions = Transactions(scope, driver)
+        self.sessions = Sessions(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property
@@ -127,12 +202,34 @@ class Client(Handle[ClientScope]):
         """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
         return Topic(self._scope.topic(name, namespace), self._driver)
 
+    def table(self, name: str, *, namespace: str | None = None) -> Table:
+        """A table, to read what is committed. It need not exist yet, and nothing is asked of the server."""
+        return Table(self._scope.table(name, namespace), self._driver)
+
+    def session(self, name: str, *, run: str | None = None) -> Session:
+        """Open a named session, which fences every run that has it open, but for the same `run` (None: a run of its own)."""
+        return Session(self._driver.run(sessions.open_session(self._scope, name, run=run)), self._driver)
+
     def transaction(
-        self, *, timeout_ms: int | None = None, owner: str = "", kind: Kind = "short", outside_writes: bool = False
+        self,
+        *,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        kind: Kind = "short",
+        outside_writes: bool = False,
+        participants: Iterable[Participant] = (),
     ) -> Transaction:
-        """A transaction for a `with` block. After `timeout_ms` (None: the server's default) the server aborts it."""
+        """A transaction for a `with` block. After `timeout_ms` (None: the server's default) the server aborts it.
+
+        `participants` commit and roll back with it (`TransactionAware`), in this order.
+        """
         settings = OpenTransaction(
-            self._scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes
+            self._scope,
+            kind=kind,
+            timeout_ms=timeout_ms,
+            owner=owner,
+            outside_writes=outside_writes,
+            participants=participants,
         )
         return Transaction(settings, self._driver)
 

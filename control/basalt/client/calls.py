@@ -6,7 +6,7 @@ input or output, so the blocking and the async client run the very same ones. `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -80,13 +80,27 @@ class Call(Generic[T]):
     accepted: tuple[int, ...] = ()
 
 
-Steps: TypeAlias = Generator[Call[Any], Any, T]
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What a participant's coroutine method answered: to be awaited, and its result to be handed back."""
+
+    awaitable: Awaitable[Any]
+    what: str
+
+
+Steps: TypeAlias = Generator[Call[Any] | Later, Any, T]
 
 
 def ask(call: Call[T]) -> Steps[T]:
     """The one step of a plan that is one call; also what gives a yielded call its result's type."""
     result: T = yield call
     return result
+
+
+def done(value: T) -> Steps[T]:
+    """A plan without any step."""
+    yield from ()  # what makes it a plan
+    return value
 
 
 def joined_path(*parts: str) -> str:

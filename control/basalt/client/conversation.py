@@ -1,6 +1,7 @@
 """From a plan to a result: attempts, pauses and one deadline per call, as a generator without input or output.
 
-A driver sends what it is given, sleeps when told to, and hands back what came. The rules are in `retries`.
+A driver sends what it is given, sleeps when told to, and hands back what came. The rules are in `retries`. What else happens
+while it does so, an interrupt for one, it throws in here, for a plan may have something to undo.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
-from basalt.client.calls import Call, Reply, Steps
+from basalt.client.calls import Call, Later, Reply, Steps
 from basalt.client.problems import REQUEST_ID_HEADER
 from basalt.client.retries import Again, RetryPolicy, judge
 from basalt.errors import BasaltError, UnknownOutcomeError
@@ -36,7 +37,7 @@ class Pause:
     duration_ms: float
 
 
-Conversation: TypeAlias = Generator[Send | Pause, Reply | None, T]
+Conversation: TypeAlias = Generator[Send | Pause | Later, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,16 @@ class Surroundings:
 def converse(steps: Steps[T], around: Surroundings) -> Conversation[T]:
     """Run a plan to its result: each of its calls is tried until it has one, or fails for good."""
     try:
-        call = next(steps)
+        step = next(steps)
         while True:
             try:
-                result = yield from _settle(call, around)
-            except BasaltError as error:
-                call = steps.throw(error)  # a plan may clean up, or say how far it got
+                result = (yield step) if isinstance(step, Later) else (yield from _settle(step, around))
+            except GeneratorExit:
+                raise  # nobody runs this any more
+            except BaseException as error:  # noqa: BLE001  # a plan may clean up, or say how far it got
+                step = steps.throw(error)
             else:
-                call = steps.send(result)
+                step = steps.send(result)
     except StopIteration as stop:
         value: T = stop.value
         return value
@@ -74,8 +77,7 @@ def _settle(call: Call[Any], around: Surroundings) -> Conversation[Any]:
     unknown: UnknownOutcomeError | None = None
     while True:
         left_ms = deadline_ms - around.monotonic_ms()
-        reply = yield _request(call, request_id, left_ms, policy)
-        assert reply is not None
+        reply: Reply = yield _request(call, request_id, left_ms, policy)
         attempts += 1
         try:
             verdict = judge(call, reply, around.url)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
-from basalt.client.calls import Reply, Steps
+from basalt.client.calls import Later, Reply, Steps
 from basalt.client.conversation import Pause, Send, Surroundings, converse
 from basalt.client.retries import RetryPolicy
 from basalt_engine.clock import Clock, SystemClock
@@ -63,15 +63,15 @@ class BlockingDriver:
     def run(self, steps: Steps[T]) -> T:
         """The plan's result."""
         conversation = converse(steps, self._around)
-        reply: Reply | None = None
         try:
+            step = next(conversation)
             while True:
-                step = conversation.send(reply)
-                reply = None
-                if isinstance(step, Pause):
-                    self.pause(step.duration_ms)
+                try:
+                    reply = self._take(step)
+                except BaseException as error:  # noqa: BLE001  # an interrupt, too: the plan may have something to undo
+                    step = conversation.throw(error)
                 else:
-                    reply = self._transport.send(step)
+                    step = conversation.send(reply)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -79,6 +79,16 @@ class BlockingDriver:
     def pause(self, duration_ms: float) -> None:
         """Sleep."""
         self._sleep(duration_ms / 1_000)
+
+    def _take(self, step: Send | Pause | Later) -> Reply | None:
+        if isinstance(step, Send):
+            return self._transport.send(step)
+        if isinstance(step, Pause):
+            self.pause(step.duration_ms)
+            return None
+        if isinstance(step.awaitable, Coroutine):
+            step.awaitable.close()  # it was never begun; without this Python warns of that
+        raise TypeError(f"{step.what} is a coroutine, which only the async client can await")
 
     def close(self) -> None:
         """Close the transport."""
@@ -105,15 +115,15 @@ class AsyncDriver:
     async def run(self, steps: Steps[T]) -> T:
         """The plan's result."""
         conversation = converse(steps, self._around)
-        reply: Reply | None = None
         try:
+            step = next(conversation)
             while True:
-                step = conversation.send(reply)
-                reply = None
-                if isinstance(step, Pause):
-                    await self.pause(step.duration_ms)
+                try:
+                    reply = await self._take(step)
+                except BaseException as error:  # noqa: BLE001  # a cancellation, too: the plan may have something to undo
+                    step = conversation.throw(error)
                 else:
-                    reply = await self._transport.send(step)
+                    step = conversation.send(reply)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -121,6 +131,14 @@ class AsyncDriver:
     async def pause(self, duration_ms: float) -> None:
         """Sleep."""
         await self._sleep(duration_ms / 1_000)
+
+    async def _take(self, step: Send | Pause | Later) -> object:
+        if isinstance(step, Send):
+            return await self._transport.send(step)
+        if isinstance(step, Pause):
+            await self.pause(step.duration_ms)
+            return None
+        return await step.awaitable
 
     async def close(self) -> None:
         """Close the transport."""

@@ -14,6 +14,7 @@ from basalt.client.calls import Steps
 from basalt.client.drivers import AsyncDriver, BlockingDriver
 from basalt.client.open_transaction import OpenTransaction
 from basalt.client.scopes import TopicScope
+from basalt.client.sessions import SessionScope
 from basalt.client.transaction_info import Outcome
 
 P = ParamSpec("P")
@@ -53,6 +54,32 @@ class TopicFacts:
         return self._scope.namespace
 
 
+class SessionFacts:
+    """What both kinds of session know."""
+
+    _scope: SessionScope
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._scope.name
+
+    @property
+    def run(self) -> str:
+        """The run that opened it: this one."""
+        return self._scope.run
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this run holds; once another run opens the session, it is over."""
+        return self._scope.epoch
+
+    @property
+    def version(self) -> int | None:
+        """The newest version of its work that was committed when it was opened; None: none was."""
+        return self._scope.version
+
+
 class TransactionFacts:
     """What both kinds of transaction know."""
 
@@ -67,6 +94,11 @@ class TransactionFacts:
     def write_pointer(self) -> int:
         """The pointer that it writes under, for writes elsewhere."""
         return self._scope.described().write_pointer
+
+    @property
+    def committed_before(self) -> bool:
+        """Whether its session had committed this version before: leave the block's work out, there is no transaction."""
+        return self._scope.committed_before
 
     @property
     def outcome(self) -> Outcome | None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from basalt.client import messages, transactions
-from basalt.client.calls import Steps, ask
+from basalt.client.calls import Steps
+from basalt.client.markers import marked
 from basalt.client.pages import Page
+from basalt.client.participants import Participant, Planned, planned, same
 from basalt.client.payloads import Payloads, each_payload
 from basalt.client.positions import PositionLike
 from basalt.client.reading import Bounds, Cursor
 from basalt.client.scopes import ClientScope, TopicScope
 from basalt.client.transaction_info import Outcome, TransactionInfo
-from basalt.client.transactions import Kind
-from basalt.errors import BasaltError, TransactionEndedError, TransactionNotFoundError, UnknownOutcomeError
-from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer
+from basalt.client.transactions import InSession, Kind
+from basalt.errors import TransactionEndedError
+from basalt.markers.marker import Marker
+from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
 
@@ -34,24 +37,42 @@ class OpenTransaction:
         timeout_ms: int | None,
         owner: str,
         outside_writes: bool,
+        participants: Iterable[Participant] = (),
+        session: InSession | None = None,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self.scope = scope
         self.kind: Kind = kind
         self.timeout_ms = timeout_ms
         self.owner = owner
-        self.outside_writes = outside_writes
+        self.invited = [planned(participant) for participant in participants]  # they take part once it has begun
+        self.outside_writes = outside_writes or not all(participant.hosted for participant in self.invited)
+        self.session = session
+        self.committed_before = (
+            False  # the session had committed this version: there is no transaction, and no need of one
+        )
         self.buffer_bytes_max = buffer_bytes_max
-        self.info: TransactionInfo | None = None
+        self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
+        self.stored_under = 0  # its first write pointer
         self.outcome: Outcome | None = None
         self.ended = False
+        self.participants: list[Planned] = []
+        self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
+        self.told_changes: frozenset[bytes] = frozenset()
         self.buffered: dict[tuple[str, str], list[Buffer]] = {}
+        self.markers: list[WorkMarker] = []
         self.buffered_messages = 0
         self.buffered_bytes = 0
         self.stored_topics: set[tuple[str, str]] = set()
 
     def described(self) -> TransactionInfo:
         """The server's transaction. `TransactionEndedError` when it has not begun."""
+        if self.committed_before:
+            assert self.session is not None, "only a session knows versions"
+            raise TransactionEndedError(
+                f"version {self.session.version} of session {self.session.name!r} was committed before",
+                hint="Leave this work out: ask tx.committed_before first.",
+            )
         if self.info is None:
             raise TransactionEndedError("this transaction has not begun", hint="Use it in a with block.")
         return self.info
@@ -65,34 +86,16 @@ class OpenTransaction:
             )
         return info
 
+    def forget_work(self) -> None:
+        """What waited for the commit is published, or never will be."""
+        self.buffered.clear()
+        self.markers.clear()
 
-def enter(tx: OpenTransaction) -> Steps[None]:
-    """Begin it."""
-    if tx.info is not None:
-        raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
-    tx.info = yield from transactions.begin(
-        tx.scope,
-        kind=tx.kind,
-        timeout_ms=tx.timeout_ms,
-        owner=tx.owner,
-        outside_writes=tx.outside_writes,
-        snapshot=False,
-    )
-
-
-def leave(tx: OpenTransaction, raised: BaseException | None) -> Steps[None]:
-    """Commit it, or abort it when its block has raised; the first exception is the one that its caller sees."""
-    if tx.ended:
-        return
-    if raised is not None:
-        yield from _give_up(tx, raised)
-        return
-    try:
-        yield from commit(tx)
-    except BasaltError as refused:
-        if not tx.ended:
-            yield from _give_up(tx, refused)
-        raise
+    def attach(self, participant: Planned) -> None:
+        """Let a participant of Basalt's own take part, one that needs no call to start. A second time changes nothing."""
+        self.begun()
+        if not any(same(participant, other) for other in self.participants):
+            self.participants.append(participant)
 
 
 def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> Steps[None]:
@@ -113,11 +116,35 @@ def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: s
 
 def store(tx: OpenTransaction, topic: str, payloads: Payloads, *, namespace: str | None = None) -> Steps[None]:
     """Store messages on the server now, for the commit to publish: as `publish`, without a copy held here until then."""
-    info = tx.begun()
+    tx.begun()
     title = (namespace or tx.scope.namespace, topic)
     yield from _store(tx, [title])  # what was published before comes before
     tx.stored_topics.add(title)
-    yield from messages.store(tx.scope.topic(topic, namespace), payloads, info)
+    yield from messages.store(tx.scope.topic(topic, namespace), payloads, tx.stored_under)
+
+
+def watermark(
+    tx: OpenTransaction, topic: str, task: str, event_time_ms: int, task_count: int = 1, *, namespace: str | None = None
+) -> Steps[None]:
+    """Say with the commit that a task's event time has come so far; its place is behind the messages of this transaction."""
+    _mark(tx, topic, namespace, marked(task, task_count, event_time_ms))
+    yield from ()
+
+
+def end(
+    tx: OpenTransaction, topic: str, task: str, task_count: int = 1, *, namespace: str | None = None
+) -> Steps[None]:
+    """Say with the commit that nothing more comes from a task; its place is behind the messages of this transaction."""
+    _mark(tx, topic, namespace, marked(task, task_count))
+    yield from ()
+
+
+def _mark(tx: OpenTransaction, topic: str, namespace: str | None, marker: Marker) -> None:
+    tx.begun()
+    entry = WorkMarker(
+        namespace or tx.scope.namespace, topic, marker.task, marker.task_count, marker.kind, marker.event_time_ms
+    )
+    tx.markers.append(entry)
 
 
 def poll(
@@ -160,53 +187,21 @@ def read(
 def changes(tx: OpenTransaction, changed: Iterable[bytes]) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
-    Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
+    Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`). What
+    participants change is told beside it when the transaction commits.
     """
-    yield from transactions.changes(tx.scope, tx.begun(), changed)
+    told = list(changed)
+    yield from transactions.changes(tx.scope, tx.begun(), told)
+    tx.own_changes = tx.told_changes = frozenset(told)
 
 
-def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
-    """A further write pointer, under the same snapshot: what follows can be told from what was before."""
-    return (yield from transactions.checkpoint(tx.scope, tx.begun()))
-
-
-def commit(tx: OpenTransaction) -> Steps[Outcome]:
-    """Publish everything and commit; the end of the block does it too, and aborts what was refused.
-
-    When the outcome could not be learnt (`UnknownOutcomeError`), ask for it: `client.transactions.get(tx.id)`.
-    """
-    info = tx.begun()
+def store_rest(tx: OpenTransaction) -> Steps[None]:
+    """Store what is left of the topics of which messages were stored before; the rest travels with the commit."""
     yield from _store(tx, [title for title in tx.buffered if title in tx.stored_topics])
-    try:
-        tx.outcome = yield from ask(transactions.commit_call(info, transactions.work_of(tx.buffered)))
-    except (TransactionEndedError, TransactionNotFoundError, UnknownOutcomeError):
-        tx.ended = True  # there is nothing left to abort, or it must not be: it may have been committed
-        raise
-    tx.ended = True
-    tx.buffered.clear()
-    return tx.outcome
-
-
-def abort(tx: OpenTransaction) -> Steps[Outcome]:
-    """Abort it now, and leave the block in peace."""
-    info = tx.begun()
-    tx.ended = True
-    tx.buffered.clear()
-    tx.outcome = yield from ask(transactions.abort_call(info))
-    return tx.outcome
-
-
-def _give_up(tx: OpenTransaction, because: BaseException) -> Steps[None]:
-    try:
-        yield from abort(tx)
-    except BasaltError as error:
-        because.add_note(
-            f"transaction {tx.info.id if tx.info else ''} could not be aborted ({error}); its time-out ends it"
-        )
 
 
 def _store(tx: OpenTransaction, titles: list[tuple[str, str]]) -> Steps[None]:
-    info = tx.begun()
+    tx.begun()
     for title in titles:
         run = tx.buffered.pop(title, [])
         if not run:
@@ -214,4 +209,4 @@ def _store(tx: OpenTransaction, titles: list[tuple[str, str]]) -> Steps[None]:
         tx.buffered_messages -= len(run)
         tx.buffered_bytes -= sum(map(len, run))
         tx.stored_topics.add(title)
-        yield from messages.store(TopicScope(*title, tx.scope.now_ms), run, info)
+        yield from messages.store(TopicScope(*title, tx.scope.now_ms), run, tx.stored_under)

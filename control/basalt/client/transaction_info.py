@@ -12,6 +12,21 @@ class TransactionTopic(msgspec.Struct, frozen=True):
     topic: str
 
 
+class TransactionTable(msgspec.Struct, frozen=True):
+    """A transactional table that a transaction has, or may have, written to."""
+
+    namespace: str
+    table: str
+
+
+class TransactionSession(msgspec.Struct, frozen=True):
+    """The named session that a transaction began in, and the version of the session's work that it is for, if any."""
+
+    name: str
+    epoch: int
+    version: int | None = None
+
+
 class TransactionInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A transaction: its id, the pointers it reads and writes under, its state and its deadline.
 
@@ -29,7 +44,9 @@ class TransactionInfo(msgspec.Struct, frozen=True, rename="camel"):
     expires_at_ms: int | None = msgspec.field(default=None, name="expiresAt")
     transaction: bytes | None = None
     topics: tuple[TransactionTopic, ...] = ()
+    tables: tuple[TransactionTable, ...] = ()
     outside_writes: bool = False
+    session: TransactionSession | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):

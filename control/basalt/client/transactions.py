@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from basalt.client.scopes import ClientScope
 from basalt.client.transaction_info import Outcome, TransactionInfo
 from basalt.errors import TooLargeError
 from basalt.wire import avro
-from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkPublish
+from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 
 T = TypeVar("T")
 
@@ -27,10 +27,25 @@ class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
     owner: str = ""
     outside_writes: bool = False
     snapshot: bool = True
+    session: str | None = None
+    session_epoch: int | None = None
+    version: int | None = None
+
+
+class InSession(NamedTuple):
+    """Which session a transaction begins in, and which version of the session's work it is for, if any."""
+
+    name: str
+    epoch: int
+    version: int | None = None
 
 
 class _Listing(msgspec.Struct):
     transactions: list[TransactionInfo]
+
+
+class _Id(msgspec.Struct):
+    id: str | None
 
 
 class _Invalidated(msgspec.Struct):
@@ -55,6 +70,25 @@ def begin(
     return (yield from ask(_post("begin a transaction", _path(), _info, body=body)))
 
 
+def begin_in(
+    scope: ClientScope,
+    session: InSession,
+    *,
+    kind: Kind = "short",
+    timeout_ms: int | None = None,
+    owner: str = "",
+    outside_writes: bool = False,
+    snapshot: bool = True,
+) -> Steps[TransactionInfo | None]:
+    """Begin a transaction of a session; None when the session has committed this version before.
+
+    `SessionFencedError` when another run holds the session.
+    """
+    body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot, *session))
+    what = f"begin a transaction in session {session.name}"
+    return (yield from ask(_post(what, _path(), _info_or_done, body=body)))
+
+
 def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A transaction, open or ended and still remembered. `TransactionNotFoundError` when it is neither."""
     what = f"get transaction {_id(transaction)}"
@@ -64,6 +98,12 @@ def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Transac
 def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
     """The transactions that are open now."""
     return (yield from ask(Call("list transactions", "GET", _path(), _listing, Effect.NONE)))
+
+
+def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Any]:
+    """What happened to a transaction, step by step, as far as that is still known. A JSON value."""
+    what = f"get the timeline of transaction {_id(transaction)}"
+    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), _json, Effect.NONE)))
 
 
 def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
@@ -99,19 +139,39 @@ def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[
     return (yield from ask(_post(what, path, _invalidated, content_type=None, effect=Effect.ONCE)))
 
 
+def invalidate_call(transaction: TransactionInfo | str) -> Call[bool]:
+    """The call of an invalidation whose answer does not matter, so that it may be sent again: it is idempotent."""
+    what = f"invalidate transaction {_id(transaction)}"
+    return _post(what, _path(transaction, "invalidate"), _invalidated, content_type=None)
+
+
+def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
+    """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
+    what = f"add a participant to transaction {_id(transaction)}"
+    body = msgspec.json.encode({"kind": "outside", "name": name})
+    return (yield from ask(_post(what, _path(transaction, "participants"), nothing, body=body)))
+
+
 def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A further write pointer for an open transaction, under the same snapshot."""
     what = f"checkpoint transaction {_id(transaction)}"
     return (yield from ask(_post(what, _path(transaction, "checkpoint"), _info, content_type=None)))
 
 
-def changes(scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes]) -> Steps[None]:
+def changes(
+    scope: ClientScope,
+    transaction: TransactionInfo | str,
+    changed: Iterable[bytes],
+    *,
+    outside_writes: bool = True,
+) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
     Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
+    `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
     what = f"send the changes of transaction {_id(transaction)}"
-    body = msgspec.json.encode({"changes": list(changed)})
+    body = msgspec.json.encode({"changes": list(changed)} | ({} if outside_writes else {"outsideWrites": False}))
     return (yield from ask(_post(what, _path(transaction, "changes"), nothing, body=body)))
 
 
@@ -133,10 +193,10 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     return (yield from ask(_post("publish atomically", _path(), _outcome, body=body, content_type=AVRO)))
 
 
-def work_of(buffered: Mapping[tuple[str, str], list[Buffer]]) -> Work | None:
-    """The work that publishes these messages; None for none."""
+def work_of(buffered: Mapping[tuple[str, str], list[Buffer]], markers: Sequence[WorkMarker] = ()) -> Work | None:
+    """The work that publishes these messages, and markers behind them; None for none."""
     publish = [WorkPublish(namespace, topic, run) for (namespace, topic), run in buffered.items() if run]
-    return Work(publish=publish) if publish else None
+    return Work(publish=publish, markers=list(markers)) if publish or markers else None
 
 
 def _title(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
@@ -173,8 +233,16 @@ def _id(transaction: TransactionInfo | str) -> str:
     return transaction if isinstance(transaction, str) else transaction.id
 
 
+def _json(answer: Answer) -> Any:
+    return msgspec.json.decode(answer.body)
+
+
 def _info(answer: Answer) -> TransactionInfo:
     return msgspec.json.decode(answer.body, type=TransactionInfo)
+
+
+def _info_or_done(answer: Answer) -> TransactionInfo | None:
+    return None if msgspec.json.decode(answer.body, type=_Id).id is None else _info(answer)
 
 
 def _listing(answer: Answer) -> list[TransactionInfo]:

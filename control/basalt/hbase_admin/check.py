@@ -8,9 +8,18 @@ from basalt.hbase_admin.finding import Finding, count, error, ok, seconds, some,
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict
 from basalt.hbase_admin.region_rules import region_findings
 from basalt.hbase_admin.view import Gateway, View
-from basalt_engine.stores.hbase.tables import FLUSH_INTERVAL, TableLayout, differences, layouts, missing_splits
+from basalt_engine.stores.hbase.tables import (
+    FLUSH_INTERVAL,
+    TableLayout,
+    differences,
+    layouts,
+    missing_splits,
+)
+from basalt_engine.table import ADDED_LATER
 
 LATENCY_MS_MAX = 100  # a publish waits for a few calls; a gateway on the same network answers in 1 to 5 ms
+_MISSING = "`basalt hbase install` makes it"
+_MISSING_NEW = "it is new with this version: `basalt hbase upgrade --jar PATH` makes it"
 _START = {1: "`hbase thrift start`", 2: "`hbase thrift2 start`"}
 _KIND = {1: "a first Thrift gateway", 2: "a second Thrift gateway"}
 
@@ -65,7 +74,7 @@ def _gateway(gateway: Gateway) -> Finding:
 def _table(layout: TableLayout, present: FoundTable | None, view: View) -> Finding:
     name = f"table {layout.name}"
     if present is None:
-        return error(name, "is missing", "`basalt hbase install` makes it")
+        return error(name, "is missing", _MISSING_NEW if layout.table in ADDED_LATER and view.facts else _MISSING)
     told = differences(layout, present.descriptor)
     if told:
         return error(name, "; ".join(told), "another program's table? choose another store.hbase.prefix")

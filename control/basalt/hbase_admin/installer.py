@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from basalt.errors import ConflictError
-from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, plan
+from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, check_jar_is_known, plan
 from basalt.hbase_admin.system_rows import SystemRows
-from basalt.installation import KIND, NAME, Facts, decode_facts, encode_facts, new_facts
+from basalt.installation import KIND, NAME, decode_facts, encode_facts, new_facts
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,
@@ -39,15 +39,18 @@ class Installer:
     def plan(self, wanted: Wanted) -> list[Step]:
         """What an installation would do now, the row of facts last; `ConflictError` when it must not do anything."""
         found = self.found()
-        facts = self._facts(found)
-        steps = plan(self._layouts(wanted, found), found, wanted, None if facts is None else facts.buckets)
+        installed = self.buckets(found)
+        jar = jar_in_use(found)
+        steps = plan(self._layouts(wanted, found), found, wanted, installed)
+        if installed is not None and jar is not None and wanted.jar is None:
+            check_jar_is_known(steps, jar)
         descriptor = TableDescriptor(self._system.table, {}, {})
-        if facts is None:
+        if installed is None:
             return [
                 *steps,
                 Step(self._system.table, "write", f"install:facts, {wanted.buckets} salt buckets", descriptor),
             ]
-        return [*steps, Step(self._system.table, "keep", f"install:facts, {facts.buckets} salt buckets", descriptor)]
+        return [*steps, Step(self._system.table, "keep", f"install:facts, {installed} salt buckets", descriptor)]
 
     def carry_out(self, steps: Sequence[Step], wanted: Wanted) -> None:
         """Do what `plan` said. What is cut short is completed by the next run."""
@@ -67,12 +70,13 @@ class Installer:
         flush_interval_ms = wanted.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT
         return layouts(self._prefix, wanted.buckets, flush_interval_ms=flush_interval_ms, jar=jar)
 
-    def _facts(self, found: dict[str, FoundTable]) -> Facts | None:
+    def buckets(self, found: dict[str, FoundTable]) -> int | None:
+        """The salt buckets that the installation was made with, where that is written down."""
         table = found.get(self._system.table)
         if table is None or not table.enabled:
             return None
         body = self._system.get(KIND, NAME)
-        return None if body is None else decode_facts(body)
+        return None if body is None else decode_facts(body).buckets
 
     def _do(self, step: Step, wanted: Wanted) -> None:
         if step.action == "create":

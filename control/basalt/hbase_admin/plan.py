@@ -22,6 +22,7 @@ from basalt_engine.stores.hbase.tables import (
     with_coprocessor,
 )
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor
+from basalt_engine.table import ADDED_LATER
 
 Action = Literal["create", "alter", "enable", "keep", "write"]
 
@@ -83,6 +84,16 @@ def plan(
             hint="choose another store.hbase.prefix or settings that fit; nothing was changed",
         )
     return [_step(layout, found.get(layout.name), wanted) for layout in layouts]
+
+
+def check_jar_is_known(steps: Sequence[Step], jar: CoprocessorJar) -> None:
+    """`ConflictError` when a table is new with this version: the jar that an older installation runs may not know it."""
+    new = [step.table for step in steps if step.action == "create" and step.table.rpartition(".")[2] in ADDED_LATER]
+    if new:
+        raise ConflictError(
+            f"table {new[0]} is new with this version, and {jar.path} may be older",
+            hint="`basalt hbase upgrade --jar PATH` makes it, and lets all tables run that jar; nothing was changed",
+        )
 
 
 def buckets_conflict(asked: int, installed: int) -> str:

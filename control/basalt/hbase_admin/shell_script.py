@@ -16,14 +16,16 @@ _FOREVER = "2147483647"
 
 def create_lines(layouts: Sequence[TableLayout]) -> list[str]:
     """One `create` for each table."""
+    return [create_line(layout.name, layout.attributes, layout.splits) for layout in layouts]
+
+
+def create_line(table: str, attributes: Mapping[str, str], splits: Sequence[bytes]) -> str:
+    """The `create` of one table with Basalt's family."""
     options = ", ".join(f"{name} => {_option(name, value)}" for name, value in FAMILY_OPTIONS.items())
-    lines = []
-    for layout in layouts:
-        parts = [f"METADATA => {{{_pairs(layout.attributes)}}}"]
-        if layout.splits:
-            parts.insert(0, f"SPLITS => [{', '.join(split_key(split) for split in layout.splits)}]")
-        lines.append(f"create {quoted(layout.name)}, {{NAME => {quoted(FAMILY)}, {options}}}, {{{', '.join(parts)}}}")
-    return lines
+    parts = [f"METADATA => {{{_pairs(attributes)}}}"]
+    if splits:
+        parts.insert(0, f"SPLITS => [{', '.join(split_key(split) for split in splits)}]")
+    return f"create {quoted(table)}, {{NAME => {quoted(FAMILY)}, {options}}}, {{{', '.join(parts)}}}"
 
 
 def alter_line(table: str, attributes: Mapping[str, str]) -> str:

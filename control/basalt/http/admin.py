@@ -193,7 +193,7 @@ async def snapshot(request: Request) -> Answer:
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
             invalid=len(current.invalid),
-            oldest_in_progress=None if oldest is None else str(oldest.id),
+            oldest_in_progress=None if oldest is None else request.services.ids.text(oldest.id),
             published=None if published is None else published_shown(published),
         )
     )

@@ -18,14 +18,19 @@ from basalt.errors import BasaltError, RouteNotFoundError
 from basalt.http import (
     access_log,
     admin,
+    audit,
     health,
     inspection,
+    markers,
     messages,
     metrics,
     openapi,
     pruning,
     records,
+    sessions,
+    tables,
     topics,
+    transaction_admin,
     transactions,
 )
 from basalt.http.answers import JSON, Answer, send_answer
@@ -50,12 +55,18 @@ async def describe(request: Request) -> Answer:
 OPERATIONS: tuple[Operation, ...] = (
     *messages.OPERATIONS,
     *records.OPERATIONS,
-    *transactions.OPERATIONS,
+    *transactions.OF_ALL,
+    *markers.OPERATIONS,
+    *sessions.OPERATIONS,  # before those of one transaction, of which "sessions" is no id
+    *transactions.OF_ONE,
+    *tables.OPERATIONS,
     *topics.OPERATIONS,
     *inspection.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,
     *admin.OPERATIONS,
+    *transaction_admin.OPERATIONS,
+    *audit.OPERATIONS,
     *pruning.OPERATIONS,
     Operation(
         method="GET",
@@ -110,6 +121,7 @@ class Front:
             except BasaltError as error:
                 if request.status:
                     raise
+                self.figures.refused(error)
                 await send_answer(request, problem_answer(error, request.id), send)
         except ClientGoneError:
             request.status = CLIENT_GONE

@@ -131,8 +131,10 @@ async def holder(request: Request) -> Answer:
     try:
         transaction = await request.services.transactions.get(transaction_id)
     except (TransactionEndedError, TransactionNotFoundError):  # between the two looks
-        return json_answer(Holder(str(transaction_id), at, None, None, None))
-    return json_answer(Holder(str(transaction_id), at, transaction.owner, transaction.deadline_ms, None))
+        return json_answer(Holder(request.services.ids.text(transaction_id), at, None, None, None))
+    return json_answer(
+        Holder(request.services.ids.text(transaction_id), at, transaction.owner, transaction.deadline_ms, None)
+    )
 
 
 def parse_message_id(text: str) -> bytes:

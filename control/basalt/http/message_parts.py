@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from basalt.messaging.fetch import Slice
 from basalt.wire import avro, batches, json_bodies
 from basalt.wire.bodies import Buffer
+from basalt_engine.records import Kind
 
 PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
 RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block
@@ -73,6 +74,12 @@ def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
 def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
     gathered = _Gathered()
     for piece in slices:
+        if piece.batch.kind is not Kind.USER:
+            if gathered.ids:
+                yield batches.encode_list(gathered.ids, gathered.payloads)
+                gathered = _Gathered()
+            yield batches.encode_marker(piece.batch.kind.name.lower(), piece.first_id(), piece.payloads()[0])
+            continue
         is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
         if is_short:
             gathered.add(piece)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from types import ModuleType
+from typing import TypeVar
 
 from basalt.errors import (
     InputError,
@@ -20,7 +21,7 @@ from basalt.errors import (
 from basalt.http.answers import AVRO, BATCHES, JSON, Answer, Headers
 from basalt.http.bodies import MESSAGE_TYPES, accepts, read_body, required_type
 from basalt.http.message_parts import avro_parts, batch_parts, json_parts
-from basalt.http.operations import Operation, choice, integer, words
+from basalt.http.operations import Operation, choice, flag, integer, words
 from basalt.http.requests import ClientGoneError, Request
 from basalt.http.schemas import (
     BATCHED,
@@ -32,10 +33,10 @@ from basalt.http.schemas import (
     in_both,
 )
 from basalt.http.topics import TOPIC_PATH, named_topic
-from basalt.http.transactions import parse_id
 from basalt.messaging.fetch import Fetch
 from basalt.topics import TopicName
 from basalt.transactions.codec import decode_transaction
+from basalt.transactions.ids import ID_PATTERN
 from basalt.wire import avro, json_bodies
 from basalt.wire.bodies import Buffer
 from basalt_engine.snapshot import TransactionSnapshot
@@ -43,6 +44,7 @@ from basalt_engine.snapshot import TransactionSnapshot
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
 WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
 
+T = TypeVar("T")
 _CODECS = {AVRO: avro, JSON: json_bodies}
 
 
@@ -83,10 +85,17 @@ async def poll(request: Request) -> Answer:
     body = codec.decode_consume_request(await read_body(request))
     start = body.start_from
     start = start if start is None or isinstance(start, int) else bytes(start)
+    batched = accepts(request, BATCHES)
+    if request.flag("markers", False) and not batched:
+        raise InputError(
+            "markers=true needs an answer that has room for markers",
+            field="markers",
+            hint="Accept application/vnd.basalt.batches, or read records.",
+        )
     fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
     request.figures.topics.fetched(title, fetched.messages, fetched.payload_bytes)
     headers = position_headers(request, fetched)
-    if accepts(request, BATCHES):  # takes no time to make, whatever its size
+    if batched:  # takes no time to make, whatever its size
         return Answer(200, list(batch_parts(fetched.slices)), BATCHES, headers)
     parts = avro_parts(fetched.slices) if content_type == AVRO else json_parts(fetched.slices)
     whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
@@ -103,22 +112,29 @@ async def fetch(
 ) -> Fetch:
     """What the topic has for a reader, waited for as long as `waitMs` says or until the client has gone.
 
-    Takes the query parameters `isolation`, `transaction` and `waitMs`; `transaction` are a snapshot's bytes.
+    Takes the query parameters `isolation`, `transaction`, `markers` and `waitMs`; `transaction` are a snapshot's bytes.
     """
     committed = request.text("isolation") == "committed"
     snapshot = await _snapshot(request, transaction, committed)
     wait_ms = request.integer("waitMs") or 0
+    markers = request.flag("markers", False)
 
     def look(wait_ms: int) -> Coroutine[None, None, Fetch]:
         return request.services.messaging.fetch(
-            title, start, inclusive, messages_max=messages_max, snapshot=snapshot, committed=committed, wait_ms=wait_ms
-        )
+            title, start, inclusive, messages_max=messages_max, snapshot=snapshot, committed=committed, markers=markers,
+            wait_ms=wait_ms,
+        )  # fmt: skip
 
     found = await look(0)
-    if found.messages or not wait_ms:
+    if found.slices or not wait_ms:
         return found
+    return await unless_gone(request, look(wait_ms))
+
+
+async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
+    """What this waits for, or `ClientGoneError` when nobody is left to be told."""
     request.route += "?waitMs"  # in the figures a call that waits is not a slow call
-    waiting = asyncio.ensure_future(look(wait_ms))
+    waiting = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(request.until_gone())
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +160,7 @@ async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> 
     if given is not None:
         return request.snapshots.snapshot(decode_transaction(given))
     if transaction_id is not None:
-        transaction = await request.services.transactions.get(parse_id(transaction_id, "transaction"))
+        transaction = await request.services.transactions.get(request.services.ids.parse(transaction_id, "transaction"))
         return transaction.snapshot()
     return None
 
@@ -155,7 +171,7 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
     if fetched.next_id is not None:
         headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))
     if fetched.held_by is not None:
-        headers.append((b"basalt-held-by", b"%d" % request.services.transactions.id_of(fetched.held_by)))
+        headers.append((b"basalt-held-by", request.services.holder(fetched.held_by).encode("ascii")))
     return headers
 
 
@@ -168,7 +184,8 @@ def _codec(request: Request) -> tuple[ModuleType, bytes]:
 READ_QUERY = (
     choice("isolation", ("committed",), "read under the manager's newest snapshot, without a transaction"),
     integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
-    words("transaction", "^[1-9][0-9]{0,18}$", "read under the snapshot of this open transaction"),
+    words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
+    flag("markers", "markers too, in their places; they count for no limit"),
 )
 _TOPIC = (InvalidNameError, TopicNotFoundError)
 _WRITER = (*_TOPIC, TransactionEndedError, TransactionConflictError)

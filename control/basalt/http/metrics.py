@@ -5,10 +5,8 @@ Counting costs a few additions per request; the series are only put together whe
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -22,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import basalt
+from basalt.durations import Durations
 from basalt.errors import BasaltError
 from basalt.http.answers import Answer
 from basalt.http.leader_metrics import LeaderFigures
@@ -30,33 +29,14 @@ from basalt.http.requests import Request
 from basalt.http.series import counter, gauge
 from basalt.http.thrift_series import thrift_series
 from basalt.http.topic_series import TopicCounts, TopicSeries
+from basalt.http.transaction_series import transaction_series
 from basalt.messaging.appender import Appended
 from basalt.services import Services
 
-# From a small publish without a sync to a poll that takes long; one series each, so no finer.
-DURATION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"))  # what else a client makes up is "_other"
 NO_ROUTE = "_none"
 
 _LABELS = ("route", "method", "status")
-
-
-@dataclass(slots=True)
-class Durations:
-    """How long the answers of one kind took, in buckets."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
-    sum_s: float = 0.0
-
-    def add(self, duration_s: float) -> None:
-        """Count one answer."""
-        self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
-        self.sum_s += duration_s
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """The cumulative buckets by their upper bound."""
-        bounds = [*map(str, DURATION_BOUNDS_S), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
 
 
 class Figures(Collector):
@@ -65,6 +45,7 @@ class Figures(Collector):
     def __init__(self, services: Services) -> None:
         self._services = services
         self._durations: dict[tuple[str, str, int], Durations] = {}
+        self._problems: Counter[str] = Counter()
         self.sent_bytes = 0
         self.topics = TopicSeries()
         self.registry = CollectorRegistry()
@@ -85,12 +66,16 @@ class Figures(Collector):
         durations.add(duration_ms / 1_000)
         self.sent_bytes += request.sent_bytes
 
+    def refused(self, error: BasaltError) -> None:
+        """Count one problem document; their codes are few."""
+        self._problems[error.code] += 1
+
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
         yield from self._requests()
         yield from self._messages()
         yield from self._by_topic()
-        yield from self._transactions()
+        yield from transaction_series(self._services)
         yield from self._pruning()
         yield from thrift_series(self._services.thrift)
         yield from self._store()
@@ -107,6 +92,10 @@ class Figures(Collector):
             labels = (route or NO_ROUTE, method, f"{status}xx")
             durations.add_metric(labels, counted.buckets(), counted.sum_s)
         yield durations
+        problems = CounterMetricFamily("basalt_http_problems", "Calls that were refused or failed", labels=("code",))
+        for code, count in self._problems.items():
+            problems.add_metric((code,), count)
+        yield problems
         yield counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
 
     def _messages(self) -> Iterator[Metric]:
@@ -131,19 +120,6 @@ class Figures(Collector):
             for title, counts in series:
                 family.add_metric(title, getattr(counts, name))
             yield family
-
-    def _transactions(self) -> Iterator[Metric]:
-        transactions = self._services.transactions
-        ended = CounterMetricFamily("basalt_transactions", "Transactions by what happened to them", labels=("event",))
-        for event, count in transactions.totals.items():
-            ended.add_metric((event,), count)
-        yield ended
-        try:
-            state = transactions.state
-        except BasaltError:  # it reads its log; the gauges come back with it
-            return
-        yield gauge("basalt_transactions_in_progress", "Write pointers in progress", state.in_progress_count)
-        yield gauge("basalt_transactions_invalid", "Entries of the invalid list", len(state.invalid))
 
     def _pruning(self) -> Iterator[Metric]:
         pruner = self._services.pruner

@@ -13,7 +13,7 @@ from basalt import errors
 from basalt.http.answers import PROBLEM
 from basalt.http.operations import Operation, Query
 from basalt.http.problems import Problem, status_of
-from basalt.http.schemas import DECIMAL_ID, MESSAGE_ID, NAME, Content, Schema
+from basalt.http.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
@@ -42,8 +42,10 @@ REQUEST_ID: Mapping[str, object] = {
 PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "namespace": (NAME, "a namespace; it needs no creation"),
     "topic": (NAME, "a topic of the namespace"),
+    "table": (NAME, "a transactional table of the namespace"),
     "message": (MESSAGE_ID, "a message id, 40 hex digits"),
-    "transaction": (DECIMAL_ID, "a transaction's id: its first write pointer"),
+    "transaction": (TRANSACTION_ID, "a transaction's id, 32 hex digits; or its first write pointer, in decimal"),
+    "session": (SESSION_NAME, "a named session"),
     "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }

@@ -8,6 +8,7 @@ from itertools import islice
 from basalt.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from basalt.http.admin import ADMIN_PATH
 from basalt.http.answers import JSON, Answer, json_answer
+from basalt.http.authors import AS, REASON, author_of, reason_of
 from basalt.http.bodies import content_type, read_body
 from basalt.http.json_input import decode_json, read_no_members
 from basalt.http.operations import Operation, choice, flag, integer
@@ -32,6 +33,7 @@ from basalt.http.prune_shapes import (
 from basalt.http.requests import Request
 from basalt.http.schemas import EMPTY_BODY
 from basalt.pruning.certificate import Certificates
+from basalt.pruning.prune import PruneResult
 from basalt.pruning.state import archived
 from basalt.pruning.survey import Survey
 from basalt.store_calls import StoreCalls
@@ -54,10 +56,18 @@ async def run(request: Request) -> Answer:
     services = request.services
     if request.query.get("dryRun"):
         return json_answer(run_shown(await services.pruner.run(dry_run=True)))
-    done = await services.scheduler.run_now("prune")  # so that it is in the job's history, and no two run at a time
-    result = services.pruner.last
-    if done.outcome != "ok" or result is None:
-        raise UnavailableError(f"the prune run {done.outcome}: {done.error}", hint="see `basalt job history prune`")
+
+    async def do() -> PruneResult:
+        done = await services.scheduler.run_now("prune")  # so that it is in the job's history, and no two run at a time
+        result = services.pruner.last
+        if done.outcome != "ok" or result is None:
+            raise UnavailableError(f"the prune run {done.outcome}: {done.error}", hint="see `basalt job history prune`")
+        return result
+
+    result = await services.audit.act(
+        "prune", "the invalid list", author_of(request), reason_of(request), request.id, do,
+        lambda result: f"{len(result.pruned)} writers forgotten",
+    )  # fmt: skip
     return json_answer(run_shown(result))
 
 
@@ -109,9 +119,14 @@ async def restore(request: Request) -> Answer:
     wanted = decode_json(await read_body(request), RestoreRequest)
     if not 0 <= wanted.since_ms <= POINTER_MAX:
         raise InputError("sinceMs is not a time", field="sinceMs", hint="give milliseconds since 1970")
-    dry_run = bool(request.query.get("dryRun"))
-    count = await request.services.pruner.restore(wanted.since_ms, dry_run=dry_run)
-    return json_answer(RestoredShown(count, dry_run))
+    services = request.services
+    if request.query.get("dryRun"):
+        return json_answer(RestoredShown(await services.pruner.restore(wanted.since_ms, dry_run=True), dry_run=True))
+    count = await services.audit.act(
+        "restore", f"writers pruned since {wanted.since_ms} ms", author_of(request), reason_of(request), request.id,
+        lambda: services.pruner.restore(wanted.since_ms), lambda count: f"{count} writers invalid again",
+    )  # fmt: skip
+    return json_answer(RestoredShown(count, dry_run=False))
 
 
 async def publish(request: Request) -> Answer:
@@ -157,7 +172,7 @@ OPERATIONS = (
         handler=run,
         summary="Prune now",
         tag="pruning",
-        query=(_DRY_RUN,),
+        query=(_DRY_RUN, REASON, AS),
         body=EMPTY_BODY,
         answers={200: {JSON: PruneRunShown}},
     ),
@@ -208,7 +223,7 @@ OPERATIONS = (
         handler=restore,
         summary="Make pruned writers invalid again, after a table was restored",
         tag="pruning",
-        query=(_DRY_RUN,),
+        query=(_DRY_RUN, REASON, AS),
         body={JSON: RestoreRequest},
         body_required=True,
         answers={200: {JSON: RestoredShown}},

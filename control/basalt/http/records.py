@@ -95,7 +95,7 @@ def _parts(request: Request, fetched: Fetch, media_type: bytes) -> Iterator[byte
         for some in records_of(fetched.slices):
             yield before + records.encode_records_block(some)
             before = b","
-        held_by = None if fetched.held_by is None else request.services.transactions.id_of(fetched.held_by)
+        held_by = None if fetched.held_by is None else request.services.holder(fetched.held_by)
         yield (before if before != b"," else b"") + records.end_of_page(fetched.next_id, held_by)
     else:
         yield from map(records.encode_records_lines, records_of(fetched.slices))

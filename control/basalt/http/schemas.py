@@ -10,7 +10,8 @@ from types import UnionType
 from typing import TypeAlias
 
 from basalt.http.answers import AVRO, JSON
-from basalt.wire.bodies import INT_MAX, LONG_MAX, PUBLISH_MESSAGES_MAX, SEQUENCE_MAX
+from basalt.markers.marker import TASK_CHARS_MAX, TASKS_MAX
+from basalt.wire.bodies import INT_MAX, LONG_MAX, MARKER_KINDS, PUBLISH_MESSAGES_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
 from basalt_engine.keys import NAME_CHARS_MAX
 
 Schema: TypeAlias = Mapping[str, object]
@@ -22,7 +23,8 @@ JSON_LINES_ALIAS = b"application/jsonl"
 
 NAME: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}$"}
 MESSAGE_ID: Schema = {"type": "string", "pattern": "^[0-9a-fA-F]{40}$"}
-DECIMAL_ID: Schema = {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}
+TRANSACTION_ID: Schema = {"type": "string", "pattern": "^([0-9a-f]{16}[0-7][0-9a-f]{15}|[1-9][0-9]{0,17})$"}
+SESSION_NAME: Schema = {"type": "string", "pattern": "^[^/]{1,255}$"}
 BINARY: Schema = {"contentMediaType": "avro/binary"}
 BATCHED: Schema = {"contentMediaType": "application/vnd.basalt.batches"}
 LINES: Schema = {"contentMediaType": "application/x-ndjson"}
@@ -75,6 +77,17 @@ CONSUME_REQUEST = _object(
     }
 )
 MESSAGES: Schema = {"type": "array", "items": _object({"id": _ID_BYTES, "payload": _BYTES}, ("id", "payload"))}
+_MARKER = _object(
+    {
+        "namespace": NAME,
+        "topic": NAME,
+        "task": {"type": "string", "minLength": 1, "maxLength": TASK_CHARS_MAX},
+        "taskCount": {"type": "integer", "minimum": 1, "maximum": TASKS_MAX},
+        "kind": {"type": "string", "enum": list(MARKER_KINDS)},
+        "eventTimeMs": _union(long={"type": "integer", "minimum": -LONG_MAX - 1, "maximum": LONG_MAX}),
+    },
+    ("namespace", "topic", "task", "taskCount", "kind"),
+)
 WORK = _object(
     {
         "publish": {
@@ -84,7 +97,7 @@ WORK = _object(
             ),
         },
         "acknowledge": {"type": "array", "maxItems": 0},
-        "markers": {"type": "array", "maxItems": 0},
+        "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
     }
 )
 _HEADER = _object(
@@ -118,7 +131,7 @@ RECORDS_PAGE = _object(
             ),
         },
         "next": {"anyOf": [MESSAGE_ID, {"type": "null"}]},
-        "heldBy": {"anyOf": [DECIMAL_ID, {"type": "null"}]},
+        "heldBy": {"anyOf": [TRANSACTION_ID, {"type": "null"}]},
     },
     ("records", "next", "heldBy"),
 )

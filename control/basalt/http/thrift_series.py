@@ -19,3 +19,5 @@ def thrift_series(figures: ThriftFigures) -> Iterator[Metric]:
     yield calls
     yield gauge("basalt_thrift_connections", "Clients of the Thrift face", figures.connections)
     yield counter("basalt_thrift_refused_clients", "Clients that did not speak its protocol", figures.refused)
+    if figures.registered is not None:
+        yield gauge("basalt_thrift_registered", "1 while it is registered in ZooKeeper", int(figures.registered))

@@ -1,23 +1,22 @@
 """The calls on transactions: begin, one-shot, commit, abort, checkpoint, invalidate, change sets, participants, showing.
 
-Ids are decimal text in JSON, for they are 64-bit numbers that JavaScript would round.
+How ids are written: transactions/ids.py.
 """
 
 from __future__ import annotations
 
 import base64
-import re
 from binascii import Error as Base64Error
-from typing import Any, Literal
-
-import msgspec
 
 from basalt.errors import (
     BusyError,
     InputError,
     InvalidNameError,
     MalformedBodyError,
+    MarkerRefusedError,
     RequestReusedError,
+    SessionFencedError,
+    SessionNotFoundError,
     TopicNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
@@ -29,111 +28,36 @@ from basalt.http.bodies import MESSAGE_TYPES, content_type, read_body
 from basalt.http.json_input import convert_json, decode_json, read_no_members
 from basalt.http.operations import Operation
 from basalt.http.requests import Request
-from basalt.topics import TopicName, title_of, topic_name
-from basalt.transactions.outcomes import Outcome
-from basalt.transactions.states import Join, Kind, Transaction
+from basalt.http.transaction_answers import (
+    KINDS,
+    BeginRequest,
+    Begun,
+    ChangesRequest,
+    DoneBefore,
+    Ended,
+    Invalidated,
+    OneShotRequest,
+    OutsideParticipant,
+    Shown,
+    ShownList,
+    TopicTakesPart,
+    begun,
+    done_before,
+    ended,
+    shown,
+)
+from basalt.topics import topic_name
+from basalt.transactions.session_calls import Beginning
+from basalt.transactions.sessions import Session
+from basalt.transactions.states import InSession
 from basalt.wire import avro, json_bodies
-from basalt.wire.bodies import LONG_MAX, Work
+from basalt.wire.bodies import Work
 from basalt.wire.json_values import parse_json
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
 
-_ID = re.compile(r"[1-9][0-9]{0,18}")
-_KINDS = {"short": Kind.SHORT, "long": Kind.LONG}
-_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 _LATER = "It arrives with consumer groups; leave it empty."
-
-
-class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The body of a begin. `outside_writes`: the client also writes elsewhere under the transaction's pointer."""
-
-    kind: Literal["short", "long"] = "short"
-    timeout_ms: int | None = None
-    owner: str = ""
-    outside_writes: bool = False
-    snapshot: bool = True
-
-
-class OneShotRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a one-shot transaction."""
-
-    work: Any
-    owner: str = ""
-
-
-class ChangesRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole change set of a transaction; it replaces the one told before. Each change is base64."""
-
-    changes: list[str]
-
-
-class OutsideParticipant(msgspec.Struct, forbid_unknown_fields=True, tag="outside", tag_field="kind"):
-    """A store of the client's own takes part."""
-
-    name: str
-
-
-class TopicTakesPart(msgspec.Struct, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
-    """A topic takes part, ahead of its first write."""
-
-    namespace: str
-    topic: str
-
-
-class TopicShown(msgspec.Struct):
-    """A topic that takes part in a transaction."""
-
-    namespace: str
-    topic: str
-
-
-class Begun(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A transaction that its client goes on with. Times in ms since 1970; `transaction` is TransactionCodec, base64."""
-
-    id: str
-    write_pointer: int
-    read_pointer: int
-    state: str
-    kind: str
-    owner: str
-    expires_at: int
-    transaction: str | None = None
-
-
-class Shown(msgspec.Struct, rename="camel"):
-    """A transaction that has not ended, as operators see it."""
-
-    id: str
-    write_pointer: int
-    read_pointer: int
-    state: str
-    kind: str
-    owner: str
-    began_at: int
-    expires_at: int
-    topics: list[TopicShown]
-    outside_writes: bool
-
-
-class ShownList(msgspec.Struct):
-    """All transactions that have not ended, oldest first."""
-
-    transactions: list[Shown]
-
-
-class Ended(msgspec.Struct, rename="camel"):
-    """How a transaction ended, or where it stands."""
-
-    id: str
-    write_pointer: int
-    state: str
-
-
-class Invalidated(msgspec.Struct):
-    """False when the transaction was not in progress."""
-
-    invalidated: bool
 
 
 async def begin(request: Request) -> Answer:
@@ -147,25 +71,28 @@ async def begin(request: Request) -> Answer:
         wanted = convert_json(value, OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
     asked = convert_json(value, BeginRequest)
-    transaction = await request.services.transactions.begin(
-        _KINDS[asked.kind], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id
-    )
-    return json_answer(_begun(request, transaction, asked.snapshot))
+    wished = Beginning(KINDS[asked.kind], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
+    session = _session(asked)
+    manager = request.services.transactions
+    found = await (manager.begin(*wished) if session is None else manager.sessions.begin(session, wished))
+    if isinstance(found, Session):
+        return json_answer(done_before(request.services.ids, found))
+    return json_answer(begun(request, found, asked.snapshot))
 
 
 async def show_all(request: Request) -> Answer:
     """List the transactions that have not ended."""
     listed = await request.services.transactions.list()
-    return json_answer(ShownList([_shown(transaction) for transaction in listed]))
+    return json_answer(ShownList([shown(request.services.ids, transaction) for transaction in listed]))
 
 
 async def show(request: Request) -> Answer:
     """Show one transaction: all of it while it lasts, its outcome after that."""
     transaction_id = id_of(request)
     try:
-        return json_answer(_shown(await request.services.transactions.get(transaction_id)))
+        return json_answer(shown(request.services.ids, await request.services.transactions.get(transaction_id)))
     except TransactionEndedError:
-        return json_answer(_ended(await request.services.transactions.outcome(transaction_id)))
+        return json_answer(ended(request.services.ids, await request.services.transactions.outcome(transaction_id)))
 
 
 async def commit(request: Request) -> Answer:
@@ -175,14 +102,14 @@ async def commit(request: Request) -> Answer:
     body = await read_body(request)
     work = None if not body else _built(avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body))
     outcome = await request.services.transactions.commit(transaction_id, work, request.client_id)
-    return json_answer(_ended(outcome))
+    return json_answer(ended(request.services.ids, outcome))
 
 
 async def abort(request: Request) -> Answer:
     """Abort: everything that the transaction did to topics is undone."""
     transaction_id = id_of(request)
     await read_no_members(request)
-    return json_answer(_ended(await request.services.transactions.abort(transaction_id)))
+    return json_answer(ended(request.services.ids, await request.services.transactions.abort(transaction_id)))
 
 
 async def invalidate(request: Request) -> Answer:
@@ -197,7 +124,7 @@ async def checkpoint(request: Request) -> Answer:
     transaction_id = id_of(request)
     await read_no_members(request)
     transaction = await request.services.transactions.checkpoint(transaction_id)
-    return json_answer(_begun(request, transaction, with_bytes=True))
+    return json_answer(begun(request, transaction, with_bytes=True))
 
 
 async def set_changes(request: Request) -> Answer:
@@ -206,7 +133,7 @@ async def set_changes(request: Request) -> Answer:
     content_type(request, (JSON,))
     asked = decode_json(await read_body(request), ChangesRequest)
     changes = [_from_base64(change, f"changes[{index}]") for index, change in enumerate(asked.changes)]
-    await request.services.transactions.set_changes(transaction_id, changes)
+    await request.services.transactions.set_changes(transaction_id, changes, outside=asked.outside_writes)
     return Answer()
 
 
@@ -226,29 +153,35 @@ async def take_part(request: Request) -> Answer:
 
 
 def id_of(request: Request) -> int:
-    """The transaction that the path names; `InputError` when that is no id."""
-    return parse_id(request.path["transaction"], "id")
+    """The transaction that the path names; `InputError` when that is no id, `TransactionNotFoundError` when not of here."""
+    return request.services.ids.parse(request.path["transaction"], "id")
 
 
-def parse_id(text: str, field: str) -> int:
-    """A transaction id, which is a write pointer in decimal."""
-    if _ID.fullmatch(text) is None or int(text) > LONG_MAX:
+def _session(asked: BeginRequest) -> InSession | None:
+    """The session that a begin names with its epoch, or with neither."""
+    if asked.session is None:
+        for field, value in (("sessionEpoch", asked.session_epoch), ("version", asked.version)):
+            if value is not None:
+                raise InputError(f"a begin with {field} names no session", field="session", hint="Name the session.")
+        return None
+    if asked.session_epoch is None:
         raise InputError(
-            f"{text[:40]!r} is not a transaction id", field=field, hint="Use the id that begin answered, in decimal."
+            "a begin in a session tells the session's epoch",
+            field="sessionEpoch",
+            hint="Open the session first; the answer has its epoch.",
         )
-    return int(text)
+    return InSession(asked.session, asked.session_epoch, asked.version)
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Answer:
     outcome = await request.services.transactions.one_shot(_built(work), owner, request.client_id)
-    return json_answer(_ended(outcome))
+    return json_answer(ended(request.services.ids, outcome))
 
 
 def _built(work: Work) -> Work:
     """The work, when it asks for nothing that is not built yet."""
-    for part in ("acknowledge", "markers"):
-        if getattr(work, part):
-            raise InputError(f"{part}: this server cannot do that", field=part, hint=_LATER)
+    if work.acknowledge:
+        raise InputError("acknowledge: this server cannot do that", field="acknowledge", hint=_LATER)
     return work
 
 
@@ -260,49 +193,11 @@ def _from_base64(text: str, field: str) -> bytes:
         raise MalformedBodyError(f"{field} is not base64", field=field, hint=hint) from None
 
 
-def _begun(request: Request, transaction: Transaction, with_bytes: bool) -> Begun:
-    codec = base64.b64encode(request.snapshots.encode(transaction)).decode("ascii") if with_bytes else None
-    return Begun(
-        id=str(transaction.id),
-        write_pointer=transaction.write_pointer,
-        read_pointer=transaction.read_pointer,
-        state=transaction.state.name,
-        kind=_KIND_NAMES[transaction.kind],
-        owner=transaction.owner,
-        expires_at=transaction.deadline_ms,
-        transaction=codec,
-    )
-
-
-def _shown(transaction: Transaction) -> Shown:
-    return Shown(
-        id=str(transaction.id),
-        write_pointer=transaction.write_pointer,
-        read_pointer=transaction.read_pointer,
-        state=transaction.state.name,
-        kind=_KIND_NAMES[transaction.kind],
-        owner=transaction.owner,
-        began_at=transaction.began_ms,
-        expires_at=transaction.deadline_ms,
-        topics=[_topic_shown(join) for join in transaction.topics],
-        outside_writes=transaction.outside,
-    )
-
-
-def _topic_shown(join: Join) -> TopicShown:
-    title: TopicName = title_of(join.topic)
-    return TopicShown(title.namespace, title.name)
-
-
-def _ended(outcome: Outcome) -> Ended:
-    return Ended(str(outcome.id), outcome.write_pointer, outcome.state.name)
-
-
 Participant = OutsideParticipant | TopicTakesPart
 
 _ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
 
-OPERATIONS = (
+OF_ALL = (
     Operation(
         method="POST",
         path=TRANSACTIONS_PATH,
@@ -310,8 +205,17 @@ OPERATIONS = (
         summary="Begin a transaction; or, given work, do it as a one-shot transaction",
         tag="transactions",
         body={JSON: (BeginRequest, OneShotRequest), AVRO: schemas.BINARY},
-        answers={200: {JSON: (Begun, Ended)}},
-        errors=(InvalidNameError, TopicNotFoundError, TransactionConflictError, RequestReusedError, BusyError),
+        answers={200: {JSON: (Begun, DoneBefore, Ended)}},
+        errors=(
+            InvalidNameError,
+            TopicNotFoundError,
+            SessionNotFoundError,
+            TransactionConflictError,
+            MarkerRefusedError,
+            SessionFencedError,
+            RequestReusedError,
+            BusyError,
+        ),
     ),
     Operation(
         method="GET",
@@ -321,6 +225,9 @@ OPERATIONS = (
         tag="transactions",
         answers={200: {JSON: ShownList}},
     ),
+)
+
+OF_ONE = (
     Operation(
         method="GET",
         path=TRANSACTION_PATH,
@@ -338,7 +245,7 @@ OPERATIONS = (
         tag="transactions",
         body={JSON: schemas.WORK, AVRO: schemas.BINARY},
         answers={200: {JSON: Ended}},
-        errors=(*_ENDING, InvalidNameError, TopicNotFoundError, RequestReusedError),
+        errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
     ),
     Operation(
         method="POST",

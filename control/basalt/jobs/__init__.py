@@ -12,8 +12,10 @@ from basalt.jobs.prune import PruneJob
 from basalt.jobs.retention.job import RetentionJob
 from basalt.jobs.snapshot import SnapshotJob
 from basalt.jobs.stats import StatsJob
+from basalt.messaging.cell_activity import CellActivity
 from basalt.messaging.decisions import Decisions
 from basalt.messaging.messaging import Messaging
+from basalt.messaging.topic_markers import TopicMarkers
 from basalt.messaging.usage import Usage
 from basalt.pruning.prune import Pruner
 from basalt.settings import Settings
@@ -25,8 +27,9 @@ from basalt_engine.table import Store
 
 
 def build_jobs(
-    settings: Settings, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
-    transactions: Coordinator[Any], transaction_log: TransactionLog, decisions: Decisions, pruner: Pruner,
+    settings: Settings, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage,
+    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator[Any], transaction_log: TransactionLog,
+    decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
@@ -34,9 +37,11 @@ def build_jobs(
         ExpiryJob(transactions, clock, settings.transactions.expiry_interval_ms),
         LogSnapshotJob(transactions, transaction_log),
         PruneJob(pruner),
-        RetentionJob(store, clock, topics, messaging, usage, writer, decisions, lifetime_ms_max),
+        RetentionJob(
+            store, clock, topics, messaging, usage, writer, decisions, lifetime_ms_max, transactions, activity
+        ),
         *([] if pruner.publisher is None else [SnapshotJob(pruner.publisher)]),
-        StatsJob(usage),
+        StatsJob(usage, markers),
     ]
 
 

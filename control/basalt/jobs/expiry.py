@@ -46,5 +46,6 @@ class ExpiryJob:
             state = self._transactions.state
         except RetryError:  # after a write that failed; `expire` reads the log again, nobody else may come to do it
             return True
-        deadline_ms = state.next_deadline_ms()
-        return bool(deadline_ms is not None and deadline_ms <= self._clock.now_ms()) or bool(state.unfinished())
+        deadline_ms, now_ms = state.next_deadline_ms(), self._clock.now_ms()
+        late = deadline_ms is not None and deadline_ms <= now_ms
+        return late or bool(state.unfinished()) or bool(state.one_shots.over(now_ms).edits)

@@ -1,8 +1,9 @@
-"""Job `stats`: saves what topics hold, so that a restart need not count it again."""
+"""Job `stats`: saves what topics hold and what their markers say, so that a restart need not read it again."""
 
 from __future__ import annotations
 
 from basalt.jobs.job import Report
+from basalt.messaging.topic_markers import TopicMarkers
 from basalt.messaging.usage import Usage
 
 INTERVAL_MS = 15_000
@@ -12,13 +13,14 @@ class StatsJob:
     """Saves counts of topics that changed."""
 
     name = "stats"
-    help = "save the counts of messages and bytes of topics that changed"
+    help = "save the counts of messages and bytes, and the state of markers, of topics that changed"
     interval_ms = INTERVAL_MS
 
-    def __init__(self, usage: Usage) -> None:
+    def __init__(self, usage: Usage, markers: TopicMarkers) -> None:
         self._usage = usage
+        self._markers = markers
 
     async def run(self) -> Report:
         """See `Job.run`."""
-        saved = await self._usage.save()
-        return {"topics": saved} if saved else {}
+        saved, marked = await self._usage.save(), await self._markers.save()
+        return {name: count for name, count in (("topics", saved), ("markers", marked)) if count}

@@ -2,6 +2,9 @@
 
 Each write asks just before it is sent, so that a process which was stopped for longer than its lease writes nothing when
 it wakes. What it had sent before is refused by the store itself: see `Store.lead`.
+
+Cells are also read only while the term lasts: compactions drop versions that no reader needs, and the next leader knows
+nothing of this one's readers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import TypeVar
 from basalt.leadership.term import Term
 from basalt_engine.errors import FencedError
 from basalt_engine.table import Columns, Mutation, Row, Store, Table, TableWrite
+
+CELLS = "cell"
 
 T = TypeVar("T")
 
@@ -62,6 +67,31 @@ class LedTable:
         _within(self._term, lambda: self._inner.delete_range(start, stop))
 
 
+class LedCells(LedTable):
+    """The table of cells: a row counts only if the term still lasted when it had been read, and so does their end."""
+
+    def get(self, key: bytes) -> Columns | None:
+        """See the SPI; `FencedError` when the term is over."""
+        found = self._inner.get(key)
+        self._term.check()
+        return found
+
+    def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        reverse: bool = False,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Iterator[Row]:
+        """See the SPI; `FencedError` when the term is over."""
+        for row in self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max):
+            self._term.check()
+            yield row
+        self._term.check()
+
+
 class LedStore:
     """A handle that belongs to one term."""
 
@@ -75,7 +105,8 @@ class LedStore:
 
     def table(self, name: str) -> LedTable:
         """See the SPI."""
-        return LedTable(self._inner.table(name), self._term)
+        led = LedCells if name == CELLS else LedTable
+        return led(self._inner.table(name), self._term)
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         """See the SPI; `FencedError` when the term is over."""

@@ -19,7 +19,7 @@ from basalt.store_calls import StoreCalls
 from basalt.topics import Topic
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable, Reference
-from basalt_engine.records import BATCH_MESSAGES_MAX, NO_EXTRAS, Buffer, Extras, encode
+from basalt_engine.records import BATCH_MESSAGES_MAX, NO_EXTRAS, Buffer, Extras, Kind, encode
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
 
@@ -62,6 +62,7 @@ class _Building:
     __slots__ = (
         "after",
         "extras",
+        "kind",
         "last",
         "messages",
         "ms",
@@ -79,6 +80,7 @@ class _Building:
         self.after = after
         self.ms = ms
         self.last = 0
+        self.kind = Kind.USER
         self.payloads: list[Buffer] = []
         self.extras: list[Extras] | None = None
         self.reference: Reference | None = None
@@ -89,6 +91,8 @@ class _Building:
     def takes(self, ms: int, sequence: int, written_by: int | None, cut: Cut, extras: Sequence[Extras] | None) -> bool:
         """Whether messages of this writer, from this place on, fit in as well: a row's messages are neighbours."""
         if self.ms != ms or self.reference is not None or written_by is not None or self.written_by is not None:
+            return False
+        if self.kind is not Kind.USER:
             return False
         if sequence != self.last + 1:
             return False
@@ -115,7 +119,7 @@ class _Building:
         where = position(self.ms, self.last)
         if self.reference is not None:
             return MessageRow(where, self.written_by, None, self.reference)
-        batch = encode(self.payloads, self.extras, compression=self.topic.compression)
+        batch = encode(self.payloads, self.extras, kind=self.kind, compression=self.topic.compression)
         return MessageRow(where, self.written_by, batch, None, self._expire_ms())
 
     def _expire_ms(self) -> int | None:
@@ -222,17 +226,26 @@ class Appender:
 
         A delete also hides what arrives after it, for a write carries the time of its sending.
         """
-        key = topic.keys[:2]
+        await self._settle(topic.keys[:2])
+
+    async def settle_all(self) -> None:
+        """Decide about all rows in doubt, of every topic."""
+        for key in list(self.doubtful):
+            await self._settle(key)
+
+    async def _settle(self, key: TopicKey) -> None:
         async with self._settling.of(key):
             rows = tuple(self.doubtful.get(key, ()))
             if not rows:
                 return
             await self._call(self._delete_absent, rows)
-            left = self.doubtful[key][len(rows) :]  # a later group may have failed meanwhile
+            left = self.doubtful.get(key, [])[
+                len(rows) :
+            ]  # a later group may have failed meanwhile, or the topic be gone
             if left:
                 self.doubtful[key] = left
                 return
-            del self.doubtful[key]
+            self.doubtful.pop(key, None)
             if key not in self.writing:
                 self.in_flight.pop(key, None)
         self.arrivals.notify(key)
@@ -259,6 +272,17 @@ class Appender:
             part = None if extras is None else extras[at:stop]
             self._add_run(group, topic, run, payloads[at:stop], part, written_by, before)
             at = stop
+        return _placed(runs)
+
+    def append_marker(self, group: Group, topic: Topic, kind: Kind, payload: Buffer, written_by: int | None) -> Placed:
+        """Add a marker at the topic's end: a row of its own, which counts as no message. Cannot fail."""
+        assert kind is not Kind.USER
+        runs, before = self._take(group, topic, 1)
+        building = _Building(topic, written_by, before, runs[0].ms)
+        building.last = runs[0].start
+        building.kind = kind
+        building.payloads.append(payload)
+        self._rows(group).begin(building)
         return _placed(runs)
 
     def refer(self, group: Group, topic: Topic, reference: Reference, written_by: int, payload_bytes: int) -> Placed:

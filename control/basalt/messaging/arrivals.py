@@ -24,6 +24,10 @@ class Arrivals:
         future.add_done_callback(lambda done: self._left(topic, done))
         return future
 
+    def waiting(self, topic: TopicKey) -> int:
+        """How many fetches wait for the topic."""
+        return len(self._waiting.get(topic, ()))
+
     def notify(self, topic: TopicKey) -> None:
         """Something was appended to the topic, or a transaction in it has ended."""
         for future in list(self._waiting.get(topic, ())):

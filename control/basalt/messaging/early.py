@@ -28,6 +28,11 @@ class EarlyRows:
         known = self._ranges.get((topic, write_pointer))
         self._ranges[topic, write_pointer] = (after + b"\0" if known is None else known[0], last + b"\0")
 
+    def found(self, topic: TopicKey, write_pointer: int, at: bytes) -> None:
+        """A search came to a row of the writer at this position, after those at which it had come before."""
+        known = self._ranges.get((topic, write_pointer))
+        self._ranges[topic, write_pointer] = (at if known is None else known[0], at + b"\0")
+
     def range_of(self, topic: TopicKey, transaction: Transaction, from_position: bytes) -> Range | None:
         """Where rows of the transaction may lie in the topic; None when it has none there."""
         if transaction.id <= self._unknown_up_to or transaction.was_invalid:  # it was forgotten when it became invalid
@@ -36,6 +41,10 @@ class EarlyRows:
         if not ranges:
             return None
         return min(start for start, _ in ranges), max(stop for _, stop in ranges)
+
+    def has(self, topic: TopicKey, write_pointer: int) -> bool:
+        """Whether rows of the writer were noted."""
+        return (topic, write_pointer) in self._ranges
 
     def forget(self, topic: TopicKey, write_pointer: int) -> None:
         """The writer has ended."""

@@ -198,12 +198,12 @@ def end_of(row_position: bytes) -> bytes:
 
 
 def row_slices(
-    row: MessageRow, payload_rows: Callable[[MessageRow], Iterable[PayloadRow]], verify: bool
+    row: MessageRow, payload_rows: Callable[[MessageRow], Iterable[PayloadRow]], verify: bool, *, markers: bool = False
 ) -> Iterator[Slice]:
-    """All messages of a row that readers may see, as slices."""
+    """All messages of a row that readers may see, as slices; markers too for who asks for them."""
     if row.batch is not None:
         batch = decode(row.batch, verify=verify)
-        if batch.kind is Kind.USER:  # markers are not messages
+        if markers or batch.kind is Kind.USER:  # markers are not messages
             yield Slice(row, batch, 0, batch.count, None)
         return
     for stored in payload_rows(row):
@@ -227,10 +227,12 @@ def fetch(
     now_ms: int,
     *,
     verify: bool = True,
+    markers: bool = False,
 ) -> Fetch:
     """The messages from `start` on that `snapshot` may see; without a snapshot all that are not expired.
 
-    `rows` begin at `start.position`. `verify=False` trusts batches that never left this process.
+    `rows` begin at `start.position`. `verify=False` trusts batches that never left this process. With `markers` these come
+    in between, and count for no limit.
     """
     slices: list[Slice] = []
     next_id: bytes | None = None
@@ -243,9 +245,12 @@ def fetch(
             return Fetch(slices, next_id, row.written_by, messages, payload_bytes, row.position + _NO_PAYLOAD_ROW)
         looked_at += 1
         if seen is Visibility.VISIBLE:
-            for whole in row_slices(start.within(row), payload_rows, verify):
+            for whole in row_slices(start.within(row), payload_rows, verify, markers=markers):
                 for part in whole.after(start.id, start.inclusive).unexpired(now_ms):
                     if not part.count:
+                        continue
+                    if part.batch.kind is not Kind.USER:
+                        slices.append(part)
                         continue
                     least = 0 if messages else 1  # a first message comes whole, however large
                     cut = part.up_to(limits.messages_max - messages, limits.bytes_max - payload_bytes, least)

@@ -60,16 +60,11 @@ class Holds:
             async for page in found:
                 for row in page:
                     if snapshot.judge(row.written_by) is Visibility.HOLD:
-                        return HoldSearch(row.written_by, await self._call(self._first_id, topic, row))
+                        return HoldSearch(row.written_by, await self._call(first_id, self._messaging, topic, row))
                 searched += len(page)
                 if searched >= ROWS_MAX:
                     return HoldSearch(searched_to=page[-1].position + b"\0")
         return HoldSearch()
-
-    def _first_id(self, topic: Topic, row: MessageRow) -> bytes:
-        stored = self._messaging.stored_rows
-        found = next(row_slices(row, lambda reference: stored(topic, reference), verify=True), None)
-        return row.position.ljust(MESSAGE_ID_BYTES, b"\0") if found is None else found.ids()[0]
 
     def _stretch(self, topic: Topic) -> Range | None:
         """Where rows of transactions in progress may lie in the topic."""
@@ -83,3 +78,9 @@ class Holds:
             return None
         stops = [stop for _, stop in ranges if stop is not None]
         return min(start for start, _ in ranges), max(stops) if len(stops) == len(ranges) else None
+
+
+def first_id(messaging: Messaging, topic: Topic, row: MessageRow) -> bytes:
+    """The id of a row's first message; reads payload rows where it refers to some."""
+    found = next(row_slices(row, lambda reference: messaging.stored_rows(topic, reference), verify=True), None)
+    return row.position.ljust(MESSAGE_ID_BYTES, b"\0") if found is None else found.ids()[0]

@@ -7,6 +7,7 @@ A publish takes four hops: the HTTP face parses, `Messaging.publish` checks, a s
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable, Sequence
 
 from basalt.errors import TooLargeError
@@ -55,7 +56,7 @@ class Messaging:
         self._clock = clock
         self._topics = topics
         self._writer = writer
-        self._stored = stored
+        self.stored = stored
         self._limits = limits
         self._lifetime_ms_max = lifetime_ms_max
         self._stopping = False
@@ -79,7 +80,7 @@ class Messaging:
                 sum(map(len, messages)),
             )
         else:
-            await self._stored.ready(topic, write_pointer)
+            await self.stored.ready(topic, write_pointer)
             placed = await self._writer.run(
                 lambda group: self._publish_under(group, title, messages, extras, write_pointer),
                 sum(map(len, messages)),
@@ -106,7 +107,7 @@ class Messaging:
         topic = await self._topics.get(title)
         self._check(messages, write_pointer)
         await self.appender.ready(topic)
-        await self._stored.ready(topic, write_pointer)
+        await self.stored.ready(topic, write_pointer)
         await self._writer.run(
             lambda group: self._store(group, title, messages, write_pointer), sum(map(len, messages))
         )
@@ -132,7 +133,7 @@ class Messaging:
                     return
                 for row in self._vanishing(rows):
                     assert row.written_by is not None
-                    await self._stored.ready(topic, row.written_by)
+                    await self.stored.ready(topic, row.written_by)
                 await self._writer.run(lambda group, rows=rows: self._hide(group, topic, write_pointers, rows))  # type: ignore[misc]
             start = rows[-1].position + b"\0"
 
@@ -146,11 +147,13 @@ class Messaging:
         bytes_max: int | None = None,
         snapshot: TransactionSnapshot | None = None,
         committed: bool = False,
+        markers: bool = False,
         wait_ms: int = 0,
     ) -> Fetch:
         """Messages from a position on; waits up to `wait_ms` until there is one.
 
         `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
+        With `markers` these come in between; they are waited for as messages are.
         """
         limits = Limits(
             min(messages_max or self._limits.messages_max, self._limits.messages_max),
@@ -163,8 +166,8 @@ class Messaging:
             arrival = self.arrivals.waiter(topic.keys[:2]) if wait_ms else None
             try:
                 seen = self.writers.current() if committed else snapshot
-                found = await self.read(topic, begin, limits, seen)
-                if found.messages:
+                found = await self.read(topic, begin, limits, seen, markers=markers)
+                if found.slices:
                     self.fetched_messages_total += found.messages
                     self.fetched_bytes_total += found.payload_bytes
                     return found
@@ -178,14 +181,22 @@ class Messaging:
                 if arrival is not None:
                     arrival.cancel()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether those who wait are to be answered with what there is."""
+        return self._stopping
+
     def stop_waiting(self) -> None:
         """Answer the fetches that wait, now and from now on, with what there is."""
         self._stopping = True
         self.arrivals.notify_all()
 
-    async def read(self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None) -> Fetch:
+    async def read(
+        self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None, *, markers: bool = False
+    ) -> Fetch:
         """One look at the log, past any stretch of rows that this reader may not see."""
         passed: bytes | None = None
+        look = functools.partial(self._look, markers=markers)
         while True:
             if topic.keys[:2] in self.appender.doubtful:
                 await self.appender.settle(topic)
@@ -194,16 +205,16 @@ class Messaging:
             # The tail and the appender belong to the event loop: a thread gets what they say, and reads only the store.
             cached = self.tail.rows(topic.keys[:2], begin.position, ROWS_MAX)
             if not self._remote:
-                found = self._look(topic, begin, limits, seen, now_ms, cached, self._in_flight_stop(topic))
+                found = look(topic, begin, limits, seen, now_ms, cached, self._in_flight_stop(topic))
             elif cached is None:
                 stop = await self.durable_stop(topic)
-                found = await asyncio.to_thread(self._look, topic, begin, limits, seen, now_ms, None, stop)
+                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, None, stop)
             elif any(row.reference is not None for row in cached):
-                found = await asyncio.to_thread(self._look, topic, begin, limits, seen, now_ms, cached, None)
+                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, cached, None)
             else:
-                found = self._look(topic, begin, limits, seen, now_ms, cached, None)
+                found = look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed
-            if found.messages or found.held_by is not None or found.next_id is None:
+            if found.slices or found.held_by is not None or found.next_id is None:
                 return found._replace(next_id=passed)
             begin = Start(found.next_id, False)
             await asyncio.sleep(0)  # others get their turn on a long way through hidden rows
@@ -222,14 +233,16 @@ class Messaging:
 
     def _look(
         self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None, now_ms: int,
-        cached: list[MessageRow] | None, stop: bytes | None,
+        cached: list[MessageRow] | None, stop: bytes | None, *, markers: bool,
     ) -> Fetch:  # fmt: skip
         rows: Iterable[MessageRow] | None = cached
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None
             rows = self.messages.scan(topic.read_keys, begin.position, stop, bytes_max=bytes_max)
         verify = cached is None
-        return fetch(rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=verify)
+        return fetch(
+            rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=verify, markers=markers
+        )
 
     def stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:
         """The payload rows that a reference publishes."""
@@ -262,17 +275,17 @@ class Messaging:
     ) -> Placed:
         if messages:
             return self.appender.append(group, topic, messages, extras, writer)
-        reference = self._stored.unbound(topic, writer)
+        reference = self.stored.unbound(topic, writer)
         if reference is None:
             return self.appender.skip(group, topic)
-        placed = self.appender.refer(group, topic, reference, writer, self._stored.unbound_bytes(topic, writer))
-        self._stored.bind(group, topic, writer, reference, placed)
+        placed = self.appender.refer(group, topic, reference, writer, self.stored.unbound_bytes(topic, writer))
+        self.stored.bind(group, topic, writer, reference, placed)
         return placed
 
     def _store(self, group: Group, title: TopicName, messages: Sequence[Buffer], write_pointer: int) -> None:
         topic = self._topics.known(title)
         self.writers.join(group, write_pointer, topic, self.newest_ms(topic))
-        self._stored.store(group, topic, write_pointer, messages)
+        self.stored.store(group, topic, write_pointer, messages)
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended from now on has an earlier publish time."""
@@ -290,6 +303,17 @@ class Messaging:
                     break
         return rows
 
+    async def rows_after(self, topic: Topic, start: bytes, write_pointer: int) -> dict[int, list[bytes]]:
+        """Of each writer after this pointer that has rows at or after a position: their positions, ascending."""
+        return await self._call(self._rows_after, topic, start, write_pointer)
+
+    def _rows_after(self, topic: Topic, start: bytes, write_pointer: int) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {}
+        for row in self.messages.scan(topic.read_keys, start, None):
+            if row.written_by is not None and row.written_by > write_pointer:
+                found.setdefault(row.written_by, []).append(row.position)
+        return found
+
     def note_hidden(self, group: Group, topic: Topic, write_pointers: list[int], start: bytes, last: bytes) -> None:
         """In a stage: leave a note of rows that no snapshot shows any more, so that retention finds them.
 
@@ -302,7 +326,7 @@ class Messaging:
     def _hide(self, group: Group, topic: Topic, write_pointers: list[int], rows: list[MessageRow]) -> None:
         for row in self._vanishing(rows):
             assert row.written_by is not None
-            self._stored.confirm(group, topic, row.written_by, row.position)
+            self.stored.confirm(group, topic, row.written_by, row.position)
         for row in rows:
             assert row.written_by is not None
             group.add(MessageTable.name, MessageTable.roll_back(row.key, row.written_by))

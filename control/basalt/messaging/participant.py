@@ -6,21 +6,25 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
 from basalt.group_commit import Group, GroupCommit
+from basalt.markers.marker import Marker
+from basalt.messaging import hidden_cells
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.stored import StoredPayloads
+from basalt.messaging.topic_markers import TopicMarkers, check_shape
 from basalt.topics import Topic, Topics, title_of, topic_name
 from basalt.transactions.states import Join, Transaction
-from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Work
-from basalt_engine.keys import position
+from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Work, WorkMarker
+from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer
 
 FOREVER = position((1 << 64) - 1, 0xFFFF)
+MARKER_BYTES = 512  # what a marker counts in the queue
 
 
 class Publication(NamedTuple):
@@ -31,31 +35,57 @@ class Publication(NamedTuple):
 
 
 class TopicPlan(NamedTuple):
-    """What a commit will publish, checked before its stage."""
+    """What a commit will publish, checked before its stage. Markers come after the messages that they are about."""
 
     publications: list[Publication]
+    markers: Sequence[tuple[Topic, Marker]] = ()
 
     @property
     def topics(self) -> list[Topic]:
-        return [publication.topic for publication in self.publications]
+        return [*(publication.topic for publication in self.publications), *(topic for topic, _ in self.markers)]
 
     @property
     def payload_bytes(self) -> int:
-        return sum(sum(map(len, publication.messages)) for publication in self.publications)
+        markers_bytes = len(self.markers) * MARKER_BYTES
+        return markers_bytes + sum(sum(map(len, publication.messages)) for publication in self.publications)
 
 
 class TopicParticipant:
     """Commits and rolls back what transactions did to topics."""
 
-    def __init__(self, topics: Topics, messaging: Messaging, stored: StoredPayloads, writer: GroupCommit) -> None:
+    def __init__(
+        self, topics: Topics, messaging: Messaging, stored: StoredPayloads, writer: GroupCommit, markers: TopicMarkers,
+        *, notes_cells: bool,
+    ) -> None:  # fmt: skip
+        """`notes_cells`: failed writers of transactional tables are noted, for nobody else finds their cells."""
         self._topics = topics
         self._messaging = messaging
         self._stored = stored
         self._writer = writer
+        self._markers = markers
+        self._notes_cells = notes_cells
+        self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
         """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
         self._messaging.early.nothing_known_of(last_pointer)
+
+    async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
+        """See `Participant.unknown_writers`. What a write that was given up has left undecided is decided on the way."""
+        # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
+        await self._messaging.appender.settle_all()
+        found: dict[int, list[Join]] = {}
+        for join in topics:
+            topic = await self._joined(join)
+            if topic is None:
+                continue  # whatever is left of its generation is never served again
+            await self._messaging.appender.ready(topic)
+            rows = await self._messaging.rows_after(topic, position(join.from_ms, 0), last_pointer)
+            for writer, where in rows.items():
+                for at in where:
+                    self._messaging.early.found(topic.keys[:2], writer, at)
+                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(where[0])[0]))
+        return found
 
     async def plan(self, work: Work | None) -> TopicPlan:
         """Check the work, and read where its topics end."""
@@ -71,10 +101,19 @@ class TopicParticipant:
             await self._messaging.appender.ready(topic)
             if part.messages:
                 publications.append(Publication(topic, part.messages))
-        for field in ("acknowledge", "markers"):
-            if work is not None and getattr(work, field):
-                raise InputError(f"{field} is not supported yet", field=field, hint="leave it empty")
-        return TopicPlan(publications)
+        if work is not None and work.acknowledge:
+            raise InputError("acknowledge is not supported yet", field="acknowledge", hint="leave it empty")
+        return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers))
+
+    async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[Topic, Marker]]:
+        planned = []
+        for number, part in enumerate(markers):
+            topic = await self._topics.get(topic_name(part.namespace, part.topic))
+            marker = Marker(part.task, part.task_count, part.event_time_ms)
+            check_shape(marker, f"markers[{number}]")
+            await self._markers.ready(topic)
+            planned.append((topic, marker))
+        return planned
 
     def check(self, plan: TopicPlan) -> None:
         """In a stage: every topic is still the one that was planned for."""
@@ -83,6 +122,10 @@ class TopicParticipant:
                 raise TopicNotFoundError(
                     f"topic {topic.title} was deleted and created again meanwhile", field="topic", hint="send it again"
                 )
+        if plan.markers:
+            self._markers.check(
+                [(self._topics.known(topic.title), marker) for topic, marker in plan.markers], "markers"
+            )
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended to the topic from now on has an earlier publish time."""
@@ -99,6 +142,8 @@ class TopicParticipant:
             self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
         for topic, messages in publications:
             self._messaging.appender.append(group, topic, messages, None, write_pointer)
+        for topic, marker in plan.markers:
+            self._markers.emit(group, self._topics.known(topic.title), marker, write_pointer)
 
     def _unbound(self, transaction: Transaction) -> list[tuple[Topic, int, Reference]]:
         """What the transaction stored and no reference publishes yet; where its topics end is known from then on."""
@@ -130,6 +175,8 @@ class TopicParticipant:
 
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
+        if self._notes_cells:
+            hidden_cells.note(group, transaction)
         for join in transaction.topics:
             topic = self._known(join)
             if topic is not None:

@@ -44,7 +44,7 @@ class Peeked(NamedTuple):
 
 
 class PeekPage(NamedTuple):
-    """Messages in their order. `next_id`: go on from here, exclusively; None when nothing was passed."""
+    """Messages, and the markers between them, in their order. `next_id`: go on from here, exclusively; None when nothing was passed."""
 
     messages: list[Peeked]
     next_id: bytes | None
@@ -85,7 +85,7 @@ class Peek:
         return await self._holds.first(await self._topics.get(title), start)
 
     async def _page(self, topic: Topic, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
-        found = await self._messaging.read(topic, start_from(start, inclusive), limits, None)
+        found = await self._messaging.read(topic, start_from(start, inclusive), limits, None, markers=True)
         snapshot = self._decisions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
 

@@ -90,6 +90,11 @@ class StoredPayloads:
         """The bytes of the payloads that the writer's next reference would publish."""
         return self._writer(topic, write_pointer).payload_bytes
 
+    def in_memory(self, topic: TopicKey, write_pointer: int) -> tuple[int, int] | None:
+        """How many messages, of how many bytes, the writer has stored and not published; None when only the store knows."""
+        writer = self._writers.get((topic, write_pointer))
+        return None if writer is None else (writer.messages, writer.payload_bytes)
+
     def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference, placed: Placed) -> None:
         """Note that a reference, placed there, publishes the stored payloads, so that no later one does.
 

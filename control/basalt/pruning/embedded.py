@@ -1,9 +1,10 @@
-"""The certificate of a store without regions: retention's notes.
+"""The certificate of a store without regions: retention's notes, of topics and of transactional tables.
 
-Whatever puts a writer on the invalid list leaves a note for each topic of its (`basalt.messaging.hidden`), in the same
-write. Retention removes a note together with the rows that it is about, and with what the writer stored and never
-published; or when it has marked its rows as rolled back. Nobody else writes to the store, and a writer that has ended is
-refused before a write is made; so a writer without a note has no row left that counts.
+Whatever puts a writer on the invalid list leaves a note for each topic (`basalt.messaging.hidden`) and each table
+(`basalt.messaging.hidden_cells`) of its, in the same write. Retention removes a note together with the rows that it is
+about, and with what the writer stored and never published; or when it has marked its rows as rolled back. A note about a
+table goes after a look at the whole table. Nobody else writes to the store, and a writer that has ended is refused before
+a write is made; so a writer without a note has no row left that counts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from basalt.messaging import hidden_cells
 from basalt.messaging.hidden import KIND, HiddenRange
 from basalt.pruning.certificate import OUTSIDE_HOLD, Cause, Hold, Terms, lifetime_hold
 from basalt_engine.system import SystemTable
@@ -25,6 +27,9 @@ def read_notes(system: SystemTable) -> Notes:
     for name, body in system.scan(KIND):
         for pointer in msgspec.json.decode(body, type=HiddenRange).write_pointers:
             found.setdefault(pointer, []).append(name)
+    for note in hidden_cells.notes(system):
+        for pointer in note.write_pointers:
+            found.setdefault(pointer, []).append(note.name)
     return found
 
 

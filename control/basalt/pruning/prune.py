@@ -23,7 +23,7 @@ from basalt.pruning.survey import Survey, Surveyor
 from basalt.settings import DayWindow
 from basalt.store_calls import StoreCalls
 from basalt.transactions import outside
-from basalt.transactions.coordinator import Moment
+from basalt.transactions.moment import Moment
 from basalt.transactions.pointers import POINTER_MAX
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError

@@ -14,7 +14,7 @@ from basalt.errors import ConflictError, CorruptionError
 from basalt.pruning.certificate import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
 from basalt.store_calls import StoreCalls
-from basalt.transactions.coordinator import Moment
+from basalt.transactions.moment import Moment
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
 from basalt_engine.region_snapshot import KIND, NAME, RegionSnapshot

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from basalt_engine.cells import CellTable
 from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
 
-TABLES = (MessageTable.name, PayloadTable.name)  # those whose rows have writers
+TABLES = (MessageTable.name, PayloadTable.name, CellTable.name)  # those whose rows have writers
 
 
 class Region(NamedTuple):

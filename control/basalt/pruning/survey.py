@@ -17,7 +17,7 @@ from basalt.pruning.embedded import EmbeddedCertificate, read_notes
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.state import PruneState, read_state
 from basalt.transactions import outside
-from basalt.transactions.coordinator import Moment
+from basalt.transactions.moment import Moment
 from basalt_engine.clock import Clock
 from basalt_engine.region_report import KIND, RegionReport
 from basalt_engine.system import SystemTable

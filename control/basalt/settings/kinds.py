@@ -19,6 +19,7 @@ _NUMBER = re.compile(r"(-?[0-9]{1,19})[ ]?([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
+_PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -190,6 +191,28 @@ class Address(_Quoted):
 
     def describe(self) -> str:
         return "host:port, off"
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble(_Quoted):
+    """The servers of one ZooKeeper, with the path below which all is meant; or "off"."""
+
+    def read(self, value: object) -> str | None:
+        if not isinstance(value, str):
+            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
+        if value == "off":
+            return None
+        servers, slash, path = value.partition("/")
+        for server in servers.split(","):
+            match = _ADDRESS.fullmatch(server)
+            if match is None or not 1 <= int(match[2]) <= 65_535:
+                raise ValueError(f"is not {self.describe()}")
+        if slash and not all(_PATH_PART.fullmatch(part) for part in path.split("/")):
+            raise ValueError(f"is not {self.describe()}")
+        return value
+
+    def describe(self) -> str:
+        return "host:port, several with commas between them, /path behind the last; off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from basalt.settings.kinds import (
     Choice,
     DayWindow,
     Duration,
+    Ensemble,
     Flag,
     NamePrefix,
     Port,
@@ -139,6 +140,10 @@ class TransactionSettings:
     expiry_interval_ms: Annotated[
         int, Duration("how often transactions past their deadline are ended", INTERVAL_MS_MIN, MINUTE_MS)
     ] = SECOND_MS
+    sessions_max: Annotated[int, Whole("most named sessions that are remembered", 1, 1_000_000)] = 10_000
+    session_ms_max: Annotated[
+        int, Duration("how long a named session is remembered that nobody uses", HOUR_MS, 366 * DAY_MS)
+    ] = 7 * DAY_MS
     prune_outside: Annotated[
         bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")
     ] = False
@@ -150,6 +155,13 @@ class ThriftSettings:
     """The Tephra-compatible face."""
 
     port: Annotated[int | None, Port("port of the Thrift transaction service; 0 picks a free one")] = None
+    zookeeper: Annotated[
+        str | None, Ensemble("ZooKeeper in which clients of Tephra look for the service: host:port,host:port/path")
+    ] = None
+    advertise: Annotated[
+        str | None,
+        Address("what they are told there; off: this machine's name, or the address it listens on, and the port"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

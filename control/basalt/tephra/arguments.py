@@ -29,6 +29,9 @@ _I32_VALUE = struct.Struct(">i")
 _I64_VALUE = struct.Struct(">q")
 
 
+SEQUENCE_BYTES = 4
+
+
 class NoMessageError(Exception):
     """The frame does not begin with the header of a call: nobody can tell what to answer to."""
 
@@ -60,6 +63,17 @@ class Field(NamedTuple):
     name: str
     kind: int
     read: Callable[[_Reader], Any]
+
+
+def message_head(kind: int, name: str) -> bytes:
+    """How a message of this method begins: all that is before its sequence number."""
+    encoded = name.encode("ascii")
+    return _HEADER.pack(VERSION_1, kind, len(encoded)) + encoded
+
+
+def head_of(frame: bytes) -> bytes:
+    """The head of the message, where it is one with a short name, as of every method; else bytes that are no head."""
+    return frame[: _HEADER.size + frame[_HEADER.size - 1]] if len(frame) >= _HEADER.size else b""
 
 
 def read_header(frame: bytes) -> Header:
@@ -126,7 +140,7 @@ class _Reader:
     def structure(self, fields: Mapping[int, Field]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         while (kind := self._byte()) != STOP:
-            (number,) = self._unpack(_FIELD_ID)
+            number: int = _FIELD_ID.unpack_from(self._data, self._take(_FIELD_ID.size))[0]
             field = fields.get(number)
             if field is None:
                 self.skip(kind)
@@ -139,12 +153,12 @@ class _Reader:
         return values
 
     def i32(self) -> int:
-        (value,) = self._unpack(_I32_VALUE)
-        return int(value)
+        value: int = _I32_VALUE.unpack_from(self._data, self._take(_I32_VALUE.size))[0]
+        return value
 
     def i64(self) -> int:
-        (value,) = self._unpack(_I64_VALUE)
-        return int(value)
+        value: int = _I64_VALUE.unpack_from(self._data, self._take(_I64_VALUE.size))[0]
+        return value
 
     def blob(self) -> bytes:
         start = self._take(self.i32())
@@ -205,7 +219,11 @@ class _Reader:
         return int(count)
 
     def _byte(self) -> int:
-        return self._data[self._take(1)]
+        position = self.position
+        if position >= len(self._data):
+            _refuse(f"the {position} bytes of the frame end within a struct")
+        self.position = position + 1
+        return self._data[position]
 
     def _unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
         return layout.unpack_from(self._data, self._take(layout.size))

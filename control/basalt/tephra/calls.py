@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from basalt.audit import Author
 from basalt.errors import (
     BasaltError,
+    ChangesLostError,
     ConflictError,
     InputError,
     TooLargeError,
@@ -16,6 +18,7 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.group_commit import Waiter
 from basalt.services import Services
 from basalt.tephra.arguments import TooManyEntriesError
 from basalt.tephra.idl import METHODS, Method, types
@@ -31,6 +34,10 @@ ENTRIES_MAX = 250_000  # of a set of ids to truncate: a fifth of a second, in wh
 BAD_ARGUMENT = "java.lang.IllegalArgumentException"
 SIZE_EXCEEDED = "org.apache.tephra.TransactionSizeException"
 
+T = TypeVar("T")
+Encode = Callable[[Any], Pieces]
+
+_OPERATOR = Author("thrift", "a client of the Thrift face")
 _VOID: Pieces = (b"\x00",)
 _TRUE: Pieces = (METHODS["commitTx"].encode(success=types.TBoolean(True)),)
 _FALSE: Pieces = (METHODS["commitTx"].encode(success=types.TBoolean(False)),)
@@ -73,21 +80,42 @@ class Calls:
             "pruneNow": self._prune_now,
         }
         assert self._handlers.keys() == METHODS.keys(), "every method of the service has a handler"
+        # What every transaction calls needs no coroutine. Where these cannot, those above do the same.
+        self._prompt: dict[str, Callable[[dict[str, Any], Waiter[Any]], Pieces | Encode | None]] = {
+            "startShort": self._begin_start,
+            "startShortTimeout": self._begin_start,
+            "startShortClientId": self._begin_start_as_client,
+            "startShortWithTimeout": self._begin_start,
+            "startShortWithClientIdAndTimeOut": self._begin_start_as_client,
+            "canCommitTx": lambda arguments, waiter: self._told_changes(arguments, _TRUE),
+            "canCommitOrThrow": lambda arguments, waiter: self._told_changes(arguments, _VOID),
+            "commitTx": lambda arguments, waiter: self._begin_commit(arguments, waiter, _true),
+            "commitOrThrow": lambda arguments, waiter: self._begin_commit(arguments, waiter, _void),
+        }
 
     def entries_max(self, method: Method) -> int:
         """How many entries the set that comes with a call may have."""
         return ENTRIES_MAX if method.name == "truncateInvalidTx" else self._limits.changes_max
 
-    async def answer(self, method: Method, arguments: dict[str, Any]) -> Pieces:
-        """The result of one call, an exception that it declares included; `ApplicationError` for any other refusal."""
-        try:
-            return await self._handlers[method.name](arguments)
-        except BasaltError as error:
-            return self._thrown(method, error, arguments)
+    def begin(self, method: Method, arguments: dict[str, Any], waiter: Waiter[Any]) -> Pieces | Encode | None:
+        """The result of one call; or how to encode it, once the waiter is told; or None, when `answer` is to do it.
 
-    def too_many(self, method: Method, error: TooManyEntriesError) -> Pieces:
-        """The answer to a set that was not read."""
-        return self._thrown(method, TooLargeError(f"{error}; do less in one transaction"), {})
+        Raises what `refused` makes a result of.
+        """
+        prompt = self._prompt.get(method.name)
+        return None if prompt is None else prompt(arguments, waiter)
+
+    async def answer(self, method: Method, arguments: dict[str, Any]) -> Pieces:
+        """The result of one call. Raises what `refused` makes a result of."""
+        return await self._handlers[method.name](arguments)
+
+    def refused(self, method: Method, error: BaseException, arguments: dict[str, Any]) -> Pieces:
+        """The result that throws an exception that the call declares; raises `ApplicationError`, or what is our bug."""
+        if isinstance(error, TooManyEntriesError):
+            error = TooLargeError(f"{error}; do less in one transaction")
+        if not isinstance(error, BasaltError):
+            raise error
+        return self._thrown(method, error, arguments)
 
     # The calls.
 
@@ -142,20 +170,24 @@ class Calls:
     async def _truncate(self, arguments: dict[str, Any]) -> Pieces:
         invalid = self._transactions.state.invalid
         pointers = sorted(pointer for pointer in _needed(arguments, "txns") if pointer in invalid)
-        removed = 0
-        for start in range(0, len(pointers), EDIT_POINTERS_MAX):
-            removed += await self._transactions.prune(pointers[start : start + EDIT_POINTERS_MAX])
-        _tell_truncated(removed)
+
+        async def do() -> int:
+            removed = 0
+            for start in range(0, len(pointers), EDIT_POINTERS_MAX):
+                removed += await self._transactions.prune(pointers[start : start + EDIT_POINTERS_MAX])
+            return removed
+
+        removed = await self._audited("truncate", f"{len(pointers)} writers of the invalid list", do, _truncated)
         return _TRUE if removed else _FALSE
 
     async def _truncate_before(self, arguments: dict[str, Any]) -> Pieces:
         before_ms = min(max(_needed(arguments, "time"), 0), POINTER_MAX // POINTERS_PER_MS)
+        what = f"the invalid list before {before_ms} ms"
         try:
-            removed = await self._transactions.truncate(before_ms)
+            removed = await self._audited("truncate", what, lambda: self._transactions.truncate(before_ms), _truncated)
         except ConflictError as error:
             thrown = types.TInvalidTruncateTimeException(error.message)
             return (METHODS["truncateInvalidTxBefore"].encode(e=thrown),)
-        _tell_truncated(removed)
         return _TRUE if removed else _FALSE
 
     async def _invalid_size(self, arguments: dict[str, Any]) -> Pieces:
@@ -172,8 +204,9 @@ class Calls:
     async def _get_snapshot(self, arguments: dict[str, Any]) -> Pieces:
         async with self._taking_snapshot:
             await self._transactions.moment()  # waits while the log is read
-            image = self._transactions.state.image()
-            encoded = await asyncio.to_thread(encode_state, image, self._services.clock.now_ms())
+            state = self._transactions.state
+            image, told = state.image(), state.unlogged.told()
+            encoded = await asyncio.to_thread(encode_state, image, told, self._services.clock.now_ms())
         if len(encoded) > RESULT_BYTES_MAX:
             thrown = types.TTransactionCouldNotTakeSnapshotException(
                 f"the state is {len(encoded)} bytes, an answer at most {RESULT_BYTES_MAX}: take a backup of Basalt's instead"
@@ -187,15 +220,25 @@ class Calls:
         return _VOID
 
     async def _reset(self, arguments: dict[str, Any]) -> Pieces:
-        if not self._services.settings.transactions.allow_reset:
-            raise ApplicationError(
-                INTERNAL_ERROR,
-                "resetState is refused: it forgets every transaction, and transactions.allow_reset is false",
-            )
-        raise ApplicationError(
-            INTERNAL_ERROR,
-            "resetState is refused: this version cannot; start a test server on a new data directory instead",
-        )
+        await self._audited("reset", "every transaction and session", self._transactions.sessions.reset)
+        return _VOID
+
+    # The same, at once or answered by the group commit.
+
+    def _begin_start(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
+        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), "")
+        return self._encoded if began else None
+
+    def _begin_start_as_client(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
+        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), _client_id(arguments))
+        return self._encoded if began else None
+
+    def _told_changes(self, arguments: dict[str, Any], result: Pieces) -> Pieces | None:
+        told = self._transactions.prompt.tell_changes(_id(arguments), _needed(arguments, "changes"))
+        return result if told else None
+
+    def _begin_commit(self, arguments: dict[str, Any], waiter: Waiter[Any], encode: Encode) -> Encode | None:
+        return encode if self._transactions.prompt.commit(waiter, _id(arguments)) else None
 
     # How.
 
@@ -204,11 +247,19 @@ class Calls:
         return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, outside=True))
 
     def _encoded(self, transaction: Transaction, level: int | None = None) -> Pieces:
-        return _TRANSACTION_START, self._bytes.encode(transaction, level), _RESULT_STOP
+        return _TRANSACTION_START, *self._bytes.pieces(transaction, level), _RESULT_STOP
+
+    async def _audited(
+        self, act: str, what: str, do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done"
+    ) -> T:
+        """Do what an operator asks for, with a line in the audit."""
+        return await self._services.audit.act(act, what, _OPERATOR, "", "", do, told)
 
     async def _prune(self) -> None:
         try:
-            await self._services.scheduler.run_now("prune")
+            await self._audited(
+                "prune", "the invalid list", lambda: self._services.scheduler.run_now("prune"), lambda run: run.outcome
+            )
         except BasaltError as error:
             log.warning("pruneNow came to nothing: %s", error.message)
 
@@ -231,13 +282,21 @@ class Calls:
             loss = None if transaction is None else transaction.doomed
             key, client = ("", "") if loss is None else (_printable(loss.key), loss.winner_owner)
             return types.TTransactionConflictException(transaction_id, key, client)
-        if isinstance(error, TransactionNotFoundError | TransactionEndedError):
+        if isinstance(error, TransactionNotFoundError | TransactionEndedError | ChangesLostError):
             return types.TTransactionNotInProgressException(error.message)
         if isinstance(error, TooLargeError):
             return types.TGenericException(_words(error), SIZE_EXCEEDED)
         if isinstance(error, InputError):
             return types.TGenericException(_words(error), BAD_ARGUMENT)
         return None
+
+
+def _true(_: Any) -> Pieces:
+    return _TRUE
+
+
+def _void(_: Any) -> Pieces:
+    return _VOID
 
 
 def _needed(arguments: dict[str, Any], name: str) -> Any:
@@ -275,8 +334,5 @@ def _printable(key: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in key)
 
 
-def _tell_truncated(removed: int) -> None:
-    if removed:
-        log.warning(
-            "a client took %d entries off the invalid list: rows of theirs that are left are visible now", removed
-        )
+def _truncated(removed: int) -> str:
+    return f"{removed} writers forgotten: rows of theirs that are left are visible now" if removed else "nothing to do"

@@ -9,28 +9,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
+from basalt.errors import BasaltError
 from basalt.tephra import replies
 from basalt.tephra.arguments import (
     CALL,
-    Header,
+    SEQUENCE_BYTES,
     MalformedArgumentsError,
     NoMessageError,
     TooManyEntriesError,
+    head_of,
     read_arguments,
     read_header,
 )
-from basalt.tephra.calls import Calls
-from basalt.tephra.idl import METHODS
-from basalt.tephra.replies import INTERNAL_ERROR, INVALID_MESSAGE_TYPE, PROTOCOL_ERROR, UNKNOWN_METHOD, ApplicationError
+from basalt.tephra.calls import Calls, Encode
+from basalt.tephra.idl import BY_HEAD, Method
+from basalt.tephra.replies import (
+    INTERNAL_ERROR,
+    INVALID_MESSAGE_TYPE,
+    NO_SEQUENCE,
+    PROTOCOL_ERROR,
+    UNKNOWN_METHOD,
+    ApplicationError,
+    Pieces,
+)
 
 FRAME_BYTES_MAX = 16 << 20  # as Tephra's own server; a change set of 10 MiB fits, with all that a client sends back
 IDLE_SECONDS_MAX = 3_600  # clients keep a pool open; one that is gone without a word must not hold a place for ever
 HALF_SECONDS_MAX = 20  # for a frame to be complete, from its first byte
 STALL_SECONDS_MAX = 60  # for a client to read what waits for it
 AHEAD_BYTES_MAX = 65_536  # of what a client sends before it has its answer; clients of Tephra's send nothing
-JOIN_BYTES_MAX = 65_536  # a larger answer is given to the socket in its pieces
+CALLS_PER_TURN = 16  # that one client may have answered before others get their turn
 LENGTH_BYTES = 4
 
 _LENGTH = struct.Struct(">i")
@@ -71,6 +81,38 @@ class House(Protocol):
         ...
 
 
+class Call:
+    """A call under way. It is told by the group commit what became of it, as the waiter of its stage."""
+
+    __slots__ = ("_connection", "arguments", "encode", "method", "sequence")
+
+    def __init__(self, connection: Connection, method: Method, sequence: bytes) -> None:
+        self._connection = connection
+        self.method = method
+        self.sequence = sequence
+        self.arguments: dict[str, Any] = {}
+        self.encode: Encode  # what it is told, as a result
+
+    def cancelled(self) -> bool:
+        """Never: a call goes on when its client has gone."""
+        return False
+
+    def done(self) -> bool:
+        """Not before it is told."""
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        """It is done, or refused by what is durable now."""
+        if isinstance(result, BasaltError):
+            self._connection.told(self, result)
+        else:
+            self._connection.told(self, None, result)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """It is refused, or failed."""
+        self._connection.told(self, exception)
+
+
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
@@ -79,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._buffer = bytearray()
-        self._call: asyncio.Task[None] | None = None
+        self._call: Call | asyncio.Task[None] | asyncio.Handle | None = None  # what is under way
         self._since_s = self._loop.time()  # when it became idle, or a frame began
         self._stalled_s: float | None = None
         self._reading = True
@@ -107,6 +149,9 @@ class Connection(asyncio.Protocol):
             return
         if not self._buffer:
             self._since_s = self._loop.time()
+            if self._call is None and self._stalled_s is None and _is_frame(data):
+                self._begin(data[LENGTH_BYTES:])
+                return
         self._buffer += data
         if not self._house.hold(len(data)):
             self._refuse(INTERNAL_ERROR, "too many requests are half received; try again")
@@ -153,83 +198,142 @@ class Connection(asyncio.Protocol):
         """Hang up now. A call that is under way goes on, and nobody hears of it."""
         self._transport.abort()
 
+    # What the group commit tells.
+
+    def told(self, call: Call, error: BaseException | None, result: Any = None) -> None:
+        """The call has come to its end."""
+        try:
+            pieces = (
+                call.encode(result) if error is None else self._house.calls.refused(call.method, error, call.arguments)
+            )
+            answer = self._answered(call, pieces)
+        except Exception as refusal:  # noqa: BLE001  # each has its answer
+            answer = self._not_answered(call, refusal)
+        self._finish(answer)
+
     # How.
 
     def _next(self) -> None:
-        """Begin the next call, if there is a whole one and nothing before it."""
-        if self._call is not None or self._stalled_s is not None or self._leaving:
-            if self._reading and len(self._buffer) > AHEAD_BYTES_MAX:
-                self._reading = False
-                self._transport.pause_reading()
-            return
-        if len(self._buffer) >= LENGTH_BYTES:
-            (size_bytes,) = _LENGTH.unpack_from(self._buffer)
-            if not 0 < size_bytes <= FRAME_BYTES_MAX:
-                self._refuse_stranger(size_bytes)
+        """Go on with the calls that are there, until one has to wait."""
+        for _ in range(CALLS_PER_TURN):
+            frame = self._frame()
+            if frame is None:
                 return
-            stop = LENGTH_BYTES + size_bytes
-            if len(self._buffer) >= stop:
-                frame = bytes(memoryview(self._buffer)[LENGTH_BYTES:stop])
-                del self._buffer[:stop]
-                self._house.hold(-stop)
-                self._call = self._loop.create_task(self._answer(frame))
-                return
-        if not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
+            self._begin(frame)
+        if self._call is None:
+            self._call = self._loop.call_soon(self._go_on)
 
-    async def _answer(self, frame: bytes) -> None:
-        try:
-            header = read_header(frame)
-            if header.kind != CALL:
-                raise NoMessageError(f"message type {header.kind} is not a call")
-            answer = await self._called(header, frame)
-        except NoMessageError as error:
-            self._refuse(INVALID_MESSAGE_TYPE, str(error))
-            return
+    def _go_on(self) -> None:
         self._call = None
-        if self._transport.is_closing():
-            return
-        self._send(answer)
-        self._since_s = self._loop.time()
         if self._leaving:
             self._transport.close()
         else:
             self._next()
 
-    async def _called(self, header: Header, frame: bytes) -> list[bytes]:
-        name, sequence = header.name, header.sequence
-        method = METHODS.get(name)
-        if method is None:
-            self._house.answered("_other", "refused")
-            return replies.exception(name, sequence, UNKNOWN_METHOD, f"there is no method {name!r}")
+    def _frame(self) -> bytes | None:
+        """The next frame, if there is a whole one and nothing before it."""
+        if self._call is not None or self._stalled_s is not None or self._leaving:
+            if self._reading and len(self._buffer) > AHEAD_BYTES_MAX:
+                self._reading = False
+                self._transport.pause_reading()
+            return None
+        if len(self._buffer) >= LENGTH_BYTES:
+            (size_bytes,) = _LENGTH.unpack_from(self._buffer)
+            if not 0 < size_bytes <= FRAME_BYTES_MAX:
+                self._refuse_stranger(size_bytes)
+                return None
+            stop = LENGTH_BYTES + size_bytes
+            if len(self._buffer) >= stop:
+                frame = bytes(memoryview(self._buffer)[LENGTH_BYTES:stop])
+                del self._buffer[:stop]
+                self._house.hold(-stop)
+                return frame
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        return None
+
+    def _begin(self, frame: bytes) -> None:
+        """Answer the call in the frame, or have it under way."""
+        head = head_of(frame)
+        method = BY_HEAD.get(head)
+        start = len(head) + SEQUENCE_BYTES
+        if method is None or len(frame) < start:
+            self._begin_unknown(frame)
+            return
+        call = Call(self, method, frame[len(head) : start])
         calls = self._house.calls
         try:
-            try:
-                arguments = read_arguments(frame, header.arguments_start, method.arguments, calls.entries_max(method))
-            except TooManyEntriesError as error:
-                result = calls.too_many(method, error)
+            call.arguments = read_arguments(frame, start, method.arguments, calls.entries_max(method))
+            begun = calls.begin(method, call.arguments, call)
+            if begun is None:
+                self._call = self._loop.create_task(self._answer(call))
+            elif callable(begun):
+                call.encode, self._call = begun, call
             else:
-                result = await calls.answer(method, arguments)
-            answer = replies.reply(name, sequence, result)
-        except MalformedArgumentsError as error:
-            self._house.answered(name, "refused")
-            return replies.exception(name, sequence, PROTOCOL_ERROR, f"{name}: {error}")
-        except ApplicationError as error:
-            self._house.answered(name, "refused")
-            return replies.exception(name, sequence, error.kind, str(error))
-        except Exception:
-            log.exception("%s failed", name)
-            self._house.answered(name, "failed")
-            return replies.exception(name, sequence, INTERNAL_ERROR, f"{name} failed; the server's log says why")
-        self._house.answered(name, "answered")
+                self._send(self._answered(call, begun))
+        except Exception as error:  # noqa: BLE001  # each has its answer
+            self._send(self._not_answered(call, error))
+
+    def _begin_unknown(self, frame: bytes) -> None:
+        try:
+            header = read_header(frame)
+            if header.kind != CALL:
+                raise NoMessageError(f"message type {header.kind} is not a call")
+        except NoMessageError as error:
+            self._refuse(INVALID_MESSAGE_TYPE, str(error))
+            return
+        self._house.answered("_other", "refused")
+        sequence = frame[header.arguments_start - SEQUENCE_BYTES : header.arguments_start]
+        self._send(replies.exception(header.name, sequence, UNKNOWN_METHOD, f"there is no method {header.name!r}"))
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            answer = self._answered(call, await self._house.calls.answer(call.method, call.arguments))
+        except Exception as error:  # noqa: BLE001  # each has its answer
+            answer = self._not_answered(call, error)
+        self._finish(answer)
+
+    def _finish(self, answer: Pieces) -> None:
+        """Answer what was under way, and go on."""
+        self._call = None
+        if self._transport.is_closing():
+            return
+        self._send(answer)
+        if self._leaving:
+            self._transport.close()
+        elif self._buffer or not self._reading:
+            self._next()
+
+    def _answered(self, call: Call, result: Pieces) -> Pieces:
+        answer = replies.reply(call.method.reply_head, call.sequence, result)
+        self._house.answered(call.method.name, "answered")
         return answer
 
-    def _send(self, pieces: list[bytes]) -> None:
-        if sum(map(len, pieces)) <= JOIN_BYTES_MAX:
-            self._transport.write(b"".join(pieces))
+    def _not_answered(self, call: Call, error: Exception) -> Pieces:
+        """The answer to a call that has no result: an exception of its own, or a TApplicationException."""
+        name = call.method.name
+        if isinstance(error, BasaltError | TooManyEntriesError):
+            try:
+                return self._answered(call, self._house.calls.refused(call.method, error, call.arguments))
+            except ApplicationError as refusal:
+                error = refusal
+        if isinstance(error, ApplicationError):
+            self._house.answered(name, "refused")
+            return replies.exception(name, call.sequence, error.kind, str(error))
+        if isinstance(error, MalformedArgumentsError):
+            self._house.answered(name, "refused")
+            return replies.exception(name, call.sequence, PROTOCOL_ERROR, f"{name}: {error}")
+        log.error("%s failed", name, exc_info=error)
+        self._house.answered(name, "failed")
+        return replies.exception(name, call.sequence, INTERNAL_ERROR, f"{name} failed; the server's log says why")
+
+    def _send(self, frame: Pieces) -> None:
+        self._since_s = self._loop.time()
+        if len(frame) == 1:
+            self._transport.write(frame[0])
         else:
-            self._transport.writelines(pieces)
+            self._transport.writelines(frame)
 
     def _refuse_stranger(self, size_bytes: int) -> None:
         start = bytes(self._buffer[:LENGTH_BYTES])
@@ -244,7 +348,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, kind: int, reason: str) -> None:
         """Say why, to nobody's call in particular, and hang up."""
-        self._send(replies.exception("", 0, kind, reason))
+        self._send(replies.exception("", NO_SEQUENCE, kind, reason))
         self._turn_out(reason)
 
     def _turn_out(self, reason: str) -> None:
@@ -255,3 +359,8 @@ class Connection(asyncio.Protocol):
         self._leaving = True
         self._since_s = self._loop.time()
         self._transport.close()
+
+
+def _is_frame(data: bytes) -> bool:
+    """Whether this is one whole frame and nothing else: so nearly every call comes, and needs no buffer."""
+    return len(data) > LENGTH_BYTES and _LENGTH.unpack_from(data)[0] == len(data) - LENGTH_BYTES <= FRAME_BYTES_MAX

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import socket
 from typing import TYPE_CHECKING
 
 from basalt.errors import InvalidSettingError
@@ -10,12 +12,21 @@ from basalt.services import Services
 from basalt.settings import Settings
 
 if TYPE_CHECKING:
+    from basalt.tephra.discovery import Registration
     from basalt.tephra.server import TephraServer
+
+ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # what a server listens on that listens on all of its addresses
 
 
 def check_thrift(settings: Settings) -> None:
     """`InvalidSettingError` when the settings ask for a face that this installation cannot have."""
     if settings.thrift.port is None:
+        if settings.thrift.zookeeper is not None:
+            raise InvalidSettingError(
+                "thrift.zookeeper says where to register a Thrift service, and thrift.port is off",
+                field="thrift.zookeeper",
+                hint="set thrift.port too, or leave thrift.zookeeper off",
+            )
         return
     if settings.transactions.manager != "builtin":
         raise InvalidSettingError(
@@ -23,10 +34,16 @@ def check_thrift(settings: Settings) -> None:
             field="thrift.port",
             hint="leave thrift.port off: clients of the other manager have a service already",
         )
-    if importlib.util.find_spec("thriftpy2") is None:
+    _check_library("thriftpy2", "thrift.port")
+    if settings.thrift.zookeeper is not None:
+        _check_library("kazoo", "thrift.zookeeper")
+
+
+def _check_library(name: str, key: str) -> None:
+    if importlib.util.find_spec(name) is None:
         raise InvalidSettingError(
-            "thrift.port needs a library that is not here: thriftpy2",
-            field="thrift.port",
+            f"{key} needs a library that is not here: {name}",
+            field=key,
             hint="install it with `pip install basalt-mq[tephra]`",
         )
 
@@ -34,21 +51,29 @@ def check_thrift(settings: Settings) -> None:
 class ThriftFace:
     """The Thrift face, if there is one: start it after the services, stop it before them."""
 
-    def __init__(self, server: TephraServer | None) -> None:
+    def __init__(self, server: TephraServer | None, registration: Registration | None = None) -> None:
         self._server = server
+        self._registration = registration
 
     @classmethod
     async def start(cls, services: Services, host: str) -> ThriftFace:
         """Listen where the settings say; a face that does nothing where they say nothing."""
         check_thrift(services.settings)
-        port = services.settings.thrift.port
-        if port is None:
+        settings = services.settings.thrift
+        if settings.port is None:
             return cls(None)
         from basalt.tephra.server import TephraServer  # the library is wanted only here
 
         server = TephraServer(services)
-        await server.start(host, port)
-        return cls(server)
+        await server.start(host, settings.port)
+        if settings.zookeeper is None:
+            return cls(server)
+        from basalt.tephra.discovery import Registration
+
+        told_host, told_port = _advertised(settings.advertise, host, server.port)
+        registration = Registration(settings.zookeeper, told_host, told_port, services.thrift)
+        registration.start()
+        return cls(server, registration)
 
     @property
     def port(self) -> int | None:
@@ -56,6 +81,16 @@ class ThriftFace:
         return None if self._server is None else self._server.port
 
     async def stop(self) -> None:
-        """Take no more calls, and answer those under way."""
+        """Be found no longer, take no more calls, and answer those under way."""
+        if self._registration is not None:
+            await asyncio.to_thread(self._registration.stop)
         if self._server is not None:
             await self._server.stop()
+
+
+def _advertised(advertise: str | None, host: str, port: int) -> tuple[str, int]:
+    """Where clients are told to go."""
+    if advertise is None:
+        return socket.getfqdn() if host in ANYWHERE else host, port
+    told_host, _, told_port = advertise.rpartition(":")
+    return told_host.strip("[]"), int(told_port)

@@ -11,7 +11,7 @@ import thriftpy2
 from thriftpy2.protocol import TCyBinaryProtocolFactory
 from thriftpy2.utils import serialize
 
-from basalt.tephra.arguments import Field, fields_of
+from basalt.tephra.arguments import CALL, REPLY, Field, fields_of, message_head
 
 types: Any = thriftpy2.load(str(Path(__file__).with_name("tephra.thrift")), module_name="basalt_tephra_thrift")
 
@@ -20,9 +20,13 @@ _PROTOCOL: Any = TCyBinaryProtocolFactory()  # type: ignore[no-untyped-call]  # 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One call of the service. `throws` are the exceptions that it declares, by the name of their field in the result."""
+    """One call of the service. `throws` are the exceptions that it declares, by the name of their field in the result.
+
+    `reply_head` is how the message of its result begins, up to the sequence number.
+    """
 
     name: str
+    reply_head: bytes
     arguments: Mapping[int, Field]
     result: Any
     throws: Mapping[type[Exception], str]
@@ -37,7 +41,10 @@ def _method(name: str) -> Method:
     service = types.TTransactionServer
     result = getattr(service, f"{name}_result")
     throws = {field[2]: field[1] for number, field in result.thrift_spec.items() if number != 0}
-    return Method(name, fields_of(getattr(service, f"{name}_args").thrift_spec), result, throws)
+    return Method(
+        name, message_head(REPLY, name), fields_of(getattr(service, f"{name}_args").thrift_spec), result, throws
+    )
 
 
 METHODS: dict[str, Method] = {name: _method(name) for name in types.TTransactionServer.thrift_services}
+BY_HEAD: dict[bytes, Method] = {message_head(CALL, name): method for name, method in METHODS.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from basalt.tephra.arguments import EXCEPTION, I32, REPLY, STOP, STRING, VERSION_1
+from basalt.tephra.arguments import EXCEPTION, I32, STOP, STRING, message_head
 
 # What kind of TApplicationException; the numbers are Thrift's.
 UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 7
@@ -14,10 +14,13 @@ UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 
 ANSWER_BYTES_MAX = 16_384_000
 RESULT_BYTES_MAX = ANSWER_BYTES_MAX - 4_096  # the rest is the message's header
 
+JOIN_BYTES_MAX = 65_536  # a larger answer is given to the socket in its pieces
+
 Pieces = Sequence[bytes]  # of one result; a transaction's bytes may be long, and are not copied
 
+NO_SEQUENCE = bytes(4)  # of what answers no call in particular
+
 _LENGTH = struct.Struct(">i")
-_HEADER = struct.Struct(">HHi")
 _FIELD = struct.Struct(">bh")
 
 
@@ -29,24 +32,28 @@ class ApplicationError(Exception):
         self.kind = kind
 
 
-def reply(name: str, sequence: int, result: Pieces) -> list[bytes]:
-    """The frame of a result. `ApplicationError` when no client would read it."""
-    size_bytes = sum(map(len, result))
+def reply(head: bytes, sequence: bytes, result: Pieces) -> Pieces:
+    """The frame of a result, whose message begins with `head`. `ApplicationError` when no client would read it."""
+    size_bytes = len(result[0]) if len(result) == 1 else sum(map(len, result))
     if size_bytes > RESULT_BYTES_MAX:
         raise ApplicationError(
             INTERNAL_ERROR,
             f"the answer is {size_bytes} bytes, and Tephra's clients read {ANSWER_BYTES_MAX}: the invalid list is too long,"
             " prune it",
         )
-    return _framed(_message(REPLY, name, sequence), *result)
+    start = _LENGTH.pack(len(head) + len(sequence) + size_bytes)
+    if size_bytes <= JOIN_BYTES_MAX:
+        return (b"".join((start, head, sequence, *result)),)
+    return start + head + sequence, *result
 
 
-def exception(name: str, sequence: int, kind: int, message: str) -> list[bytes]:
+def exception(name: str, sequence: bytes, kind: int, message: str) -> Pieces:
     """The frame of a TApplicationException."""
-    return _framed(unframed_exception(kind, message, name, sequence))
+    body = unframed_exception(kind, message, name, sequence)
+    return (_LENGTH.pack(len(body)) + body,)
 
 
-def unframed_exception(kind: int, message: str, name: str = "", sequence: int = 0) -> bytes:
+def unframed_exception(kind: int, message: str, name: str = "", sequence: bytes = NO_SEQUENCE) -> bytes:
     """A TApplicationException as a client without frames reads it."""
     text = message.encode("utf-8", "replace")
     fields = (
@@ -54,14 +61,4 @@ def unframed_exception(kind: int, message: str, name: str = "", sequence: int = 
         _FIELD.pack(I32, 2) + _LENGTH.pack(kind),
         bytes((STOP,)),
     )
-    return b"".join((_message(EXCEPTION, name, sequence), *fields))
-
-
-def _message(kind: int, name: str, sequence: int) -> bytes:
-    encoded = name.encode("ascii")
-    return _HEADER.pack(VERSION_1, kind, len(encoded)) + encoded + _LENGTH.pack(sequence)
-
-
-def _framed(head: bytes, *pieces: bytes) -> list[bytes]:
-    size_bytes = len(head) + sum(map(len, pieces))
-    return [_LENGTH.pack(size_bytes) + head, *pieces]
+    return b"".join((message_head(EXCEPTION, name), sequence, *fields))

@@ -16,10 +16,11 @@ _SHORT, _LONG, _CHECKPOINT = 0, 1, 2  # ordinals of Tephra's InProgressType
 _OPEN_STATES = (State.OPEN, State.COMMITTING, State.ABORTING)
 
 
-def encode_state(image: Image, now_ms: int) -> bytes:
-    """The bytes of a snapshot taken at `now_ms`."""
+def encode_state(image: Image, told: Mapping[int, Iterable[bytes]], now_ms: int) -> bytes:
+    """The bytes of a snapshot taken at `now_ms`; `told` are the change sets that the image does not have."""
     open_ones = [each for each in image.transactions if each.state in _OPEN_STATES and not each.was_invalid]
-    committing = {each.id: each.changes for each in open_ones if each.changes}
+    sets = {each.id: told.get(each.id, each.changes) for each in open_ones}
+    committing = {key: changes for key, changes in sets.items() if changes}
     out = bytearray()
     for number in (VERSION, now_ms, image.read_pointer, image.last_pointer):
         _number(out, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.errors import InputError, InvalidNameError, TooLargeError
-from basalt.transactions.limits import OWNER_CHARS_MAX, REQUEST_ID_CHARS_MAX, Limits
+from basalt.transactions.limits import OWNER_CHARS_MAX, REQUEST_ID_CHARS_MAX, SESSION_CHARS_MAX, Limits
 from basalt.transactions.states import Kind, Transaction
 
 
@@ -25,6 +25,32 @@ def check_request_id(request_id: str | None) -> None:
             f" {request_id[:40]!r}; use a UUID",
             field="requestId",
         )
+
+
+def check_session_name(name: str) -> None:
+    """`InvalidNameError` unless the name can be shown in one line, and stand in a path as one segment of it."""
+    if not (0 < len(name) <= SESSION_CHARS_MAX and name.isprintable()) or "/" in name or name in (".", ".."):
+        raise InvalidNameError(
+            f"a session's name is 1 to {SESSION_CHARS_MAX} printable characters without a slash, not {name[:40]!r};"
+            " name the job whose runs shall fence each other",
+            field="name",
+        )
+
+
+def check_run(run: str) -> None:
+    """`InputError` unless the run can be shown in one line of a message."""
+    if not (0 < len(run) <= SESSION_CHARS_MAX and run.isprintable()):
+        raise InputError(
+            f"a run is 1 to {SESSION_CHARS_MAX} printable characters, not {run[:40]!r}; use something that differs in each"
+            " run of the job, such as a host name and a start time, or a UUID",
+            field="run",
+        )
+
+
+def check_version(version: int | None) -> None:
+    """`InputError` unless the version of a session's work, if there is one, fits 63 bits."""
+    if version is not None and not 0 <= version < 1 << 63:
+        raise InputError(f"a version is a number from 0 to 2^63 - 1, not {version}", field="version")
 
 
 def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> int:

@@ -86,7 +86,13 @@ class EncodedLongs:
 
 
 def encode_transaction(fields: TransactionFields, *, invalid: EncodedLongs | None = None) -> bytes:
-    """The bytes of one transaction; `invalid`, when given, is `fields.invalid` encoded before.
+    """The bytes of one transaction; see `encode_in_pieces`."""
+    return b"".join(encode_in_pieces(fields, invalid=invalid))
+
+
+def encode_in_pieces(fields: TransactionFields, *, invalid: EncodedLongs | None = None) -> tuple[bytes, ...]:
+    """The bytes of one transaction, one piece after the other; `invalid`, when given, is `fields.invalid` encoded before,
+    and its piece is not copied.
 
     ValueError when a list is not ascending, a number does not fit, or `invalid` is not the length of `fields.invalid`.
     """
@@ -97,17 +103,15 @@ def encode_transaction(fields: TransactionFields, *, invalid: EncodedLongs | Non
     if fields.visibility not in _VISIBILITIES or fields.kind not in _TYPES:
         raise ValueError(f"no transaction has kind {fields.kind!r} and visibility {fields.visibility}")
     try:
-        return b"".join(
-            (
-                _BEFORE_LISTS.pack(_I64, 1, fields.id, _I64, 2, fields.read_pointer),
-                invalid.segment,
-                _encode_list(_IN_PROGRESS_ID, fields.in_progress),
-                _BETWEEN_LISTS.pack(
-                    _I64, 5, fields.first_short, _I32, 6, _TYPES[fields.kind], _I64, 7, fields.write_pointer
-                ),
-                _encode_list(_CHECKPOINTS_ID, fields.checkpoints),
-                _AFTER_LISTS.pack(_I32, 9, fields.visibility, _STOP),
-            )
+        return (
+            _BEFORE_LISTS.pack(_I64, 1, fields.id, _I64, 2, fields.read_pointer),
+            invalid.segment,
+            _encode_list(_IN_PROGRESS_ID, fields.in_progress),
+            _BETWEEN_LISTS.pack(
+                _I64, 5, fields.first_short, _I32, 6, _TYPES[fields.kind], _I64, 7, fields.write_pointer
+            ),
+            _encode_list(_CHECKPOINTS_ID, fields.checkpoints),
+            _AFTER_LISTS.pack(_I32, 9, fields.visibility, _STOP),
         )
     except struct.error as error:
         raise ValueError(f"transaction {fields.id} has a number that does not fit: {error}") from None
@@ -220,7 +224,7 @@ def _encode_list(field_id: int, ids: Sequence[int]) -> bytes:
     if not _ascending(ids):
         raise ValueError(f"{_FIELD_NAMES[field_id]} is not in ascending order")
     start = _LIST_START.pack(_LIST, field_id, _I64, len(ids))
-    return start + struct.pack(f">{len(ids)}q", *ids)
+    return start + struct.pack(f">{len(ids)}q", *ids) if ids else start
 
 
 def _ascending(ids: Sequence[int]) -> bool:

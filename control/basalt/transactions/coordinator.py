@@ -6,46 +6,38 @@ edits, add the rows that go with them. Callers are answered once the group is wr
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
-from basalt.group_commit import Group, GroupCommit, NextGroupError, Phase
+from basalt.group_commit import Group, GroupCommit, NextGroupError
 from basalt.topics import Topic
 from basalt.transactions.durable_state import DurableState
 from basalt.transactions.edits import Pruned, Restored
-from basalt.transactions.log import SnapshotDraft, TransactionLog
+from basalt.transactions.log import TransactionLog
+from basalt.transactions.moment import Moment
+from basalt.transactions.one_shots import OneShots
 from basalt.transactions.outcomes import Outcome
 from basalt.transactions.participants import Participant, Plan
-from basalt.transactions.states import Join, Kind, State, Transaction
+from basalt.transactions.prompt_calls import PromptCalls
+from basalt.transactions.readers import Readers
+from basalt.transactions.session_calls import Beginning, SessionCalls
+from basalt.transactions.stages import Stages
+from basalt.transactions.states import Join, Kind, State, TableJoin, Transaction
+from basalt.transactions.timeline import Journal
+from basalt.transactions.totals import Totals
 from basalt.transactions.transaction_state import Proposal, TransactionState
 from basalt.wire.bodies import Work
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.table import Put, Store
-
-SNAPSHOT_ENTRIES_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
+from basalt_engine.table import Store
 
 P = TypeVar("P", bound=Plan)
 T = TypeVar("T")
+Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 log = logging.getLogger("basalt.transactions")
-
-
-class Moment(NamedTuple):
-    """What was true of all transactions at one moment, durably. `write_pointer` is the last one that was given out."""
-
-    epoch: int
-    write_pointer: int
-    visibility_upper_bound: int
-    view: TransactionSnapshot
-
-    @property
-    def decided(self) -> int:
-        """Every writer up to it has committed, is undone, or is in the invalid list."""
-        return self.view.in_progress[0] - 1 if self.view.in_progress else self.write_pointer
 
 
 class Coordinator(Generic[P]):
@@ -55,15 +47,23 @@ class Coordinator(Generic[P]):
         self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog, *, epoch: int = 0
     ) -> None:
         self._durable: DurableState[P] = DurableState(store, writer, transaction_log, epoch)
-        self._log_table = transaction_log.table_name
         self._clock = clock
         self._participant: Participant[P]
+        self._stages: Stages[P] = Stages(self._durable, clock)
+        self._one_shots: OneShots[P]
+        self.prompt: PromptCalls[P]  # for a face that answers from callbacks
+        self._readers = Readers()
+        self.reading = self._readers.reading
+        self.sessions = SessionCalls(self._durable, self._stages.begin, self.drive)
         self._driven: set[int] = set()  # transactions whose end is being driven by a call right now
 
     def attach(self, participant: Participant[P]) -> None:
         """Name the participant; before `recover`."""
         self._participant = participant
         self._durable.attach(participant)
+        self._stages.attach(participant)
+        self._one_shots = OneShots(self._durable, participant)
+        self.prompt = PromptCalls(self._durable, self._stages, participant.nothing, self._clock)
 
     async def recover(self) -> None:
         """Read the log, and finish what was being ended when the last process stopped."""
@@ -76,9 +76,19 @@ class Coordinator(Generic[P]):
         return self._durable.state
 
     @property
-    def totals(self) -> dict[str, int]:
-        """How many transactions were begun, committed, aborted, invalidated; and how many conflicts there were."""
+    def totals(self) -> Totals:
+        """How many transactions were begun, committed, aborted, invalidated and so on, and how long commits took."""
         return self._durable.totals
+
+    @property
+    def journal(self) -> Journal:
+        """What has happened of late."""
+        return self._durable.journal
+
+    @property
+    def log_length(self) -> tuple[int, int]:
+        """How many entries of the log, and bytes of them, follow its newest snapshot."""
+        return self._durable.log_length
 
     def current(self) -> TransactionSnapshot:
         """The newest durable snapshot."""
@@ -93,7 +103,9 @@ class Coordinator(Generic[P]):
             state = self.state
             return Moment(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
 
-        return await self._durable.run(stage)
+        moment = await self._durable.run(stage)
+        # Counted now: who begins to read later does so under a snapshot that is as new as this moment.
+        return moment._replace(visibility_upper_bound=self._readers.bound(moment.visibility_upper_bound))
 
     # Calls of clients.
 
@@ -106,15 +118,8 @@ class Coordinator(Generic[P]):
         request_id: str | None = None,
     ) -> Transaction:
         """A new transaction. `outside`: its client writes under its pointer outside Basalt, too."""
-
-        def stage(group: Group) -> Transaction:
-            if not self._durable.atomic and self._durable.has_outcomes(group):
-                raise NextGroupError  # its snapshot must be the same when the log is replayed
-            proposal = self.state.begin(group.now_ms, kind, timeout_ms, owner, outside, request_id)
-            self._durable.apply(group, proposal.edits)
-            return self.state.get(proposal.transaction_id)
-
-        return await self._durable.run(stage)
+        asked = Beginning(kind, timeout_ms, owner, outside, request_id)
+        return await self._durable.run(lambda group: self._stages.begin(group, asked))
 
     async def commit(self, transaction_id: int, work: Work | None = None, request_id: str | None = None) -> Outcome:
         """Publish the work and all that was stored, and make every write of the transaction visible, in one decision.
@@ -127,61 +132,32 @@ class Coordinator(Generic[P]):
             if await self._is_committed(transaction_id):  # a retry is answered whatever became of the topics since
                 return self.state.outcome(transaction_id)
             raise
-
-        def stage(group: Group) -> Outcome | BasaltError:
-            proposal = self.state.commit(
-                transaction_id, group.now_ms, inline=self._durable.atomic, request_id=request_id
-            )
-            if proposal.refusal is not None or not proposal.edits:
-                self._durable.apply(group, proposal.edits)
-                return proposal.refusal or self.state.outcome(transaction_id)
-            self._participant.check(plan)
-            transaction = self.state.get(transaction_id)
-            self._join_plan(group, transaction.write_pointer, plan)
-            self._participant.commit(group, plan, transaction.write_pointer, transaction)
-            self._durable.apply(group, proposal.edits)
-            if not self._durable.atomic:
-                self._durable.apply(group, self.state.finish(transaction_id, group.now_ms).edits)
-            return self.state.outcome(transaction_id)
-
-        return _told(await self._durable.run(stage, plan.payload_bytes))
+        return _told(await self._durable.run(self._stages.commit(transaction_id, plan, request_id), plan.payload_bytes))
 
     async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing."""
         try:
             plan = await self._participant.plan(work)
         except InputError:
-            before = await self._durable.run(lambda group: self._one_shot_before(group, owner, request_id))
+            before = await self._durable.run(lambda group: self._one_shots.before(group, owner, request_id))
             if before is not None:
                 return before
             raise
+        started_ms = self._clock.monotonic_ms()
+        outcome = await self._durable.run(
+            lambda group: self._one_shots.carry_out(group, plan, owner, request_id), plan.payload_bytes
+        )
+        return self._timed(started_ms, outcome)
 
-        def stage(group: Group) -> Outcome:
-            before = self._one_shot_before(group, owner, request_id)
-            if before is not None:
-                return before
-            self._participant.check(plan)
-            if self._durable.atomic:
-                made = self.state.begin_committed(group.now_ms, owner, request_id)
-                self._participant.commit(group, plan, made.transaction_id, None)
-                self._durable.apply(group, made.edits)
-                return self.state.outcome(made.transaction_id)
-            made = self.state.begin(group.now_ms, Kind.SHORT, None, owner)
-            self._durable.apply(group, made.edits)
-            self._join_plan(group, made.transaction_id, plan)
-            self._participant.commit(group, plan, made.transaction_id, None)
-            self._durable.apply(group, self.state.commit(made.transaction_id, group.now_ms).edits)
-            self._durable.apply(
-                group, self.state.finish(made.transaction_id, group.now_ms, request_id=request_id).edits
-            )
-            return self.state.outcome(made.transaction_id)
+    async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
+        """Decide against the transaction and undo what it did to topics; again: the same answer.
 
-        return await self._durable.run(stage, plan.payload_bytes)
-
-    async def abort(self, transaction_id: int) -> Outcome:
-        """Decide against the transaction and undo what it did to topics; again: the same answer."""
+        A `guard` raises, in the stage that decides, when it must not be.
+        """
 
         def stage(group: Group) -> Transaction | None:
+            if guard is not None:
+                guard(self.state.find(transaction_id))
             self._durable.apply(group, self.state.abort(transaction_id, group.now_ms).edits)
             return self.state.find(transaction_id)  # None once it has ended, with nothing to undo
 
@@ -203,12 +179,17 @@ class Coordinator(Generic[P]):
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
         """A further write pointer for the transaction."""
-        return await self._move(transaction_id, lambda group: self.state.checkpoint(transaction_id, group.now_ms))
 
-    async def set_changes(self, transaction_id: int, changes: Sequence[bytes]) -> Transaction:
-        """Tell what the transaction changed outside Basalt; a conflict dooms it."""
+        def propose(group: Group) -> Proposal:
+            self._durable.check_order(group)
+            return self.state.checkpoint(transaction_id, group.now_ms)
+
+        return await self._move(transaction_id, propose)
+
+    async def set_changes(self, transaction_id: int, changes: Sequence[bytes], *, outside: bool = True) -> Transaction:
+        """Tell what the transaction changed; a conflict dooms it. `outside`: that was outside Basalt."""
         return await self._move(
-            transaction_id, lambda group: self.state.set_changes(transaction_id, changes, group.now_ms)
+            transaction_id, lambda group: self.state.set_changes(transaction_id, changes, group.now_ms, outside=outside)
         )
 
     async def mark_outside(self, transaction_id: int, name: str) -> Transaction:
@@ -233,6 +214,16 @@ class Coordinator(Generic[P]):
         """Where a transaction stands or how it ended."""
         return self.state.outcome(transaction_id)
 
+    # For tables.
+
+    async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
+        """A stage that asks for the state: see `DurableState.run`."""
+        return await self._durable.run(stage, size_bytes)
+
+    async def known(self) -> None:
+        """Return once `state` answers: after a failed write the log is read first."""
+        await self._durable.known()
+
     # For messaging: `basalt.messaging.writers.Writers`.
 
     def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
@@ -240,6 +231,14 @@ class Coordinator(Generic[P]):
         transaction = self._open_writer(write_pointer, group.now_ms)
         joined = Join(topic.keys.prefix, topic.generation, from_ms)
         proposal = self.state.join(transaction.id, joined, group.now_ms)
+        if proposal.refusal is not None:
+            raise proposal.refusal
+        self._durable.apply(group, proposal.edits)
+
+    def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
+        """Cells of the table are about to be written under this pointer."""
+        transaction = self._open_writer(write_pointer, group.now_ms)
+        proposal = self.state.join_table(transaction.id, table, group.now_ms)
         if proposal.refusal is not None:
             raise proposal.refusal
         self._durable.apply(group, proposal.edits)
@@ -265,6 +264,8 @@ class Coordinator(Generic[P]):
             if not proposal:
                 break
             expired += proposal
+        if not self._durable.atomic and self.state.one_shots.over(self._clock.now_ms()).edits:
+            await self._durable.run(self._one_shots.end_use)
         await self.drive()
         return expired
 
@@ -275,25 +276,7 @@ class Coordinator(Generic[P]):
 
     async def write_log_snapshot(self) -> int:
         """Write the whole state, so that a restart replays only what follows; its bytes."""
-
-        def draft(group: Group) -> SnapshotDraft:
-            if not self._durable.is_untouched(group):
-                raise NextGroupError  # the snapshot holds just what older entries made
-            return self._durable.draft(group)
-
-        drafted = await self._durable.run(draft)
-        # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
-        large = drafted.entries > SNAPSHOT_ENTRIES_INLINE
-        steps = await asyncio.to_thread(drafted.steps) if large else drafted.steps()
-
-        def write(group: Group) -> None:
-            for phase, mutations in zip(Phase, steps, strict=True):
-                group.add(self._log_table, *mutations, phase=phase)
-
-        await self._durable.run(write)
-        return sum(
-            len(value) for step in steps for put in step if isinstance(put, Put) for value in put.columns.values()
-        )
+        return await self._durable.write_snapshot()
 
     async def prune(self, pointers: Collection[int]) -> int:
         """Take write pointers of which no row is left anywhere off the invalid list; how many it held."""
@@ -330,6 +313,11 @@ class Coordinator(Generic[P]):
 
     # How.
 
+    def _timed(self, started_ms: float, outcome: Outcome) -> Outcome:
+        """The outcome of a commit, whose time is counted."""
+        self.totals.commits.add((self._clock.monotonic_ms() - started_ms) / 1_000)
+        return outcome
+
     async def _is_committed(self, transaction_id: int) -> bool:
         """Whether the commit is durable."""
 
@@ -338,26 +326,11 @@ class Coordinator(Generic[P]):
 
         return await self._durable.run(stage)
 
-    def _one_shot_before(self, group: Group, owner: str, request_id: str | None) -> Outcome | None:
-        """The outcome of an earlier one-shot transaction with this request id."""
-        if self._durable.atomic:
-            made = self.state.begin_committed(group.now_ms, owner, request_id)
-            return None if made.edits else self.state.outcome(made.transaction_id)
-        before = self.state.one_shot_before(request_id)
-        return None if before is None else self.state.outcome(before)
-
     def _open_writer(self, write_pointer: int, now_ms: int) -> Transaction:
         try:
             return self.state.writer(write_pointer, now_ms)
         except TransactionNotFoundError as error:
             raise TransactionEndedError(error.message, field="transactionWritePointer", hint=error.hint) from None
-
-    def _join_plan(self, group: Group, write_pointer: int, plan: P) -> None:
-        """Where rows and outcome are not one batch, recovery must know where the rows of a lost commit lie."""
-        if self._durable.atomic:
-            return
-        for topic in plan.topics:
-            self.join(group, write_pointer, topic, self._participant.newest_ms(topic))
 
     async def _move(self, transaction_id: int, propose: Callable[[Group], Proposal]) -> Transaction:
         def stage(group: Group) -> Transaction | BasaltError:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from basalt.transactions.states import Join, Kind, Loss
+from basalt.transactions.states import InSession, Join, Kind, Loss, TableJoin
 
 
 class Began(msgspec.Struct, frozen=True):
@@ -129,6 +129,13 @@ class Truncated(msgspec.Struct, frozen=True):
     before: int
 
 
+class Reset(msgspec.Struct, frozen=True):
+    """Everything is forgotten but which write pointers were given out. Only where that is allowed: on test servers."""
+
+    number: ClassVar[int] = 14
+    at_ms: int
+
+
 class Restored(msgspec.Struct, frozen=True):
     """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
 
@@ -141,6 +148,57 @@ class Led(msgspec.Struct, frozen=True):
 
     number: ClassVar[int] = 15
     epoch: int
+
+
+class TableJoined(msgspec.Struct, frozen=True):
+    """A transactional table takes part in a transaction: cells may follow, so it ends committed or invalid."""
+
+    number: ClassVar[int] = 17
+    id: int
+    join: TableJoin
+
+
+class SessionOpened(msgspec.Struct, frozen=True):
+    """A run holds a session from now on: a new session, or the same one at a higher epoch."""
+
+    number: ClassVar[int] = 18
+    name: str
+    run: str
+    epoch: int
+    at_ms: int
+
+
+class SessionBegan(msgspec.Struct, frozen=True):
+    """The transaction that has just begun is one of a session. Comes in the entry of its Began, after it."""
+
+    number: ClassVar[int] = 19
+    id: int
+    session: InSession
+
+
+class SessionsForgotten(msgspec.Struct, frozen=True):
+    """Nothing is known of these sessions any more but that their epochs are over. Names ascend."""
+
+    number: ClassVar[int] = 22
+    names: tuple[str, ...]
+
+
+class TopicsUsed(msgspec.Struct, frozen=True):
+    """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
+
+    Replaces what was said of them before; with a pointer that was handed out, their use is over.
+    """
+
+    number: ClassVar[int] = 20
+    until: int
+    topics: tuple[Join, ...]
+
+
+class ChangesUnlogged(msgspec.Struct, frozen=True):
+    """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
+
+    number: ClassVar[int] = 21
+    id: int
 
 
 Edit = (
@@ -159,4 +217,11 @@ Edit = (
     | Truncated
     | Led
     | Restored
+    | Reset
+    | TableJoined
+    | SessionOpened
+    | SessionBegan
+    | SessionsForgotten
+    | TopicsUsed
+    | ChangesUnlogged
 )

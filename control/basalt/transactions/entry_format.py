@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from basalt.transactions import edits
@@ -24,7 +25,7 @@ from basalt.transactions.fields import (
     set_field,
     text_field,
 )
-from basalt.transactions.states import Join, Kind, Loss
+from basalt.transactions.states import InSession, Join, Kind, Loss, TableJoin
 
 VERSION = 1
 _HEADER = struct.Struct(">BqI")
@@ -33,6 +34,7 @@ _EDIT_BYTES_MIN = _EDIT.size + 4  # no edit has a body shorter than a count
 _BEGAN = struct.Struct(">qBBqq")
 _ENDED = struct.Struct(">qqB")
 _TWO = struct.Struct(">qq")
+NO_VERSION = -1  # of a session's transaction that was begun without one, and of a session that has committed none
 
 
 def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
@@ -81,6 +83,41 @@ def read_join(reader: Reader) -> Join:
 def join_field(join: Join) -> bytes:
     """The bytes of `read_join`."""
     return count_field(join.generation) + long_field(join.from_ms) + bytes_field(join.topic)
+
+
+def read_table_join(reader: Reader) -> TableJoin:
+    """A transactional table that takes part in a transaction."""
+    generation, table = reader.count(), reader.data()
+    return TableJoin(table, generation)
+
+
+def table_join_field(join: TableJoin) -> bytes:
+    """The bytes of `read_table_join`."""
+    return count_field(join.generation) + bytes_field(join.table)
+
+
+def read_version(reader: Reader) -> int | None:
+    """The version of a session's work, or that there is none."""
+    version = reader.long()
+    if version < NO_VERSION:
+        raise reader.failure(f"version {version} of a session", reader.offset - 8)
+    return None if version == NO_VERSION else version
+
+
+def version_field(version: int | None) -> bytes:
+    """The bytes of `read_version`."""
+    return long_field(NO_VERSION if version is None else version)
+
+
+def read_in_session(reader: Reader) -> InSession:
+    """In which session a transaction began."""
+    epoch, version = reader.pointer(), read_version(reader)
+    return InSession(reader.text(), epoch, version)
+
+
+def in_session_field(session: InSession) -> bytes:
+    """The bytes of `read_in_session`."""
+    return long_field(session.epoch) + version_field(session.version) + text_field(session.name)
 
 
 def read_loss(reader: Reader) -> Loss:
@@ -180,6 +217,36 @@ def _read_one_shot(reader: Reader) -> edits.OneShot:
     return edits.OneShot(reader.pointer(), reader.long(), reader.text(), reader.optional_text())
 
 
+def _session_opened(edit: edits.SessionOpened) -> bytes:
+    return _TWO.pack(edit.epoch, edit.at_ms) + text_field(edit.name) + text_field(edit.run)
+
+
+def _read_session_opened(reader: Reader) -> edits.SessionOpened:
+    epoch, at_ms, name, run = reader.pointer(), reader.long(), reader.text(), reader.text()
+    return edits.SessionOpened(name, run, epoch, at_ms)
+
+
+def _sessions_forgotten(edit: edits.SessionsForgotten) -> bytes:
+    return count_field(len(edit.names)) + b"".join(map(text_field, edit.names))
+
+
+def _read_sessions_forgotten(reader: Reader) -> edits.SessionsForgotten:
+    start = reader.offset
+    names = tuple([reader.text() for _ in range(reader.count())])
+    if any(left >= right for left, right in pairwise(names)):
+        raise reader.failure("names of sessions that do not ascend", start)
+    return edits.SessionsForgotten(names)
+
+
+def _topics_used(edit: edits.TopicsUsed) -> bytes:
+    return long_field(edit.until) + count_field(len(edit.topics)) + b"".join(map(join_field, edit.topics))
+
+
+def _read_topics_used(reader: Reader) -> edits.TopicsUsed:
+    until = reader.pointer()
+    return edits.TopicsUsed(until, tuple([read_join(reader) for _ in range(reader.count())]))
+
+
 def _longs(numbers: tuple[int, ...]) -> bytes:
     return struct.pack(f">I{len(numbers)}q", len(numbers), *numbers)
 
@@ -208,6 +275,13 @@ _ENCODE: dict[type, Callable[[Any], bytes]] = {
     edits.Truncated: lambda edit: long_field(edit.before),
     edits.Led: lambda edit: long_field(edit.epoch),
     edits.Restored: lambda edit: _longs(edit.pointers),
+    edits.Reset: lambda edit: long_field(edit.at_ms),
+    edits.TableJoined: lambda edit: long_field(edit.id) + table_join_field(edit.join),
+    edits.SessionOpened: _session_opened,
+    edits.SessionBegan: lambda edit: long_field(edit.id) + in_session_field(edit.session),
+    edits.ChangesUnlogged: lambda edit: long_field(edit.id),
+    edits.SessionsForgotten: _sessions_forgotten,
+    edits.TopicsUsed: _topics_used,
 }
 _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.Began.number: _read_began,
@@ -225,4 +299,11 @@ _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.Truncated.number: lambda reader: edits.Truncated(reader.pointer()),
     edits.Led.number: lambda reader: edits.Led(reader.pointer()),
     edits.Restored.number: lambda reader: edits.Restored(_read_longs(reader)),
+    edits.Reset.number: lambda reader: edits.Reset(reader.long()),
+    edits.TableJoined.number: lambda reader: edits.TableJoined(reader.pointer(), read_table_join(reader)),
+    edits.SessionOpened.number: _read_session_opened,
+    edits.SessionBegan.number: lambda reader: edits.SessionBegan(reader.pointer(), read_in_session(reader)),
+    edits.ChangesUnlogged.number: lambda reader: edits.ChangesUnlogged(reader.pointer()),
+    edits.SessionsForgotten.number: _read_sessions_forgotten,
+    edits.TopicsUsed.number: _read_topics_used,
 }

@@ -57,8 +57,8 @@ def sealed(data: bytes) -> bytes:
     return data + crc32c(data).to_bytes(CRC_BYTES, "big")
 
 
-def opened(data: bytes, what: str, version: int, header_bytes: int) -> bytes:
-    """The data without its CRC-32C, which fits, as does the version in its first byte.
+def opened(data: bytes, what: str, version: int, header_bytes: int, *, oldest: int | None = None) -> bytes:
+    """The data without its CRC-32C, which fits, as does the version in its first byte (from `oldest`, if that is given).
 
     Every version of every format of the log begins with its version and ends with a CRC of all before, so that a newer
     format is told apart from damage.
@@ -78,7 +78,7 @@ def opened(data: bytes, what: str, version: int, header_bytes: int) -> bytes:
             f"{what} was written by a newer Basalt: format version {body[0]} at offset 0, this one reads up to {version};"
             " start that version again"
         )
-    if body[0] != version:
+    if not (version if oldest is None else oldest) <= body[0] <= version:
         raise CorruptionError(f"{what} has format version {body[0]} at offset 0, which never was")
     return body
 

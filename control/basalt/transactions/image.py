@@ -6,15 +6,20 @@ import msgspec
 
 from basalt.transactions.conflicts import CommittedSet
 from basalt.transactions.outcomes import Outcome, Request
+from basalt.transactions.sessions import Session
 from basalt.transactions.states import Transaction
+from basalt.transactions.topics_in_use import UsedTopic
 from basalt_engine.snapshot import NO_INVALID, InvalidList
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """The state after `edits_applied` edits since the log began.
 
-    `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id; `committed`, `outcomes` and `requests` are oldest first. `invalid_version` is that of
-    `invalid`, named apart because two lists of equal pointers count as equal.
+    `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id;
+    `committed`, `outcomes` and `requests` are oldest first, `sessions` by their last use, `topics_used` by
+    its end. `session_epoch_over` is the
+    highest epoch of a forgotten session. `invalid_version` is that of `invalid`, named apart because two lists of equal
+    pointers count as equal.
     """
 
     edits_applied: int = 0
@@ -27,3 +32,6 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     committed: tuple[CommittedSet, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     requests: tuple[Request, ...] = ()
+    session_epoch_over: int = 0
+    sessions: tuple[Session, ...] = ()
+    topics_used: tuple[UsedTopic, ...] = ()

@@ -20,34 +20,19 @@ from basalt.transactions.image import Image
 from basalt.transactions.limits import Limits
 from basalt.transactions.outcomes import Call, Memory, Outcome, Request
 from basalt.transactions.pointers import PointerSet
+from basalt.transactions.sessions import Session, Sessions
 from basalt.transactions.states import NO_SHORT, Event, Join, Kind, State, Transaction, step
+from basalt.transactions.topics_in_use import TopicsInUse
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 
 class Ledger:
     """All transactions that have not ended, and what is remembered of those that have."""
 
     def __init__(self, limits: Limits, image: Image | None = None) -> None:
-        image = image or Image()
         self.limits = limits
-        self.edits_applied = image.edits_applied
-        self.last_pointer = image.last_pointer
-        self.read_pointer = image.read_pointer
-        self.leader_epoch = image.leader_epoch
-        self.invalid = image.invalid
-        self.transactions = {transaction.id: transaction for transaction in image.transactions}
-        self.conflicts = CommittedChanges()
-        self.deadlines = Deadlines()
-        self.outcomes: Memory[Outcome] = Memory(limits.outcomes_max, limits.memory_ms_max, image.outcomes)
-        self.requests: Memory[Request] = Memory(limits.requests_max, limits.memory_ms_max, image.requests)
-        self.in_progress = PointerSet()
-        self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
-        self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
-        self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
-        self._view: TransactionSnapshot | None = None
-        self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
-        self._index(image)
+        self._start(image or Image())
         self._apply: dict[type, Callable[[Any], None]] = {
             edits.Began: self._began,
             edits.Checkpointed: self._checkpointed,
@@ -64,13 +49,44 @@ class Ledger:
             edits.Truncated: self._truncated,
             edits.Led: self._led,
             edits.Restored: self._restored,
+            edits.Reset: self._reset,
+            edits.TableJoined: self._table_joined,
+            edits.SessionOpened: self._session_opened,
+            edits.SessionBegan: self._session_began,
+            edits.SessionsForgotten: self._sessions_forgotten,
+            edits.TopicsUsed: self._topics_used,
+            edits.ChangesUnlogged: self._changes_unlogged,
         }
+
+    def _start(self, image: Image) -> None:
+        """Be in this state, and no other."""
+        self.edits_applied = image.edits_applied
+        self.last_pointer = image.last_pointer
+        self.read_pointer = image.read_pointer
+        self.leader_epoch = image.leader_epoch
+        self.invalid = image.invalid
+        self.transactions = {transaction.id: transaction for transaction in image.transactions}
+        self.conflicts = CommittedChanges()
+        self.deadlines = Deadlines()
+        self.outcomes: Memory[Outcome] = Memory(self.limits.outcomes_max, self.limits.memory_ms_max, image.outcomes)
+        self.requests: Memory[Request] = Memory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
+        self.in_progress = PointerSet()
+        self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
+        self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
+        self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
+        self.told: dict[int, frozenset[bytes]] = {}  # change sets that the log does not have: unlogged_changes.py
+        self._view: TransactionSnapshot | None = None
+        self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
+        self.sessions = Sessions(image.sessions, image.session_epoch_over)
+        self.topics_used = TopicsInUse(image.topics_used)
+        self._index(image)
 
     def _index(self, image: Image) -> None:
         pointers: list[int] = []
         for committed in image.committed:
             self.conflicts.settle(committed)
         for transaction in image.transactions:
+            self.sessions.entered(transaction)
             if transaction.state is not State.OPEN:
                 self._unfinished.add(transaction.id)
             if transaction.was_invalid:
@@ -98,6 +114,9 @@ class Ledger:
             committed=self.conflicts.settled(),
             outcomes=self.outcomes.entries(),
             requests=self.requests.entries(),
+            session_epoch_over=self.sessions.epoch_over,
+            sessions=tuple(self.sessions),
+            topics_used=self.topics_used.entries(self.last_pointer),
         )
 
     def view(self) -> TransactionSnapshot:
@@ -184,9 +203,22 @@ class Ledger:
                 others.append(join)
         self.transactions[edit.id] = replace(transaction, topics=(*others, Join(topic, generation, from_ms)))
 
+    def _table_joined(self, edit: edits.TableJoined) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
+        if edit.join in transaction.tables:
+            raise CorruptionError(f"transaction {edit.id} joins table {edit.join.table!r} a second time")
+        self.transactions[edit.id] = replace(transaction, tables=(*transaction.tables, edit.join))
+
     def _changed(self, edit: edits.Changed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
-        self.transactions[edit.id] = replace(transaction, changes=edit.changes, outside=edit.outside)
+        told = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
+        self.transactions[edit.id] = told
+        self.told.pop(edit.id, None)
+
+    def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
+        self.transactions[edit.id] = replace(transaction, changes_unlogged=True)
+        self.told[edit.id] = frozenset()
 
     def _doomed(self, edit: edits.Doomed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.LOSE)
@@ -209,10 +241,11 @@ class Ledger:
             self.conflicts.settle(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(edit.request_id, Call.COMMIT, edit.id, edit.ended_ms)
+        self.sessions.committed(transaction, edit.ended_ms)
         self._leave(transaction, State.COMMITTED, edit.ended_ms, timed_out=False)
 
     def _aborting(self, edit: edits.Aborting) -> None:
-        transaction = self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP)
+        transaction = self._undone(self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP))
         if transaction.state is State.COMMITTING and transaction.changes:
             self.conflicts.release(edit.id, transaction.changes)
         self.transactions[edit.id] = replace(
@@ -222,13 +255,16 @@ class Ledger:
         self.deadlines.remove(edit.id)
 
     def _aborted(self, edit: edits.Aborted) -> None:
-        transaction = self._moved(edit.id, State.ABORTED, Event.ABORT_INLINE, Event.FINISH)
+        transaction = self._undone(self._moved(edit.id, State.ABORTED, Event.ABORT_INLINE, Event.FINISH))
         if any(pointer in self.invalid for pointer in transaction.pointers):
             self.invalid = self.invalid.without(transaction.pointers)
         self._leave(transaction, State.ABORTED, edit.ended_ms, edit.timed_out or transaction.timed_out)
 
     def _invalidated(self, edit: edits.Invalidated) -> None:
-        moved = [self._moved(key, State.INVALID, Event.INVALIDATE) for key in edit.ids]
+        moved = [self._moved(key, State.INVALID, Event.INVALIDATE, Event.GIVE_UP_HIDDEN) for key in edit.ids]
+        for transaction in moved:
+            if transaction.state is State.COMMITTING and transaction.changes:
+                self.conflicts.release(transaction.id, transaction.changes)
         fresh = [pointer for transaction in moved for pointer in transaction.pointers if pointer not in self.invalid]
         if fresh:
             self.invalid = self.invalid.with_added(fresh)
@@ -255,6 +291,52 @@ class Ledger:
             raise CorruptionError(f"epoch {edit.epoch} comes after epoch {self.leader_epoch}")
         self.leader_epoch = edit.epoch
 
+    def _reset(self, edit: edits.Reset) -> None:
+        kept = Image(
+            edits_applied=self.edits_applied,
+            last_pointer=self.last_pointer,
+            read_pointer=self.read_pointer,
+            leader_epoch=self.leader_epoch,
+            invalid=InvalidList((), self.invalid.version + 1),
+            session_epoch_over=max([self.sessions.epoch_over, *(session.epoch for session in self.sessions)]),
+            topics_used=self.topics_used.entries(self.last_pointer),
+        )
+        self._start(kept)
+
+    def _session_opened(self, edit: edits.SessionOpened) -> None:
+        known = self.sessions.get(edit.name)
+        over = self.sessions.epoch_over if known is None else known.epoch - (known.run == edit.run)
+        taken = known is None or known.epoch < edit.epoch
+        if edit.epoch <= over or (taken and self._is_open(edit.name)):
+            raise CorruptionError(
+                f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
+            )
+        version, by = (None, 0) if known is None else (known.version, known.committed_by)
+        self.sessions.put(Session(edit.name, edit.run, edit.epoch, edit.at_ms, version, by))
+
+    def _session_began(self, edit: edits.SessionBegan) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
+        known = self.sessions.get(edit.session.name)
+        if transaction.session is not None or known is None or known.epoch != edit.session.epoch:
+            raise CorruptionError(f"transaction {edit.id} began in session {edit.session.name!r}, where it cannot")
+        self.transactions[edit.id] = transaction = replace(transaction, session=edit.session)
+        self.sessions.entered(transaction)
+        self.sessions.put(replace(known, used_ms=max(known.used_ms, transaction.began_ms)))
+
+    def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
+        for name in edit.names:
+            if self.sessions.get(name) is None or self._is_open(name):
+                raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
+        for name in edit.names:
+            self.sessions.forget(name)
+
+    def _is_open(self, session: str) -> bool:
+        """Whether the session has a transaction that may still commit by a call of its client."""
+        return any(self.transactions[key].state is State.OPEN for key in self.sessions.open_in(session))
+
+    def _topics_used(self, edit: edits.TopicsUsed) -> None:
+        self.topics_used.use(edit.until, edit.topics, self.last_pointer)
+
     def _truncated(self, edit: edits.Truncated) -> None:
         self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
         self._view = None
@@ -280,29 +362,25 @@ class Ledger:
             f"an edit makes transaction {transaction_id} {becomes.name}, which it cannot be: it is {transaction.state.name}"
         )
 
+    def _undone(self, transaction: Transaction) -> Transaction:
+        """The transaction, if what it did can be undone: cells cannot."""
+        if transaction.tables:
+            raise CorruptionError(
+                f"an edit aborts transaction {transaction.id}, which has cells: it can only be hidden"
+            )
+        return transaction
+
     def _revived(self, transaction_id: int) -> Transaction | None:
         """An invalid transaction, with what is left to know of it, for the abort that takes it off the invalid list."""
         outcome = self.outcomes.get(transaction_id)
-        if outcome is None or outcome.state is not State.INVALID:
-            return None
-        return Transaction(
-            id=outcome.id,
-            kind=outcome.kind,
-            read_pointer=0,
-            began_ms=outcome.at_ms,
-            deadline_ms=outcome.at_ms,
-            owner=outcome.owner,
-            checkpoints=outcome.pointers[1:],
-            topics=outcome.topics,
-            state=State.INVALID,
-            timed_out=outcome.timed_out,
-            was_invalid=True,
-        )
+        return None if outcome is None or outcome.state is not State.INVALID else outcome.revived()
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
         self.transactions.pop(transaction.id, None)
+        self.told.pop(transaction.id, None)
         self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)
+        self.sessions.left(transaction)
         for pointer in transaction.pointers:
             self.in_progress = self.in_progress.without(pointer)
         for pointer in transaction.checkpoints:

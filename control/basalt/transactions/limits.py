@@ -8,6 +8,9 @@ OWNER_CHARS_MAX = 255  # shown in every message about the transaction
 REQUEST_ID_CHARS_MAX = 255  # a UUID takes 36
 CHECKPOINTS_MAX = 10_000  # per transaction; each is an entry of every later snapshot
 TOPICS_MAX = 1_024  # per transaction; an abort rolls each of them back
+TABLES_MAX = 1_024  # per transaction; each is a field of every later snapshot of the log
+SESSION_CHARS_MAX = 255  # of a session's name and of a run: shown in messages, and in each path of the session
+FORGOTTEN_MAX = 100  # idle sessions that one call forgets, so that its log entry stays small
 EXPIRED_MAX = 1_000  # transactions ended by one call of `expire`, so that its log entry stays small
 
 
@@ -25,3 +28,6 @@ class Limits:
     outcomes_max: int = 100_000  # ended transactions that are remembered, about 0.3 KiB each
     requests_max: int = 100_000  # request ids that are remembered, about 0.3 KiB each
     memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most
+    sessions_max: int = 10_000  # named sessions, about 0.4 KiB each
+    session_ms_max: int = 7 * 86_400_000  # how long a session is remembered that nobody uses
+    allow_reset: bool = False  # only on test servers: a reset forgets what failed writers wrote

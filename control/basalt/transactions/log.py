@@ -18,7 +18,9 @@ from basalt.transactions.entry_format import decode_entry, encode_entry
 from basalt.transactions.fields import Reader, opened, sealed
 from basalt.transactions.image import Image
 from basalt.transactions.limits import Limits
+from basalt.transactions.pointers import POINTERS_PER_MS
 from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.timeline import Journal
 from basalt.transactions.transaction_state import TransactionState
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
@@ -92,8 +94,10 @@ class TransactionLog(Protocol):
         """How many bytes of entries a recovery would replay."""
         ...
 
-    def recover(self) -> TransactionState:
+    def recover(self, journal: Journal | None = None) -> TransactionState:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
+
+        The journal is told the edits that were read one by one.
 
         To be called before anything else, and again after a write that failed or may have: what was encoded since the
         last call and was not written is forgotten, and its numbers are used again.
@@ -137,15 +141,18 @@ class TableTransactionLog:
         """The table that the mutations are for."""
         return self._table.name
 
-    def recover(self) -> TransactionState:
+    def recover(self, journal: Journal | None = None) -> TransactionState:
         """See `TransactionLog.recover`."""
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
         state = TransactionState(self._limits, image)
+        if journal is not None:
+            journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
         # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
         for row in self._table.scan(entry_key(self._position), SNAPSHOTS):
-            self._replay(state, row)
+            self._replay(state, row, journal)
         self._edits = state.edits_applied
+        state.unlogged.forget()
         return state
 
     def encode_next(self, edits: Sequence[Edit]) -> Insert:
@@ -174,7 +181,7 @@ class TableTransactionLog:
         self.entries_since_snapshot += 1
         self.bytes_since_snapshot += entry_bytes
 
-    def _replay(self, state: TransactionState, row: Row) -> None:
+    def _replay(self, state: TransactionState, row: Row, journal: Journal | None) -> None:
         what = self._named(row.key)
         if row.key != entry_key(self._position):
             raise CorruptionError(
@@ -193,6 +200,8 @@ class TableTransactionLog:
                 state.apply(edit)
             except CorruptionError as error:
                 raise CorruptionError(f"{what} does not fit what came before: {error}") from error
+        if journal is not None:
+            journal.replayed(first_edit, group)
         self._count(len(data))
 
     def _newest_snapshot(self) -> tuple[int, Image | None]:

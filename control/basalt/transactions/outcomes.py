@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from basalt.transactions.states import Join, Kind, State, Transaction
+from basalt.transactions.states import Join, Kind, State, TableJoin, Transaction
 
 
 class Call(enum.IntEnum):
@@ -27,8 +27,8 @@ class Call(enum.IntEnum):
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How a transaction ended, or where it stands. `at_ms` is when it ended (its deadline while it has not).
 
-    `pointers` and `topics` are kept for invalid transactions only: an abort that comes late rolls those topics back and
-    takes the pointers off the invalid list.
+    `pointers`, `topics` and `tables` are kept for invalid transactions only: an abort that comes late rolls those topics
+    back and takes the pointers off the invalid list, unless there are tables: cells are never rolled back.
     """
 
     id: int
@@ -40,6 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     timed_out: bool = False
     pointers: tuple[int, ...] = ()
     topics: tuple[Join, ...] = ()
+    tables: tuple[TableJoin, ...] = ()
 
     @classmethod
     def of(cls, transaction: Transaction, state: State, at_ms: int, timed_out: bool) -> Outcome:
@@ -55,6 +56,25 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
             timed_out,
             transaction.pointers if invalid else (),
             transaction.topics if invalid else (),
+            transaction.tables if invalid else (),
+        )
+
+    def revived(self) -> Transaction:
+        """The invalid transaction, with what is left to know of it."""
+        assert self.state is State.INVALID, "only of an invalid transaction is enough kept"
+        return Transaction(
+            id=self.id,
+            kind=self.kind,
+            read_pointer=0,
+            began_ms=self.at_ms,
+            deadline_ms=self.at_ms,
+            owner=self.owner,
+            checkpoints=self.pointers[1:],
+            topics=self.topics,
+            tables=self.tables,
+            state=State.INVALID,
+            timed_out=self.timed_out,
+            was_invalid=True,
         )
 
 

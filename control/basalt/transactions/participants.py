@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from basalt.group_commit import Group
 from basalt.topics import Topic
-from basalt.transactions.states import Transaction
+from basalt.transactions.states import Join, Transaction
 from basalt.wire.bodies import Work
 
 
@@ -29,8 +29,17 @@ P = TypeVar("P", bound=Plan)
 class Participant(Protocol[P]):
     """The topics, as the coordinator sees them."""
 
+    @property
+    def nothing(self) -> P:
+        """The plan of a commit that brings no work."""
+        ...
+
     def recovered(self, last_pointer: int) -> None:
         """Of transactions up to this pointer nothing is known but what the log says."""
+        ...
+
+    async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
+        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie."""
         ...
 
     async def plan(self, work: Work | None) -> P:

@@ -6,15 +6,21 @@ from datetime import UTC, datetime
 
 from basalt.errors import (
     BusyError,
+    ChangesLostError,
     ConflictError,
     RequestReusedError,
+    SessionFencedError,
+    SessionNotFoundError,
+    TooLargeError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
 )
 from basalt.transactions.outcomes import Outcome, Request
 from basalt.transactions.pointers import POINTERS_PER_MS
+from basalt.transactions.sessions import Session
 from basalt.transactions.states import Loss, State, Transaction
+from basalt_engine.errors import FencedError
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:
@@ -59,6 +65,14 @@ def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
     )
 
 
+def changes_lost(transaction: Transaction) -> ChangesLostError:
+    """The commit would not know what to check."""
+    return ChangesLostError(
+        f"{_named(transaction.id, transaction.owner)} told its change set before the server read its log again, and it is"
+        " lost; tell it again (canCommit) and commit, or abort"
+    )
+
+
 def reused(request: Request, call: str) -> RequestReusedError:
     """A request id comes again, for something else."""
     first = request.call.name.lower().replace("_", "-")
@@ -79,11 +93,69 @@ def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyEr
     )
 
 
+def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
+    """One transaction has as many checkpoints, topics or tables as one may have."""
+    return TooLargeError(
+        f"{_named(transaction.id, transaction.owner)} has {limit:,} {parts}, the most that one may have; commit it, and go on"
+        " in a new one"
+    )
+
+
 def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
     """The invalid list cannot be truncated at this time."""
     return ConflictError(
         f"the invalid list cannot be truncated before {_time(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
         f" in progress, deadline {_time(oldest.deadline_ms)}; choose a time up to {_time(oldest.id // POINTERS_PER_MS)}"
+    )
+
+
+def led_by(leader_epoch: int, epoch: int) -> FencedError:
+    """A server that led before wants to lead again."""
+    return FencedError(
+        f"epoch {epoch} is over: the server of epoch {leader_epoch} leads", hint="ask the present leader"
+    )
+
+
+def no_reset() -> ConflictError:
+    """Everything was to be forgotten where data may matter."""
+    return ConflictError(
+        "this server keeps its transactions: a reset would make what failed writers wrote visible",
+        hint="On a test server, set transactions.allow_reset to true and start it again.",
+    )
+
+
+def no_session(name: str) -> SessionNotFoundError:
+    """Nothing is known of the session."""
+    return SessionNotFoundError(
+        f"there is no session {name!r}: it was never opened, or was deleted, or nobody has used it for so long that it is"
+        " forgotten; open it",
+        field="session",
+    )
+
+
+def no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
+    """The session never came to this epoch, as when the server's data were restored from a backup since."""
+    return SessionNotFoundError(
+        f"session {session.name!r} is at epoch {session.epoch} (run {session.run!r}) and never came to epoch {epoch}; open"
+        " it again, and begin at the epoch that it tells then",
+        field="sessionEpoch",
+    )
+
+
+def fenced(session: Session, epoch: int) -> SessionFencedError:
+    """Another run has opened the session since."""
+    return SessionFencedError(
+        f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
+        " this run, or open the session again to take it back",
+        field="sessionEpoch",
+    )
+
+
+def too_many_sessions(known: int, oldest: Session) -> BusyError:
+    """No further session may be opened."""
+    return BusyError(
+        f"there are {known} sessions, the most that there may be (session {oldest.name!r} was used longest ago, at"
+        f" {_time(oldest.used_ms)}); delete those that are not needed"
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from basalt.transactions.codec import VISIBILITY_EXCLUDE_CURRENT, EncodedLongs, TransactionFields, encode_transaction
+from basalt.transactions.codec import VISIBILITY_EXCLUDE_CURRENT, EncodedLongs, TransactionFields, encode_in_pieces
 from basalt.transactions.states import Kind, Transaction
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
@@ -23,6 +23,10 @@ class SnapshotBytes:
 
     def encode(self, transaction: Transaction, level: int | None = None) -> bytes:
         """The bytes of a transaction in progress; at another visibility level, where one is given."""
+        return b"".join(self.pieces(transaction, level))
+
+    def pieces(self, transaction: Transaction, level: int | None = None) -> tuple[bytes, ...]:
+        """The same in pieces, of which that with the invalid list is shared, not copied."""
         fields = TransactionFields(
             id=transaction.id,
             read_pointer=transaction.read_pointer,
@@ -34,7 +38,7 @@ class SnapshotBytes:
             checkpoints=transaction.checkpoints,
             visibility=int(transaction.level) if level is None else level,
         )
-        return encode_transaction(fields, invalid=self._encoded_invalid(transaction.invalid))
+        return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
 
     def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
         """What the transaction of these bytes may see."""

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from basalt.transactions.conflicts import CommittedSet
-from basalt.transactions.entry_format import join_field, loss_field, read_join, read_loss
+from basalt.transactions.entry_format import (
+    in_session_field,
+    join_field,
+    loss_field,
+    read_in_session,
+    read_join,
+    read_loss,
+    read_table_join,
+    read_version,
+    table_join_field,
+    version_field,
+)
 from basalt.transactions.fields import (
     Reader,
     count_field,
@@ -25,18 +36,25 @@ from basalt.transactions.fields import (
 from basalt.transactions.image import Image
 from basalt.transactions.outcomes import Call, Outcome, Request
 from basalt.transactions.pointers import PointerSet
+from basalt.transactions.sessions import Session
 from basalt.transactions.states import Join, Kind, State, Transaction
+from basalt.transactions.topics_in_use import UsedTopic
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
 
-VERSION = 1
-VERSION_LED = 2  # of a store that servers take turns to lead: the epoch comes after the header
+VERSION = 3  # what is written
+VERSION_FIRST = 1  # what can still be read: no epoch, tables or sessions yet
+VERSION_LED = 2  # the same with the epoch, where servers take turns to lead
 _HEADER = struct.Struct(">Bqqq")
-_TRANSACTION = struct.Struct(">qBBBqqqq")
+_TRANSACTION = struct.Struct(">qBBHqqqq")
+_TRANSACTION_BEFORE = struct.Struct(">qBBBqqqq")  # before version 3: fewer flags
 _OUTCOME = struct.Struct(">qBBBq")
 _REQUEST = struct.Struct(">Bqq")
+_SESSION = struct.Struct(">qqq")
 _OUTSIDE, _TIMED_OUT, _WAS_INVALID, _HAS_CHANGES, _DOOMED, _OTHER_INVALID = 1, 2, 4, 8, 16, 32  # flags of a transaction
-_FLAGS_MAX = 63
+_IN_SESSION, _CHANGES_UNLOGGED = 64, 128  # flags of version 3
+_FLAGS_MAX = 255
+_FLAGS_MAX_BEFORE = 63
 
 _STATES = {int(state): state for state in State}
 _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
@@ -48,10 +66,8 @@ T = TypeVar("T")
 
 def encode_snapshot(image: Image) -> bytes:
     """The snapshot of a state. Takes about a second for all that the default limits allow; needs no access to the state."""
-    version = VERSION_LED if image.leader_epoch else VERSION
-    out = bytearray(_HEADER.pack(version, image.edits_applied, image.last_pointer, image.read_pointer))
-    if image.leader_epoch:
-        out += long_field(image.leader_epoch)
+    out = bytearray(_HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer))
+    out += long_field(image.leader_epoch)
     out += encode_varint(image.invalid_version) + pointers_field(image.invalid.pointers)
     out += count_field(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
@@ -68,37 +84,47 @@ def encode_snapshot(image: Image) -> bytes:
     out += count_field(len(image.requests))
     for request in image.requests:
         out += _REQUEST.pack(request.call, request.transaction_id, request.at_ms) + text_field(request.id)
+    out += long_field(image.session_epoch_over) + count_field(len(image.sessions))
+    for session in image.sessions:
+        out += _session(session)
+    out += count_field(len(image.topics_used))
+    for used in image.topics_used:
+        out += long_field(used.until) + join_field(used.join)
+    # Whatever else the state holds comes here, as a part of its own: see `decode_snapshot`.
     return sealed(bytes(out))
 
 
 def decode_snapshot(data: bytes, what: str) -> Image:
     """The state in a snapshot. `CorruptionError` naming `what` and the offset."""
-    led = data[:1] == bytes([VERSION_LED])
-    body = opened(data, what, VERSION_LED if led else VERSION, _HEADER.size)
-    _, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
+    body = opened(data, what, VERSION, _HEADER.size, oldest=VERSION_FIRST)
+    version, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
     reader = Reader(body, what, _HEADER.size)
-    leader_epoch = reader.pointer() if led else 0
-    if led and not leader_epoch:
+    leader_epoch = reader.pointer() if version >= VERSION_LED else 0
+    if version == VERSION_LED and not leader_epoch:
         raise reader.failure("epoch 0, which version 1 is for", _HEADER.size)
     if min(edits_applied, last_pointer, read_pointer) < 0:
         raise reader.failure("a negative number in the header", 1)
-    version = reader.varint()
-    invalid = InvalidList(reader.pointers(), version)
+    invalid_version = reader.varint()
+    invalid = InvalidList(reader.pointers(), invalid_version)
+    with_sessions = version >= VERSION
     image = Image(
         edits_applied=edits_applied,
         last_pointer=last_pointer,
         read_pointer=read_pointer,
         leader_epoch=leader_epoch,
         invalid=invalid,
-        invalid_version=version,
-        transactions=_read_transactions(reader, invalid),
+        invalid_version=invalid_version,
+        transactions=_read_transactions(reader, version, invalid),
         committed=_read_all(reader, _read_committed),
-        outcomes=_read_all(reader, _outcome_reader()),
+        outcomes=_read_all(reader, _outcome_reader(version)),
         requests=_read_all(reader, _read_request),
+        session_epoch_over=reader.pointer() if with_sessions else 0,
+        sessions=_read_all(reader, _read_session) if with_sessions else (),
+        topics_used=_read_all(reader, _read_used_topic) if with_sessions else (),
     )
     reader.end()
     if not (_ascends(committed.seen_from for committed in image.committed) and _unique(image)):
-        raise reader.failure("committed change sets out of order, or an outcome or request twice")
+        raise reader.failure("committed change sets out of order, or an outcome, request, session or topic twice")
     return image
 
 
@@ -113,6 +139,8 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
         | _HAS_CHANGES * (transaction.changes is not None)
         | _DOOMED * (transaction.doomed is not None)
         | _OTHER_INVALID * other_invalid
+        | _IN_SESSION * (transaction.session is not None)
+        | _CHANGES_UNLOGGED * transaction.changes_unlogged
     )
     parts = [
         _TRANSACTION.pack(
@@ -139,19 +167,22 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
             pointers_field(sorted(now - before)),
         )
     parts += (count_field(len(transaction.topics)), *map(join_field, transaction.topics))
+    parts += (count_field(len(transaction.tables)), *map(table_join_field, transaction.tables))
     if transaction.changes is not None:
         parts.append(set_field(transaction.changes))
     if transaction.doomed is not None:
         parts.append(loss_field(transaction.doomed))
+    if transaction.session is not None:
+        parts.append(in_session_field(transaction.session))
     return b"".join(parts)
 
 
-def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transaction, ...]:
+def _read_transactions(reader: Reader, version: int, invalid: InvalidList) -> tuple[Transaction, ...]:
     newest_first: list[Transaction] = []
     concurrent = PointerSet()
     for _ in range(reader.count()):
         start = reader.offset
-        transaction = _read_transaction(reader, concurrent, invalid)
+        transaction = _read_transaction(reader, version, concurrent, invalid)
         if newest_first and transaction.id >= newest_first[-1].id:
             raise reader.failure(f"transaction {transaction.id} out of order", start)
         newest_first.append(transaction)
@@ -159,10 +190,12 @@ def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transactio
     return tuple(reversed(newest_first))
 
 
-def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
-    start = reader.offset
-    key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
-    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS or flags > _FLAGS_MAX:
+def _read_transaction(reader: Reader, version: int, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
+    start, before = reader.offset, version < VERSION
+    fixed = reader.unpack(_TRANSACTION_BEFORE if before else _TRANSACTION)
+    key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = fixed
+    flags_max = _FLAGS_MAX_BEFORE if before else _FLAGS_MAX
+    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS or flags > flags_max:
         raise reader.failure("a transaction that cannot be", start)
     if state not in _IN_PROGRESS:
         raise reader.failure(f"transaction {key} in state {state}, and yet in progress", start)
@@ -189,8 +222,11 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
         concurrent=concurrent,
         invalid=invalid,
         topics=_read_all(reader, read_join),
+        tables=() if before else _read_all(reader, read_table_join),
         changes=reader.set() if flags & _HAS_CHANGES else None,
+        changes_unlogged=bool(flags & _CHANGES_UNLOGGED),
         doomed=read_loss(reader) if flags & _DOOMED else None,
+        session=read_in_session(reader) if flags & _IN_SESSION else None,
     )
 
 
@@ -227,10 +263,11 @@ def _outcome(outcome: Outcome) -> bytes:
     if outcome.state is State.INVALID:
         topics: tuple[Join, ...] = outcome.topics
         data += pointers_field(outcome.pointers) + count_field(len(topics)) + b"".join(map(join_field, topics))
+        data += count_field(len(outcome.tables)) + b"".join(map(table_join_field, outcome.tables))
     return data
 
 
-def _outcome_reader() -> Callable[[Reader], Outcome]:
+def _outcome_reader(version: int) -> Callable[[Reader], Outcome]:
     owners: dict[str, str] = {}  # thousands of outcomes have few owners
 
     def read(reader: Reader) -> Outcome:
@@ -242,8 +279,10 @@ def _outcome_reader() -> Callable[[Reader], Outcome]:
         invalid = state == State.INVALID
         pointers = reader.pointers() if invalid else ()
         topics = _read_all(reader, read_join) if invalid else ()
+        tables = _read_all(reader, read_table_join) if invalid and version >= VERSION else ()
         owner = owners.setdefault(owner, owner)
-        return Outcome(key, write_pointer, _STATES[state], _KINDS[kind], owner, at_ms, timed_out == 1, pointers, topics)
+        found, of_kind, late = _STATES[state], _KINDS[kind], timed_out == 1
+        return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables)
 
     return read
 
@@ -261,6 +300,24 @@ def _read_request(reader: Reader) -> Request:
     return Request(reader.text(), _CALLS[call], key, at_ms)
 
 
+def _session(session: Session) -> bytes:
+    fixed = _SESSION.pack(session.epoch, session.used_ms, session.committed_by)
+    return fixed + version_field(session.version) + text_field(session.name) + text_field(session.run)
+
+
+def _read_session(reader: Reader) -> Session:
+    start = reader.offset
+    epoch, used_ms, committed_by = reader.unpack(_SESSION)
+    if epoch < 1 or committed_by < 0:
+        raise reader.failure("a session that cannot be", start)
+    version, name, run = read_version(reader), reader.text(), reader.text()
+    return Session(name, run, epoch, used_ms, version, committed_by)
+
+
+def _read_used_topic(reader: Reader) -> UsedTopic:
+    return UsedTopic(reader.pointer(), read_join(reader))
+
+
 def _read_all(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
     return tuple([read(reader) for _ in range(reader.count())])
 
@@ -272,4 +329,7 @@ def _ascends(numbers: Iterable[int]) -> bool:
 
 def _unique(image: Image) -> bool:
     outcomes, requests = {outcome.id for outcome in image.outcomes}, {request.id for request in image.requests}
-    return len(outcomes) == len(image.outcomes) and len(requests) == len(image.requests)
+    sessions = {session.name for session in image.sessions}
+    topics = {used.key for used in image.topics_used}
+    kept = (len(image.outcomes), len(image.requests), len(image.sessions), len(image.topics_used))
+    return (len(outcomes), len(requests), len(sessions), len(topics)) == kept

@@ -4,6 +4,8 @@
       |--abort-----> ABORTING ----finish--> ABORTED          participants are written or rolled back; `inline` moves
       '--invalidate-----------------------> INVALID          skip them, for stores that write rows and log at once.
 
+A transaction that cannot be undone (`Transaction.hides`) never goes through ABORTING: its abort is an invalidation.
+
 The numbers are those of the log (docs/formats/transaction-log.md) and, for `Kind` and `VisibilityLevel`, of the
 transaction bytes that clients hold.
 """
@@ -61,21 +63,23 @@ class Event(enum.Enum):
     INVALIDATE = "invalidate"
     FINISH = "finish"  # the participants are done
     GIVE_UP = "give up"  # a commit was interrupted before its outcome was logged: its rows are rolled back
+    GIVE_UP_HIDDEN = "give up hidden"  # the same of one whose writes cannot be undone here: they are hidden for good
 
 
 _NO = None
 _STATES: dict[State, tuple[State | None, ...]] = {
     # The columns are the events in their order; a state that stays itself is a repeated call, answered as the first was.
     State.OPEN: (State.OPEN,) * 4
-    + (State.COMMITTING, State.COMMITTED, State.ABORTING, State.ABORTED, State.INVALID, _NO, _NO),
-    State.COMMITTING: (_NO,) * 4 + (State.COMMITTING, State.COMMITTING, _NO, _NO, _NO, State.COMMITTED, State.ABORTING),
-    State.COMMITTED: (_NO,) * 4 + (State.COMMITTED, State.COMMITTED, _NO, _NO, _NO, State.COMMITTED, _NO),
+    + (State.COMMITTING, State.COMMITTED, State.ABORTING, State.ABORTED, State.INVALID, _NO, _NO, _NO),
+    State.COMMITTING: (_NO,) * 4
+    + (State.COMMITTING, State.COMMITTING, _NO, _NO, _NO, State.COMMITTED, State.ABORTING, State.INVALID),
+    State.COMMITTED: (_NO,) * 4 + (State.COMMITTED, State.COMMITTED, _NO, _NO, _NO, State.COMMITTED, _NO, _NO),
     # An operator may give up on a roll back that keeps failing: the writes stay hidden either way.
     State.ABORTING: (_NO,) * 4
-    + (_NO, _NO, State.ABORTING, State.ABORTING, State.INVALID, State.ABORTED, State.ABORTING),
-    State.ABORTED: (_NO,) * 4 + (_NO, _NO, State.ABORTED, State.ABORTED, State.ABORTED, State.ABORTED, State.ABORTED),
+    + (_NO, _NO, State.ABORTING, State.ABORTING, State.INVALID, State.ABORTED, State.ABORTING, State.ABORTING),
+    State.ABORTED: (_NO,) * 4 + (_NO, _NO) + (State.ABORTED,) * 6,
     # The abort of a short transaction promises that its writes are undone, so it may leave the invalid list.
-    State.INVALID: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTED, State.INVALID, State.INVALID, State.INVALID),
+    State.INVALID: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTED) + (State.INVALID,) * 4,
 }
 TABLE: dict[tuple[State, Event], State | None] = {
     (state, event): after for state, row in _STATES.items() for event, after in zip(Event, row, strict=True)
@@ -98,6 +102,24 @@ class Join(NamedTuple):
     from_ms: int
 
 
+class TableJoin(NamedTuple):
+    """A transactional table that takes part in a transaction: cells of the writer lie in it, or may.
+
+    `table` is the table prefix `namespace:~table:`.
+    """
+
+    table: bytes
+    generation: int
+
+
+class InSession(NamedTuple):
+    """In which session a transaction began, and the version of the session's work that its commit makes true, if any."""
+
+    name: str
+    epoch: int
+    version: int | None = None
+
+
 class Loss(NamedTuple):
     """Why a transaction is doomed: another one changed `key` and committed first."""
 
@@ -112,7 +134,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `outside` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone.
+    is gone. `changes_unlogged`: its change set is not here, see unlogged_changes.py.
     """
 
     id: int
@@ -129,7 +151,10 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     first_short: int = NO_SHORT
     level: VisibilityLevel = VisibilityLevel.SNAPSHOT
     topics: tuple[Join, ...] = ()
+    tables: tuple[TableJoin, ...] = ()
+    session: InSession | None = None
     changes: frozenset[bytes] | None = None
+    changes_unlogged: bool = False
     state: State = State.OPEN
     doomed: Loss | None = None
     timed_out: bool = False
@@ -144,6 +169,11 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     def pointers(self) -> tuple[int, ...]:
         """All its write pointers, ascending; they live and die together."""
         return (self.id, *self.checkpoints)
+
+    @property
+    def hides(self) -> bool:
+        """Whether its writes can only be hidden when it does not commit: nobody here can, or may, undo them."""
+        return self.outside or bool(self.tables)
 
     @property
     def in_progress(self) -> tuple[int, ...]:

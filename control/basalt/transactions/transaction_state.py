@@ -9,31 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import msgspec
-
-from basalt.errors import BasaltError, TooLargeError
 from basalt.transactions import edits, refusals
 from basalt.transactions.checks import check_changes, check_owner, check_request_id, checked_timeout_ms
 from basalt.transactions.edits import Edit
+from basalt.transactions.ends import ends
 from basalt.transactions.image import Image
 from basalt.transactions.ledger import Ledger
-from basalt.transactions.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TOPICS_MAX, Limits
+from basalt.transactions.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TABLES_MAX, TOPICS_MAX, Limits
+from basalt.transactions.one_shot_rules import OneShotRules
 from basalt.transactions.outcomes import Call, Outcome
 from basalt.transactions.pointers import POINTERS_PER_MS, next_pointer
-from basalt.transactions.states import Event, Join, Kind, Loss, State, Transaction, step
-from basalt_engine.errors import FencedError
+from basalt.transactions.proposals import Proposal
+from basalt.transactions.session_rules import SessionRules
+from basalt.transactions.states import Event, InSession, Join, Kind, Loss, State, TableJoin, Transaction, step
+from basalt.transactions.unlogged_changes import UnloggedChanges
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
-
-class Proposal(msgspec.Struct, frozen=True):
-    """Edits to log and apply, and the transaction they are about. No edits: the call was answered before.
-
-    With a `refusal` the edits still hold (a transaction is doomed, or has timed out); raise it once they are durable.
-    """
-
-    edits: tuple[Edit, ...]
-    transaction_id: int = 0  # 0 where a proposal is about several, or none
-    refusal: BasaltError | None = None
+__all__ = ["Proposal", "TransactionState"]
 
 
 class TransactionState:
@@ -42,6 +34,9 @@ class TransactionState:
     def __init__(self, limits: Limits | None = None, image: Image | None = None) -> None:
         self.limits = limits or Limits()
         self._ledger = Ledger(self.limits, image)
+        self.sessions = SessionRules(self._ledger)
+        self.one_shots = OneShotRules(self._ledger)
+        self.unlogged = UnloggedChanges(self._ledger)
 
     # What is.
 
@@ -151,17 +146,23 @@ class TransactionState:
         owner: str = "",
         outside: bool = False,
         request_id: str | None = None,
+        session: InSession | None = None,
     ) -> Proposal:
-        """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress."""
+        """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress.
+
+        Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first.
+        """
         answered = self._answered(request_id, Call.BEGIN, None, "a begin")
         if answered is not None:
             return Proposal((), answered)
         check_owner(owner)
         timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
+        if session is not None:
+            self.sessions.admit(session)
         self._check_room()
         pointer = next_pointer(self.last_pointer, now_ms)
         began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
-        return Proposal((began,), pointer)
+        return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
 
     def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
@@ -172,22 +173,13 @@ class TransactionState:
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
 
-    def one_shot_before(self, request_id: str | None) -> int | None:
-        """The transaction of an earlier call with this request id, where a one-shot is logged as begin and commit."""
-        check_request_id(request_id)
-        first = None if request_id is None else self._ledger.requests.get(request_id)
-        return None if first is None or first.call is Call.BEGIN else first.transaction_id
-
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         """A further write pointer for an open transaction."""
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "checkpoint", now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
-            raise TooLargeError(
-                f"transaction {transaction_id} (owner {transaction.owner}) has {CHECKPOINTS_MAX} checkpoints, the most that"
-                " one may have; commit it, and go on in a new one"
-            )
+            raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
         self._check_room()
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
@@ -201,16 +193,29 @@ class TransactionState:
             if known[:2] == join[:2] and known.from_ms <= join.from_ms:
                 return Proposal((), transaction_id)
         if len(transaction.topics) >= TOPICS_MAX:
-            raise TooLargeError(
-                f"transaction {transaction_id} (owner {transaction.owner}) writes to {TOPICS_MAX} topics, the most that one"
-                " may; commit it, and go on in a new one"
-            )
+            raise refusals.too_much(transaction, TOPICS_MAX, "topics")
         return Proposal((edits.Joined(transaction_id, join),), transaction_id)
 
-    def set_changes(self, transaction_id: int, changes: Collection[bytes], now_ms: int) -> Proposal:
+    def join_table(self, transaction_id: int, join: TableJoin, now_ms: int) -> Proposal:
+        """A transactional table takes part in an open transaction, before any cell is written. No edits when it does.
+
+        From then on the transaction ends committed or invalid, for cells are not rolled back.
+        """
+        transaction = self._usable(transaction_id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "write", now_ms)
+        if join in transaction.tables:
+            return Proposal((), transaction_id)
+        if len(transaction.tables) >= TABLES_MAX:
+            raise refusals.too_much(transaction, TABLES_MAX, "tables")
+        return Proposal((edits.TableJoined(transaction_id, join),), transaction_id)
+
+    def set_changes(
+        self, transaction_id: int, changes: Collection[bytes], now_ms: int, *, outside: bool = True
+    ) -> Proposal:
         """Tell an open transaction's change set, which replaces the one before, and check it against commits so far.
 
-        A change set that is not empty means writes outside Basalt. A conflict dooms the transaction. `TooLargeError`
+        One that is not empty means writes outside Basalt, unless `outside` says otherwise. A conflict dooms the transaction. `TooLargeError`
         when the set is over the limits. Of a long transaction only the mark is kept: it takes no part in conflicts.
         """
         transaction = self._usable(transaction_id, Event.CHANGE, "change set")
@@ -218,7 +223,7 @@ class TransactionState:
             return self._too_late(transaction, "change set", now_ms)
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
-        outside = transaction.outside or bool(kept)
+        outside = transaction.outside or (outside and bool(kept))
         if transaction.kind is Kind.LONG:
             kept = frozenset()
         loss = self._ledger.conflicts.conflict(transaction_id, kept)
@@ -255,13 +260,16 @@ class TransactionState:
             raise refusals.lost(transaction, transaction.doomed)
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "commit", now_ms)
-        if transaction.changes:
-            loss = self._ledger.conflicts.conflict(transaction_id, transaction.changes)
-            if loss is not None:
-                return self._doomed(transaction, loss, request_id, now_ms)
+        changes = self.unlogged.of(transaction)
+        loss = self._ledger.conflicts.conflict(transaction_id, changes) or self.sessions.loss(transaction)
+        if loss is not None:
+            return self._doomed(transaction, loss, request_id, now_ms)
+        decided: Edit = edits.Committing(transaction_id, request_id, now_ms)
         if inline:
-            return Proposal((edits.Committed(transaction_id, now_ms, request_id),), transaction_id)
-        return Proposal((edits.Committing(transaction_id, request_id, now_ms),), transaction_id)
+            decided = edits.Committed(transaction_id, now_ms, request_id)
+        if changes and transaction.changes_unlogged:
+            return Proposal((edits.Changed(transaction_id, transaction.outside, changes), decided), transaction_id)
+        return Proposal((decided,), transaction_id)
 
     def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
         """The decision to abort. A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics
@@ -272,7 +280,7 @@ class TransactionState:
         found = self._standing(transaction_id, Event.ABORT, "abort")
         if step(found.state, Event.ABORT) is found.state:
             return Proposal((), transaction_id)
-        if found.kind is Kind.LONG:
+        if found.kind is Kind.LONG or found.tables:
             return self.invalidate(transaction_id, now_ms)
         if inline or not found.topics:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
@@ -288,11 +296,16 @@ class TransactionState:
             return Proposal((), transaction_id)
         return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
 
-    def give_up(self, transaction_id: int) -> Proposal:
-        """A commit was interrupted before its outcome was logged: nobody can tell which of its rows there are."""
+    def give_up(self, transaction_id: int, now_ms: int) -> Proposal:
+        """A commit was interrupted before its outcome was logged: nobody can tell which of its rows there are.
+
+        Its rows in topics are rolled back; with cells, or writes outside Basalt, it becomes invalid as a whole.
+        """
         found = self._standing(transaction_id, Event.GIVE_UP, "giving up")
-        if found.state is not State.COMMITTING:
+        if not isinstance(found, Transaction) or found.state is not State.COMMITTING:
             return Proposal((), transaction_id)
+        if found.hides:
+            return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
         return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
 
     def finish(self, transaction_id: int, now_ms: int, *, request_id: str | None = None) -> Proposal:
@@ -307,10 +320,10 @@ class TransactionState:
     def expire(self, now_ms: int, count_max: int = EXPIRED_MAX) -> Proposal:
         """End open transactions whose deadline has come, earliest first; call again while there are edits.
 
-        One with writes outside Basalt becomes invalid, all its pointers together; any other is aborted.
+        One with cells, or writes outside Basalt, becomes invalid, all its pointers together; any other is aborted.
         """
         due = self._ledger.deadlines.due(now_ms)[:count_max]
-        return Proposal(self._expired([self._ledger.transactions[key] for key in due], now_ms))
+        return Proposal(ends([self._ledger.transactions[key] for key in due], now_ms, timed_out=True))
 
     def prune(self, pointers: Iterable[int]) -> Proposal:
         """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
@@ -320,10 +333,14 @@ class TransactionState:
     def lead(self, epoch: int) -> Proposal:
         """A server leads from now on; no edits when it did so before. `FencedError` when a later one does."""
         if epoch < self.leader_epoch:
-            raise FencedError(
-                f"epoch {epoch} is over: the server of epoch {self.leader_epoch} leads", hint="ask the present leader"
-            )
+            raise refusals.led_by(self.leader_epoch, epoch)
         return Proposal((edits.Led(epoch),) if epoch > self.leader_epoch else ())
+
+    def reset(self, now_ms: int) -> Proposal:
+        """Forget everything but which write pointers were given out. `ConflictError` where that is not allowed."""
+        if not self.limits.allow_reset:
+            raise refusals.no_reset()
+        return Proposal((edits.Reset(now_ms),))
 
     def truncate(self, before_ms: int) -> Proposal:
         """Take all write pointers older than a time off the invalid list.
@@ -378,19 +395,5 @@ class TransactionState:
         return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
 
     def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
-        ended = self._expired([transaction], now_ms)
+        ended = ends([transaction], now_ms, timed_out=True)
         return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
-
-    def _expired(self, transactions: Iterable[Transaction], now_ms: int) -> tuple[Edit, ...]:
-        invalid: list[int] = []
-        ended: list[Edit] = []
-        for transaction in transactions:
-            if transaction.outside:
-                invalid.append(transaction.id)
-            elif transaction.topics:
-                ended.append(edits.Aborting(transaction.id, True))
-            else:
-                ended.append(edits.Aborted(transaction.id, now_ms, True))
-        if invalid:  # one edit for all: each copies the invalid list
-            ended.append(edits.Invalidated(tuple(sorted(invalid)), now_ms, True))
-        return tuple(ended)

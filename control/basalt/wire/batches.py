@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from basalt.errors import MalformedBodyError
-from basalt.wire.bodies import MESSAGE_ID_BYTES, Buffer
+from basalt.wire.bodies import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
 
 START = b"\x01"  # the version
 END = b"\x00"
@@ -20,11 +20,21 @@ END = b"\x00"
 SEQUENCE_AT = 8  # where in an id the number is that counts plain messages
 PAYLOAD_SEQUENCE_AT = 18  # and the one that counts stored payloads
 
-_RUN, _LIST = 1, 2
+_RUN, _LIST, _MARKER = 1, 2, 3
 _RUN_HEAD = struct.Struct(f">BIB{MESSAGE_ID_BYTES}sI")
 _LIST_HEAD = struct.Struct(">BII")
+_MARKER_HEAD = struct.Struct(f">BB{MESSAGE_ID_BYTES}sI")
 _COUNTED = (SEQUENCE_AT, PAYLOAD_SEQUENCE_AT)
 _NUMBERS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerFrame:
+    """A marker between messages: its kind (one of `MARKER_KINDS`), id and payload."""
+
+    kind: str
+    id: bytes
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +92,34 @@ def encode_list(ids: Sequence[bytes], payloads: Sequence[Buffer]) -> bytes:
     return b"".join([head, *ids, struct.pack(f">{len(ids)}I", *lengths), *payloads])
 
 
+def encode_marker(kind: str, marker_id: bytes, payload: Buffer) -> bytes:
+    """A frame of one marker."""
+    return _MARKER_HEAD.pack(_MARKER, RECORD_KINDS.index(kind), marker_id, len(payload)) + bytes(payload)
+
+
 def decode(body: bytes) -> list[Frame]:
-    """The frames of an answer; `MalformedBodyError` when it is anything but one whole answer."""
+    """The frames of an answer without markers; `MalformedBodyError` when it is anything but one whole answer."""
+    frames = list[Frame]()
+    for frame in decode_marked(body):
+        if isinstance(frame, MarkerFrame):
+            raise _refused(0, "a marker that nobody asked for")
+        frames.append(frame)
+    return frames
+
+
+def decode_marked(body: bytes) -> list[Frame | MarkerFrame]:
+    """The frames of an answer, markers among them; `MalformedBodyError` when it is anything but one whole answer."""
     if body[:1] != START:
         raise _refused(0, f"version {body[0] if body else 'missing'}; this Basalt reads version {START[0]}")
-    frames: list[Frame] = []
+    frames: list[Frame | MarkerFrame] = []
     at = len(START)
     while body[at : at + 1] != END:
         try:
+            if body[at] == _MARKER:
+                marker = _marker(body, at)
+                frames.append(marker)
+                at += _MARKER_HEAD.size + len(marker.payload)
+                continue
             frame = _frame(body, at)
         except (struct.error, IndexError):
             raise _refused(at, "a frame is cut short") from None
@@ -98,6 +128,14 @@ def decode(body: bytes) -> list[Frame]:
     if at + len(END) != len(body):
         raise _refused(at + len(END), f"{len(body) - at - len(END)} bytes follow the end")
     return frames
+
+
+def _marker(body: bytes, at: int) -> MarkerFrame:
+    _, kind, marker_id, payload_bytes = _MARKER_HEAD.unpack_from(body, at)
+    payload = body[at + _MARKER_HEAD.size :][:payload_bytes]
+    if not 1 <= kind < len(RECORD_KINDS) or len(payload) < payload_bytes:
+        raise _refused(at, f"a marker of kind {kind} and {payload_bytes} bytes")
+    return MarkerFrame(RECORD_KINDS[kind], marker_id, payload)
 
 
 def _frame(body: bytes, at: int) -> Frame:

@@ -105,7 +105,7 @@ class RecordsPage(NamedTuple):
 
     records: Sequence[Record]
     next_id: bytes | None = None
-    held_by: int | None = None
+    held_by: str | None = None
 
 
 class WorkPublish(Struct, frozen=True):

@@ -124,15 +124,14 @@ def encode_records_block(records: Sequence[Record]) -> bytes:
     return _encoder.encode(list(map(_answer_json, records)))[1:-1]
 
 
-def end_of_page(next_id: bytes | None, held_by: int | None) -> bytes:
-    """What follows the records of a JSON answer: the id to go on from in hex, and the holder's id as text."""
+def end_of_page(next_id: bytes | None, held_by: str | None) -> bytes:
+    """What follows the records of a JSON answer: the id to go on from in hex, and the holder's id."""
     next_hex = None if next_id is None else next_id.hex()
-    holder = None if held_by is None else str(held_by)
-    return b"]," + _encoder.encode({"next": next_hex, "heldBy": holder})[1:]
+    return b"]," + _encoder.encode({"next": next_hex, "heldBy": held_by})[1:]
 
 
 def encode_records_page(page: RecordsPage) -> bytes:
-    """A whole JSON answer: {"records": […], "next": hex or null, "heldBy": id as text or null}."""
+    """A whole JSON answer: {"records": […], "next": hex or null, "heldBy": id or null}."""
     return START_OF_PAGE + encode_records_block(page.records) + end_of_page(page.next_id, page.held_by)
 
 
@@ -146,13 +145,12 @@ def decode_records_page(body: Buffer) -> RecordsPage:
     try:
         page = _page_decoder.decode(body)
         next_id = None if page.next is None else bytes.fromhex(page.next)
-        held_by = None if page.held_by is None else int(page.held_by)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise MalformedBodyError(f"the answer is not a page of records: {error}") from None
     if next_id is not None:
         check_message_id(next_id, "next")
     records = [_record(record, f"records[{index}]") for index, record in enumerate(page.records)]
-    return RecordsPage(records, next_id, held_by)
+    return RecordsPage(records, next_id, page.held_by)
 
 
 def decode_records_lines_answer(body: Buffer) -> list[Record]:

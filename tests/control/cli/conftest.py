@@ -9,13 +9,19 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from basalt.cli.main import main
+from basalt.http.app import build_app
+from basalt.server import open_services
+from basalt.services import Services
+from basalt.settings import load_settings
 
 
 @dataclass(frozen=True)
@@ -58,22 +64,15 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return ran
 
 
-@pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
-    """A real server on a memory store, in a thread of this process; its topics are shared by all tests."""
-    import uvicorn
-
-    from basalt.http.app import build_app
-    from basalt.server import open_services
-    from basalt.settings import load_settings
-
+@contextmanager
+def served(open_them: Callable[[], Awaitable[Services]]) -> Iterator[str]:
+    """The URL of a real server over these services, in a thread of this process, as long as the block lasts."""
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
     running: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server]] = []
 
     async def serve() -> None:
-        services = await open_services(load_settings(["store.kind=memory"]), None)
-        await services.scheduler.start()
+        services = await open_them()
         config = uvicorn.Config(build_app(services), lifespan="off", log_config=None, access_log=False)
         server = uvicorn.Server(config)
         running.append((asyncio.get_running_loop(), server))
@@ -89,6 +88,20 @@ def server_url() -> Iterator[str]:
     loop, server = running[0]
     loop.call_soon_threadsafe(setattr, server, "should_exit", True)
     thread.join(30)
+
+
+async def services_with_jobs() -> Services:
+    """A server's services on a memory store, its jobs running."""
+    services = await open_services(load_settings(["store.kind=memory"]), None)
+    await services.scheduler.start()
+    return services
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A real server on a memory store; its topics are shared by all tests."""
+    with served(services_with_jobs) as url:
+        yield url
 
 
 @pytest.fixture

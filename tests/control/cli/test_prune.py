@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
-import uvicorn
 
-from basalt.http.app import build_app
 from basalt.server import open_services
+from basalt.services import Services
 from basalt.settings import Settings
 from basalt_engine.region_report import StoreFile
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
+from tests.control.cli.conftest import served
 from tests.control.pruning.conftest import PaperCluster
 
 pytestmark = pytest.mark.usefixtures("cli")
@@ -83,41 +80,27 @@ def test_a_writer_that_is_not_invalid_does_not_exist(cli):
 # A server whose store has regions, if only on paper.
 
 
+async def services_with_regions() -> Services:
+    store = MemoryStore(atomic=False)
+    cluster = PaperCluster(SystemTable(store.table("system")))
+    services = await open_services(Settings(), None, store=store, cluster=cluster)
+    cluster.report(services.clock.now_ms(), StoreFile("f1", -1, 1, 2_048, 1))
+    return services
+
+
 @pytest.fixture(scope="module")
 def regions_url() -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    started = threading.Event()
-    running: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server]] = []
-
-    async def serve() -> None:
-        store = MemoryStore(atomic=False)
-        cluster = PaperCluster(SystemTable(store.table("system")))
-        services = await open_services(Settings(), None, store=store, cluster=cluster)
-        cluster.report(services.clock.now_ms(), StoreFile("f1", -1, 1, 2_048, 1))
-        config = uvicorn.Config(build_app(services), lifespan="off", log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        running.append((asyncio.get_running_loop(), server))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        started.set()
-        await serving
-        await services.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert started.wait(30)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    loop, server = running[0]
-    loop.call_soon_threadsafe(setattr, server, "should_exit", True)
-    thread.join(30)
+    with served(services_with_regions) as url:
+        yield url
 
 
 def test_regions_are_listed_with_what_they_hold_back(cli, regions_url: str):
     listed = cli("prune", "regions", "--url", regions_url)
     assert listed.code == 0, listed.err
     assert listed.out.splitlines()[0].split()[:3] == ["ID", "TABLE", "SERVER"]
-    assert {line.split()[0] for line in listed.out.splitlines()[1:]} == {"m1", "m2", "p1"}
+    assert {line.split()[0] for line in listed.out.splitlines()[1:]} == {"c1", "m1", "m2", "p1"}
     idle = json.loads(cli("prune", "regions", "--idle", "--url", regions_url, "-o", "json").out)
-    assert {region["id"] for region in idle} == {"m2", "p1"}
+    assert {region["id"] for region in idle} == {"c1", "m2", "p1"}
     assert json.loads(cli("prune", "regions", "--blocking", "--idle", "--url", regions_url, "-o", "json").out) == []
 
 

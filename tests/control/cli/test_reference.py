@@ -52,7 +52,7 @@ def test_the_lazy_table_says_what_the_commands_say():
 
 def test_every_write_can_be_tried_without_writing():
     reads = {"list", "show", "peek", "poll", "history", "check", "consume", "doctor", "completion", "serve"}
-    reads |= {"status", "regions", "info"}
+    reads |= {"get", "scan", "status", "regions", "info", "describe", "find-hanging", "timeline"}
     for path, command in tree():
         words = set(path.split())
         if not words & reads and "explain" not in words:
@@ -64,8 +64,10 @@ def test_what_destroys_asks():
     assert asking == {
         "basalt hbase uninstall",
         "basalt prune restore",
+        "basalt table delete",
         "basalt topic delete",
         "basalt tx abort",
         "basalt tx invalidate",
+        "basalt tx sessions delete",
         "basalt init",
     }

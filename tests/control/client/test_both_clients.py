@@ -10,7 +10,7 @@ import pytest
 
 import basalt
 import basalt.aio
-from basalt.client import async_client, blocking_client
+from basalt.client import async_client, blocking_client, table_handles
 from basalt.client.connecting import NAMESPACE_DEFAULT
 from basalt.client.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
 from basalt.errors import InputError
@@ -21,7 +21,12 @@ PAIRS = [
     (blocking_client.Topic, async_client.AsyncTopic),
     (blocking_client.Transactions, async_client.AsyncTransactions),
     (blocking_client.Transaction, async_client.AsyncTransaction),
+    (blocking_client.Session, async_client.AsyncSession),
+    (blocking_client.Sessions, async_client.AsyncSessions),
     (blocking_client.Admin, async_client.AsyncAdmin),
+    (table_handles.Tables, table_handles.AsyncTables),
+    (table_handles.Table, table_handles.AsyncTable),
+    (table_handles.TransactionalTable, table_handles.AsyncTransactionalTable),
 ]
 
 

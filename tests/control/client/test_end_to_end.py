@@ -15,12 +15,7 @@ import pytest
 
 import basalt
 import basalt.aio
-from basalt.client.calls import Lost, Reply
-from basalt.client.connecting import async_client_of, client_of
-from basalt.client.conversation import Send
 from basalt.client.open_transaction import OpenTransaction
-from basalt.client.retries import RetryPolicy
-from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -32,53 +27,8 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 from basalt.wire.bodies import RecordIn
-from basalt_engine.clock import SystemClock
 
 MEMORY = {"store.kind": "memory"}
-
-
-class Losing:
-    """A transport that loses the answer of the next call whose path ends so; the server has done it all the same."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.loses: str | None = None
-        self.sent: list[str] = []
-
-    def send(self, request: Send) -> Any:
-        self.sent.append(request.target)
-        lost = self.loses is not None and request.target.endswith(self.loses)
-        self.loses = None if lost else self.loses
-        reply = self.inner.send(request)
-        if not isinstance(self.inner, AsyncEmbeddedTransport):
-            return Lost("cut by the test") if lost else reply
-
-        async def later() -> Reply:
-            got: Reply = await reply
-            return Lost("cut by the test") if lost else got
-
-        return later()
-
-    def close(self) -> Any:
-        return self.inner.close()
-
-
-@pytest.fixture
-def connected(side) -> Iterator[Any]:
-    """A client of an empty memory store, whose transport can lose answers (`client.losing`)."""
-    server = EmbeddedServer(None, MEMORY)
-    retries = RetryPolicy(timeout_ms=10_000, backoff_ms_base=1, backoff_ms_max=2)
-    if side.name == "blocking":
-        losing = Losing(EmbeddedTransport(server, {}))
-        client: Any = client_of(losing, "embedded:", "shop", retries, SystemClock())
-    else:
-        losing = Losing(AsyncEmbeddedTransport(server, {}))
-        client = async_client_of(losing, "embedded:", "shop", retries, SystemClock())
-    client.losing = losing
-    side.do(client.topics.create("orders"))
-    side.do(client.topics.create("invoices"))
-    yield client
-    side.do(client.close())
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def report(cluster: FakeHBase, table: str, start: bytes, *, age_ms: int = 1_000,
 
 def report_all(cluster: FakeHBase, **changed: Any) -> None:
     """Every region of the tables whose rows the coprocessor may drop reports."""
-    for table in ("shop.message", "shop.payload"):
+    for table in ("shop.message", "shop.payload", "shop.cell"):
         for start in cluster.tables[table].regions:
             report(cluster, table, start, **dict(changed))
 

@@ -150,6 +150,13 @@ def test_what_is_wrong_with_a_table_is_told(
     assert detail in found["table shop.payload"]["detail"]
 
 
+def test_a_table_that_is_new_with_this_version_is_to_be_had_by_an_upgrade(admin: Admin, healthy: FakeHBase):
+    del healthy.tables["shop.cell"]
+    found = lines(admin, code=1)
+    assert levels(found) == {"table shop.cell": "error"}
+    assert "`basalt hbase upgrade --jar PATH` makes it" in found["table shop.cell"]["hint"]
+
+
 def test_a_disabled_system_table_is_told_without_failing_over_it(admin: Admin, healthy: FakeHBase):
     healthy.tables["shop.system"].enabled = False
     assert levels(lines(admin, code=1))["table shop.system"] == "error"
@@ -228,14 +235,14 @@ def test_a_region_without_a_report_is_named(admin: Admin, healthy: FakeHBase):
     del healthy.tables["shop.system"].rows[entry_key("region", name)]
     found = lines(admin, code=1)
     assert levels(found) == {"reports": "error"}
-    assert found["reports"]["detail"] == f"1 of 8 regions have not reported: {name} (two,16020,2)"
+    assert found["reports"]["detail"] == f"1 of 12 regions have not reported: {name} (two,16020,2)"
 
 
 def test_a_region_that_has_stopped_reporting_is_named(admin: Admin, healthy: FakeHBase):
     report(healthy, "shop.payload", b"\x03", age_ms=20 * MINUTE_MS)
     found = lines(admin, code=1)
     assert found["reports"]["level"] == "error"
-    assert "1 of 8 regions stopped reporting" in found["reports"]["detail"]
+    assert "1 of 12 regions stopped reporting" in found["reports"]["detail"]
     assert "(two,16020,2) 20 min ago" in found["reports"]["detail"]
 
 

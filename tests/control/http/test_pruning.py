@@ -104,12 +104,14 @@ def test_regions_show_what_they_hold_back(clustered: tuple[Client, PaperCluster]
     cluster.report(now_ms, of="m2")
     cluster.report(now_ms, file(writer - 1, writer), file(-1, 5, "old"))
     shown = get(client, "/regions")
-    assert [(region["id"], region["heldBack"]) for region in shown] == [("m1", 1), ("p1", 1), ("m2", 0)]
-    assert shown[0]["files"] == 2
-    assert shown[0]["unknownFiles"] == 1
-    assert shown[1]["idle"] == "no report: there is no report"
-    assert [region["id"] for region in get(client, "/regions?show=blocking")] == ["m1", "p1"]
-    assert [region["id"] for region in get(client, "/regions?show=idle")] == ["p1"]
+    assert [(region["id"], region["heldBack"]) for region in shown] == [
+        ("c1", 1), ("m1", 1), ("p1", 1), ("m2", 0),
+    ]  # fmt: skip
+    assert shown[1]["files"] == 2
+    assert shown[1]["unknownFiles"] == 1
+    assert shown[2]["idle"] == "no report: there is no report"
+    assert [region["id"] for region in get(client, "/regions?show=blocking")] == ["c1", "m1", "p1"]
+    assert [region["id"] for region in get(client, "/regions?show=idle")] == ["c1", "p1"]
     detail = get(client, "/regions/m1")
     assert detail["counters"] == {"kept": 7}
     assert [each["name"] for each in detail["storeFiles"]] == ["f1", "old"]
@@ -117,9 +119,10 @@ def test_regions_show_what_they_hold_back(clustered: tuple[Client, PaperCluster]
     assert [(hold["cause"], hold["region"], hold["file"]) for hold in explained["holds"]] == [
         ("file", "m1", "f1"),
         ("no report", "p1", None),
+        ("no report", "c1", None),
     ]
     status = get(client)
-    assert (status["regions"], status["reports"]) == (3, 2)
+    assert (status["regions"], status["reports"]) == (4, 2)
     reply = client.call("GET", f"{PRUNE}/regions/abc")
     assert (reply.status, reply.code) == (404, "not_found")
 

@@ -7,7 +7,6 @@ failed writers. A reader under a snapshot that it has held for long may get past
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -16,33 +15,11 @@ from hypothesis import strategies as st
 from basalt.settings import MessagingSettings, Settings, TransactionSettings
 from basalt.topics import TopicName
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.retention import OnInvalid
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import TableWrite
+from tests.control.jobs.crashing_store import CrashingStore
 from tests.control.jobs.readers import HIDDEN, HOUR_MS, LIFETIME_MS, Seen, rows, seen
 from tests.wiring import A, B, Wired
-
-
-class CrashingStore(MemoryStore):
-    """Crashes at a mutation; whatever was to come after it is lost, and with `atomic` the whole write before it too."""
-
-    def __init__(self, atomic: bool) -> None:
-        super().__init__(atomic)
-        self.mutations_left: int | None = None
-
-    def write(self, writes: Sequence[TableWrite]) -> None:
-        for write in writes:
-            for mutation in write.mutations:
-                if self.mutations_left == 0:
-                    raise UnknownOutcomeError("the process is gone")
-                if self.mutations_left is not None:
-                    self.mutations_left -= 1
-                if not self.atomic:
-                    super().write([TableWrite(write.table, [mutation])])
-        if self.atomic:
-            super().write(writes)
 
 
 class Shop:

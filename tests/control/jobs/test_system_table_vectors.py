@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from basalt.audit import Line
 from basalt.installation import Facts
 from basalt.jobs.history import Definition, Runs
 from basalt.jobs.retention.generations import Swept
@@ -22,6 +23,7 @@ from basalt_engine.table import Put
 from tests.vector_lines import cases, lines
 
 FORMS: dict[str, type[Any]] = {
+    "audit": Line,
     "install": Facts,
     "lease": LeaseRecord,
     "job": Definition,

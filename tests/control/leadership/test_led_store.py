@@ -22,6 +22,13 @@ WRITES: dict[str, Callable[[Store], object]] = {
 }
 
 
+READS: dict[str, Callable[[Store], object]] = {
+    "get": lambda store: store.table("cell").get(b"k"),
+    "scan": lambda store: list(store.table("cell").scan(b"a", None)),
+    "scan of nothing": lambda store: list(store.table("cell").scan(b"x", None)),
+}
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -98,3 +105,28 @@ def test_who_asks_late_is_told_at_once(term: Term):
     told: list[bool] = []
     term.when_over(lambda: told.append(True))
     assert told == [True]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_cells_are_read_only_while_the_term_lasts(clock: ManualClock, term: Term, inner: MemoryStore, read: str):
+    """The next leader's compactions know nothing of this one's readers."""
+    inner.table("cell").write([Put(b"k", {b"c": b"v"})])
+    store = LedStore(inner, term)
+    READS[read](store)
+    clock.advance(1_000)
+    with pytest.raises(FencedError, match="epoch 3"):
+        READS[read](store)
+
+
+def test_a_term_that_ends_during_a_scan_of_cells_ends_the_scan(clock: ManualClock, term: Term, inner: MemoryStore):
+    inner.table("cell").write([Put(b"k", {b"c": b"v"}), Put(b"l", {b"c": b"v"})])
+    scan = LedStore(inner, term).table("cell").scan(b"a", None)
+    assert next(scan).key == b"k"
+    clock.advance(1_000)
+    with pytest.raises(FencedError):
+        next(scan)
+
+
+def test_messages_are_read_on(clock: ManualClock, term: Term, inner: MemoryStore):
+    clock.advance(1_000)
+    assert LedStore(inner, term).table("message").get(b"k") == {b"c": b"v"}

@@ -30,6 +30,7 @@ class PaperCluster:
             region("message", "m1", b"", b"\x08"),
             region("message", "m2", b"\x08", b""),
             region("payload", "p1"),
+            region("cell", "c1"),
         ]
         self.compacted: list[str] = []
         self.refuses = False

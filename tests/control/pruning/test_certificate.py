@@ -14,7 +14,7 @@ LIFETIME_MS, SKEW_MS, NOW_MS = 1_000, 100, 50_000
 TERMS = Terms(NOW_MS, LIFETIME_MS, 0, SKEW_MS)
 W = pointer(10_000)
 END_MS = 10_000 + LIFETIME_MS + SKEW_MS
-M1, P1 = region("message", "m1"), region("payload", "p1")
+M1, P1, C1 = region("message", "m1"), region("payload", "p1"), region("cell", "c1")
 
 
 def report(of: Region, *files: StoreFile, report_ms: int = END_MS + 1, **given: object) -> RegionReport:
@@ -25,8 +25,8 @@ def report(of: Region, *files: StoreFile, report_ms: int = END_MS + 1, **given: 
 
 
 def certificates(*files: StoreFile, terms: Terms = TERMS, **given: object) -> Certificates:
-    """Those of two regions, of which the second has nothing and reports it."""
-    return Certificates([M1, P1], {"m1": report(M1, *files, **given), "p1": report(P1)}, terms)
+    """Those of three regions, of which the last two have nothing and report it."""
+    return Certificates([M1, P1, C1], {"m1": report(M1, *files, **given), "p1": report(P1), "c1": report(C1)}, terms)
 
 
 def test_a_writer_goes_when_every_region_has_reported_after_its_end_and_no_file_can_hold_it():
@@ -92,14 +92,14 @@ def test_of_many_files_one_is_enough_to_hold_it():
 
 
 def test_a_region_without_a_report_holds_everybody():
-    made = Certificates([M1, P1], {"m1": report(M1)}, TERMS)
+    made = Certificates([M1, P1, C1], {"m1": report(M1)}, TERMS)
     assert made.cause(W) is Cause.REPORT
-    assert [hold.region for hold in made.holds(W)] == [P1]
+    assert [hold.region for hold in made.holds(W)] == [P1, C1]
 
 
 def test_a_region_that_no_server_has_holds_everybody_whatever_was_reported():
     homeless = M1._replace(server="")
-    made = Certificates([homeless, P1], {"m1": report(M1, server=""), "p1": report(P1)}, TERMS)
+    made = Certificates([homeless, P1, C1], {"m1": report(M1, server=""), "p1": report(P1), "c1": report(C1)}, TERMS)
     assert made.cause(W) is Cause.SERVER
 
 
@@ -126,7 +126,9 @@ def test_after_a_restore_only_later_snapshots_count():
     late = {"report_ms": 20_000 + SKEW_MS + 1}
     old, new = file(W + 1, W + 2), file(restored, restored + 1)
     for files, cause in (((old,), Cause.FILE), ((new,), None), ((new, old._replace(name="g")), Cause.FILE)):
-        made = Certificates([M1, P1], {"m1": report(M1, *files, **late), "p1": report(P1, **late)}, terms)
+        made = Certificates(
+            [M1, P1, C1], {"m1": report(M1, *files, **late), "p1": report(P1, **late), "c1": report(C1, **late)}, terms
+        )
         assert made.cause(W) is cause
     later = pointer(21_000)
     assert terms.must_be_decided(later) == later
@@ -150,17 +152,20 @@ def test_after_a_restore_only_later_snapshots_count():
 )
 def test_every_key_must_have_one_region(ranges, fault):
     regions = [region("message", f"m{number}", *keys) for number, keys in enumerate(ranges)]
-    found = key_space_fault([*regions, P1])
+    found = key_space_fault([*regions, P1, C1])
     assert (found is None) if fault is None else (found is not None and fault in found)
     assert key_space_fault(regions) is not None, "the payload table has no region"
-    made = Certificates([*regions, P1], {each.id: report(each) for each in (*regions, P1)}, TERMS)
+    assert key_space_fault([*regions, P1]) is not None, "the cell table has no region"
+    made = Certificates([*regions, P1, C1], {each.id: report(each) for each in (*regions, P1, C1)}, TERMS)
     assert made.may_go(W) is (fault is None)
 
 
 def test_the_search_agrees_with_the_list_of_what_is_in_the_way():
     files = [file(pointer(decided), pointer(decided + 700), f"f{decided}") for decided in (0, 4_000, 8_000, 12_000)]
     made = certificates(*files, report_ms=NOW_MS)
-    made = Certificates([M1, P1], {**made.reports, "p1": report(P1, report_ms=NOW_MS)}, TERMS)
+    made = Certificates(
+        [M1, P1, C1], {**made.reports, "p1": report(P1, report_ms=NOW_MS), "c1": report(C1, report_ms=NOW_MS)}, TERMS
+    )
     pointers = [pointer(time_ms) for time_ms in range(100, 50_000, 333)]
     assert {made.may_go(each) for each in pointers} == {True, False}
     for each in pointers:
@@ -175,22 +180,24 @@ def test_regions_tell_how_many_due_writers_they_hold_back():
     reports = {
         "m1": report(M1, file(pointer(10_050), pointer(10_150)), report_ms=NOW_MS),
         "p1": report(P1, oldest_edit_ms=END_MS + 150, report_ms=NOW_MS),
+        "c1": report(C1, report_ms=NOW_MS),
     }
-    made = Certificates([M1, P1], reports, TERMS)
+    made = Certificates([M1, P1, C1], reports, TERMS)
     waiting = due(made, writers)
     assert list(waiting) == writers[:3], "the last one still lives"
-    message, payload = blocked(made, waiting)
+    message, payload, _ = blocked(made, waiting)
     assert (message.writers, message.first) == (2, 1)
     assert (payload.writers, payload.first) == (1, 2)
 
 
 def test_what_holds_back_the_oldest_writer_is_compacted_first_and_what_was_asked_is_not_asked_again():
-    regions = [region("message", "m1", b"", b"\x05"), region("message", "m2", b"\x05", b""), P1]
+    regions = [region("message", "m1", b"", b"\x05"), region("message", "m2", b"\x05", b""), P1, C1]
     writers = [pointer(time_ms) for time_ms in (10_000, 10_300, 10_600)]
     reports = {
         "m1": report(regions[0], file(UNKNOWN_ORIGIN, pointer(20_000)), report_ms=NOW_MS),
         "m2": report(regions[1], file(pointer(10_299), pointer(10_300)), report_ms=NOW_MS),
         "p1": report(P1, file(pointer(10_500), pointer(10_700)), report_ms=NOW_MS),
+        "c1": report(C1, report_ms=NOW_MS),
     }
     made = Certificates(regions, reports, TERMS)
 
@@ -209,7 +216,9 @@ def test_after_a_restore_a_compaction_helps_only_with_a_later_snapshot():
     restored = TERMS._replace(restored=pointer(20_000))
     late = {"report_ms": NOW_MS}
     filtered = file(pointer(15_000), pointer(16_000))
-    made = Certificates([M1, P1], {"m1": report(M1, filtered, **late), "p1": report(P1, **late)}, restored)
+    made = Certificates(
+        [M1, P1, C1], {"m1": report(M1, filtered, **late), "p1": report(P1, **late), "c1": report(C1, **late)}, restored
+    )
     assert held_by_files(made.reports["m1"], restored, writers) == [range(2)]
     assert worth_compacting(made, writers, pointer(20_000) - 1, (), 9) == []
     assert worth_compacting(made, writers, pointer(20_000), (), 9) == [M1]

@@ -45,7 +45,7 @@ async def test_a_writer_is_forgotten_archived_and_gone_from_the_published_snapsh
     pruner, now_ms = clustered.services.pruner, clustered.clock.now_ms()
     paper(clustered).report_all(now_ms)
     result = await pruner.run()
-    assert (result.pruned, result.waiting, result.held, result.regions) == ((writer,), 0, 0, 3)
+    assert (result.pruned, result.waiting, result.held, result.regions) == ((writer,), 0, 0, 4)
     assert clustered.transactions.current().invalid.pointers == ()
     assert published(clustered).invalid == ()
     assert [(entry.pruned_ms, entry.pointers) for entry in archived(clustered.services.system)] == [(now_ms, [writer])]

@@ -8,7 +8,7 @@ from basalt.errors import ConflictError
 from basalt.jobs.snapshot import SnapshotJob
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
 from basalt.pruning.state import PruneState, change_state, read_state
-from basalt.transactions.coordinator import Moment
+from basalt.transactions.moment import Moment
 from basalt.transactions.states import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError

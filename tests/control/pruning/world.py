@@ -281,14 +281,18 @@ class World:
             for number, region in enumerate(self.regions)
             if number != left_out
         ]
-        return [*found, Region("payload", "p", b"p", b"", b"", self.servers[0].name)]
+        others = [Region(table, table, table.encode(), b"", b"", self.servers[0].name) for table in OTHER_TABLES]
+        return [*found, *others]
 
     def all_reports(self) -> dict[str, RegionReport]:
-        snapshot = (1, 1, 0)
-        nothing = RegionReport(
-            "basalt.payload", b"p", self.servers[0].name, self.now_ms, EMPTY_MEMSTORE, *snapshot, b"", b""
-        )
-        return {**self.reports, "p": nothing}
+        snapshot, server = (1, 1, 0), self.servers[0].name
+        nothing = {
+            table: RegionReport(
+                f"basalt.{table}", table.encode(), server, self.now_ms, EMPTY_MEMSTORE, *snapshot, b"", b""
+            )
+            for table in OTHER_TABLES
+        }
+        return {**self.reports, **nothing}
 
     def prune(self, a: int, b: int) -> None:
         regions = self.listed(bad_read=a if b % 5 == 0 else None)
@@ -310,6 +314,7 @@ class World:
             assert not back, f"pruned writers {sorted(back)} have cells in region {region.id}"
 
 
+OTHER_TABLES = ("payload", "cell")  # in which nothing happens here
 ACTIONS = (
     "advance", "begin", "end", "publish", "refresh", "write", "bulk_load", "flush", "start_compaction",
     "finish_compaction", "split", "merge", "move", "crash", "copy", "restore", "report", "report_all", "wake", "prune",

@@ -245,6 +245,20 @@ def test_ids_are_taken_off_the_invalid_list_by_name_and_by_time(serving: Serving
             client.truncateInvalidTxBefore((1 << 63) - 1)
 
 
+def test_a_truncation_leaves_a_line_in_the_audit(serving: Serving):
+    with serving.client() as client:
+        lost = client.startShort().id
+        client.invalidateTx(lost)
+        client.truncateInvalidTx({lost})
+        open_one = client.startShort()
+        with pytest.raises(types.TInvalidTruncateTimeException):
+            client.truncateInvalidTxBefore(open_one.id // 1_000_000 + 1_000)
+    refused, done = serving.do(lambda services: services.audit.newest(10))
+    assert (done.act, done.what, done.address) == ("truncate", "1 writers of the invalid list", "thrift")
+    assert done.outcome.startswith("1 writers forgotten")
+    assert refused.outcome.startswith("refused: ")
+
+
 def test_any_time_may_be_named_to_truncate_before(serving: Serving):
     with serving.client() as client:
         client.invalidateTx(client.startShort().id)
@@ -253,13 +267,21 @@ def test_any_time_may_be_named_to_truncate_before(serving: Serving):
         assert client.invalidTxSize() == 0
 
 
-def test_a_state_is_only_reset_where_the_settings_allow_it_and_not_by_this_version(serving: Serving, small: Serving):
-    for server, reason in ((serving, "allow_reset is false"), (small, "this version cannot")):
-        with server.client() as client:
-            tx = client.startShort()
-            with pytest.raises(TApplicationException, match=reason):
-                client.resetState()
+def test_a_state_is_only_reset_where_the_settings_allow_it(serving: Serving, small: Serving):
+    with serving.client() as client:
+        tx = client.startShort()
+        with pytest.raises(TApplicationException, match=r"transactions\.allow_reset"):
+            client.resetState()
+        client.commitOrThrow(tx.id, tx.id)
+    with small.client() as client:
+        tx = client.startShort()
+        client.invalidateTx(client.startShort().id)
+        client.canCommitOrThrow(tx.id, {b"row"})
+        client.resetState()
+        assert client.invalidTxSize() == 0
+        with pytest.raises(types.TTransactionNotInProgressException):
             client.commitOrThrow(tx.id, tx.id)
+        assert client.startShort().id > tx.id
 
 
 def test_prune_now_starts_the_job_and_does_not_wait_for_it(serving: Serving):

@@ -96,6 +96,9 @@ def test_the_next_leader_goes_on_with_the_transactions_of_tephras_clients():
         await until(lambda: second.leads)
         other = await asyncio.to_thread(call, port, lambda client: client.startShort())
         assert other.inProgress == [tx.id]
+        with pytest.raises(types.TTransactionNotInProgressException, match="told its change set before"):
+            await asyncio.to_thread(call, port, lambda client: client.commitOrThrow(tx.id, tx.id))
+        await asyncio.to_thread(call, port, lambda client: client.canCommitOrThrow(tx.id, {b"row"}))
         await asyncio.to_thread(call, port, lambda client: client.commitOrThrow(tx.id, tx.id))
         with pytest.raises(types.TTransactionConflictException):
             await asyncio.to_thread(call, port, lambda client: client.canCommitOrThrow(other.id, {b"row"}))

@@ -139,4 +139,4 @@ def test_the_examples_are_what_is_written(data: bytes, meaning):
         transactions=transactions,
         committed=committed,
     )
-    assert encode_state(image, meaning["time_ms"]) == data
+    assert encode_state(image, {}, meaning["time_ms"]) == data

@@ -10,11 +10,13 @@ import pytest
 from basalt.transactions.limits import Limits
 from basalt.transactions.outcomes import Outcome
 from basalt.transactions.pointers import PointerSet
-from basalt.transactions.states import Join, Kind, Transaction
+from basalt.transactions.sessions import Session
+from basalt.transactions.states import InSession, Join, Kind, TableJoin, Transaction
 from basalt.transactions.transaction_state import Proposal, TransactionState
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
 
+TABLE = TableJoin(b"shop:~accounts:", 1)
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 
 
@@ -50,6 +52,16 @@ class Scene:
 
     def join(self, transaction: Transaction, join: Join = TOPIC) -> None:
         self.done(self.state.join(transaction.id, join, self.now_ms))
+
+    def join_table(self, transaction: Transaction, join: TableJoin = TABLE) -> None:
+        self.done(self.state.join_table(transaction.id, join, self.now_ms))
+
+    def open(self, name: str = "billing", run: str = "monday") -> Session:
+        self.done(self.state.sessions.open(name, run, self.now_ms))
+        return self.state.sessions.get(name)
+
+    def begin_in(self, session: Session, version: int | None = None, **options: Any) -> Transaction:
+        return self.begin(session=InSession(session.name, session.epoch, version), **options)
 
     def change(self, transaction: Transaction, *changes: bytes) -> None:
         self.done(self.state.set_changes(transaction.id, changes, self.now_ms))

@@ -81,9 +81,9 @@ def test_a_transaction_has_a_bounded_number_of_topics_and_checkpoints(scene):
     opened = scene.begin()
     for number in range(TOPICS_MAX):
         scene.join(opened, TOPIC._replace(generation=number + 1))
-    with pytest.raises(TooLargeError, match=f"{TOPICS_MAX} topics"):
+    with pytest.raises(TooLargeError, match=f"{TOPICS_MAX:,} topics"):
         scene.join(opened, TOPIC._replace(generation=TOPICS_MAX + 1))
     for _ in range(CHECKPOINTS_MAX):
         scene.checkpoint(opened)
-    with pytest.raises(TooLargeError, match=f"{CHECKPOINTS_MAX} checkpoints"):
+    with pytest.raises(TooLargeError, match=f"{CHECKPOINTS_MAX:,} checkpoints"):
         scene.checkpoint(opened)

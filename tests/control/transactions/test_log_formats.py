@@ -18,8 +18,9 @@ from basalt.transactions.image import Image
 from basalt.transactions.log import _part_key, entry_key
 from basalt.transactions.outcomes import Call, Outcome, Request
 from basalt.transactions.pointers import PointerSet
+from basalt.transactions.sessions import Session
 from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import Join, Kind, Loss, State, Transaction
+from basalt.transactions.states import InSession, Join, Kind, Loss, State, TableJoin, Transaction
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
@@ -33,12 +34,16 @@ VECTORS = {
 }
 ENTRIES = [name for name in VECTORS if name.startswith("entry_")]
 SNAPSHOTS = [name for name in VECTORS if name.startswith("snapshot_")]
+OLD_SNAPSHOTS = [name for name in VECTORS if name.startswith("old_snapshot_")]  # versions 1 and 2: read, not written
 
 pointers = st.integers(0, 2**63 - 1)
 times_ms = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=8)
 request_ids = st.none() | st.text(min_size=1, max_size=8)
 joins = st.builds(Join, st.binary(max_size=8), st.integers(0, 2**31 - 1), times_ms)
+table_joins = st.builds(TableJoin, st.binary(max_size=8), st.integers(0, 2**31 - 1))
+versions = st.none() | pointers
+in_sessions = st.builds(InSession, texts, pointers, versions)
 losses = st.builds(Loss, pointers, st.binary(max_size=8), texts)
 sets = st.frozensets(st.binary(max_size=5), max_size=5)
 sorted_pointers = st.frozensets(pointers, max_size=6).map(lambda found: tuple(sorted(found)))
@@ -60,6 +65,13 @@ EDITS = (
     st.builds(edits.Truncated, pointers),
     st.builds(edits.Led, pointers),
     st.builds(edits.Restored, sorted_pointers),
+    st.builds(edits.Reset, times_ms),
+    st.builds(edits.TableJoined, pointers, table_joins),
+    st.builds(edits.SessionOpened, texts, texts, pointers, times_ms),
+    st.builds(edits.SessionBegan, pointers, in_sessions),
+    st.builds(edits.TopicsUsed, pointers, st.lists(joins, max_size=3).map(tuple)),
+    st.builds(edits.ChangesUnlogged, pointers),
+    st.builds(edits.SessionsForgotten, st.frozensets(texts, max_size=3).map(lambda found: tuple(sorted(found)))),
 )
 
 
@@ -77,6 +89,16 @@ def test_a_snapshot_reads_and_writes_as_its_vector(name, as_json):
     image = decode_snapshot(data, name)
     assert as_json(image) == value
     assert encode_snapshot(image) == data
+
+
+@pytest.mark.parametrize("name", OLD_SNAPSHOTS)
+def test_a_snapshot_of_an_earlier_version_reads_as_its_vector_and_is_written_in_the_present_one(name, as_json):
+    data, value = VECTORS[name]
+    image = decode_snapshot(data, name)
+    assert as_json(image) == value
+    written = encode_snapshot(image)
+    assert (data[0] in (1, 2), written[0]) == (True, 3)
+    assert decode_snapshot(written, name) == image
 
 
 def test_row_keys_read_as_their_vectors():
@@ -103,7 +125,7 @@ def test_the_numbers_of_the_edits_are_those_of_the_page():
     assert rows == {str(edit.number): edit.__name__ for edit in edits.Edit.__args__}
 
 
-@pytest.mark.parametrize("name", ["entry_began", "snapshot_new"])
+@pytest.mark.parametrize("name", ["entry_began", "entry_session_began", "snapshot_new"])
 def test_the_worked_examples_of_the_page_are_the_vectors(name):
     page = (ROOT / "docs/formats/transaction-log.md").read_text()
     example = page.split(f"Vector `{name}`", 1)[1].split("\n\n")[1]
@@ -116,7 +138,7 @@ def test_every_entry_reads_back_as_it_was_written(first_edit, group):
     assert decode_entry(encode_entry(first_edit, group), "row") == (first_edit, tuple(group))
 
 
-@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS])
+@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS, *OLD_SNAPSHOTS])
 def test_every_cut_is_refused(name):
     data = VECTORS[name][0]
     decode = decode_entry if name in ENTRIES else decode_snapshot
@@ -125,7 +147,7 @@ def test_every_cut_is_refused(name):
             decode(data[:length], "row 17")
 
 
-@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS])
+@pytest.mark.parametrize("name", [*ENTRIES, *SNAPSHOTS, *OLD_SNAPSHOTS])
 def test_every_flipped_bit_is_refused(name):
     data = VECTORS[name][0]
     decode = decode_entry if name in ENTRIES else decode_snapshot
@@ -162,14 +184,14 @@ def _encode_entry(read: tuple) -> bytes:
 @pytest.mark.parametrize(("decode", "name"), [(decode_entry, "entry_began"), (decode_snapshot, "snapshot_new")])
 def test_a_newer_format_is_told_apart_from_damage(decode, name):
     body = VECTORS[name][0][:-4]
-    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 3 .* start that version again"):
-        decode(sealed(b"\x03" + body[1:] + b"whatever"), "row 17")
+    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 4 .* start that version again"):
+        decode(sealed(b"\x04" + body[1:] + b"whatever"), "row 17")
     with pytest.raises(CorruptionError, match="format version 0 at offset 0, which never was"):
         decode(sealed(b"\x00" + body[1:]), "row 17")
 
 
 def test_a_snapshot_of_a_led_store_names_an_epoch():
-    body = VECTORS["snapshot_led"][0][:-4]
+    body = VECTORS["old_snapshot_led"][0][:-4]
     with pytest.raises(CorruptionError, match="epoch 0, which version 1 is for at offset 25"):
         decode_snapshot(sealed(body[:25] + bytes(8) + body[33:]), "row 17")
 
@@ -182,7 +204,7 @@ def edit_entry(number: int, body: bytes) -> bytes:
 ID = (17).to_bytes(8, "big")
 BAD_EDITS = {
     "an edit number that never was": (0, ID),
-    "an edit number of tomorrow": (14, ID),
+    "an edit number of tomorrow": (255, ID),
     "a negative id": (13, b"\xff" * 8),
     "a kind of 0": (1, ID + b"\x00\x00" + bytes(16) + bytes(4)),
     "a kind of 3": (1, ID + b"\x03\x00" + bytes(16) + bytes(4)),
@@ -192,6 +214,11 @@ BAD_EDITS = {
     "a set of four billion": (4, ID + b"\0" + b"\xff\xff\xff\xff"),
     "text that is not UTF-8": (7, ID + bytes(8) + b"\0\1\xff"),
     "ids that do not ascend": (10, bytes(9) + b"\0\0\0\2" + ID + ID),
+    "a version of a session below none": (19, ID + ID + b"\xff" * 7 + b"\xfe" + b"\0\1a"),
+    "a negative epoch": (18, b"\xff" * 8 + bytes(8) + b"\0\1a\0\1b"),
+    "names out of order": (22, b"\0\0\0\2" + b"\0\1b\0\1a"),
+    "a name twice": (22, b"\0\0\0\2" + b"\0\1a\0\1a"),
+    "four billion names": (22, b"\xff\xff\xff\xff"),
     "four billion ids": (12, b"\xff\xff\xff\xff" + ID),
     "a byte too many": (13, ID + b"\0"),
     "a byte too few": (13, ID[:-1]),
@@ -258,7 +285,10 @@ def images(draw: st.DrawFn) -> Image:
             concurrent=draw(st.sampled_from(concurrents)),
             invalid=draw(st.sampled_from(invalids)),
             topics=tuple(draw(st.lists(joins, max_size=2))),
+            tables=tuple(draw(st.lists(table_joins, max_size=2))),
+            session=draw(st.none() | in_sessions),
             changes=draw(st.none() | sets),
+            changes_unlogged=draw(st.booleans()),
             doomed=draw(st.none() | losses),
         )
         for key in ids
@@ -266,7 +296,7 @@ def images(draw: st.DrawFn) -> Image:
     seen_from = draw(st.lists(pointers, max_size=3).map(sorted))
     committed = tuple(CommittedSet(draw(pointers), draw(texts), key, draw(sets)) for key in seen_from)
     outcome = st.builds(
-        lambda key, step, state, kind, owner, at_ms, late, hidden, topics: Outcome(
+        lambda key, step, state, kind, owner, at_ms, late, hidden, topics, tables: Outcome(
             key,
             key + step,
             state,
@@ -276,6 +306,7 @@ def images(draw: st.DrawFn) -> Image:
             late,
             hidden if state is State.INVALID else (),
             tuple(topics) if state is State.INVALID else (),
+            tuple(tables) if state is State.INVALID else (),
         ),
         st.integers(0, 2**62),
         st.integers(0, 2**62),
@@ -286,7 +317,9 @@ def images(draw: st.DrawFn) -> Image:
         st.booleans(),
         sorted_pointers,
         st.lists(joins, max_size=2),
+        st.lists(table_joins, max_size=2),
     )
+    session = st.builds(Session, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers)
     request = st.builds(Request, texts, st.sampled_from(Call), pointers, times_ms)
     return Image(
         edits_applied=draw(pointers),
@@ -299,6 +332,8 @@ def images(draw: st.DrawFn) -> Image:
         committed=committed,
         outcomes=tuple(draw(st.lists(outcome, max_size=3, unique_by=lambda one: one.id))),
         requests=tuple(draw(st.lists(request, max_size=3, unique_by=lambda one: one.id))),
+        session_epoch_over=draw(pointers),
+        sessions=tuple(draw(st.lists(session, max_size=3, unique_by=lambda one: one.name))),
     )
 
 
@@ -335,7 +370,7 @@ def test_a_snapshot_of_a_state_that_cannot_be_is_refused(case):
     bad = Image(**{**fields, "transactions": BAD_IMAGES[case](image)})
     with pytest.raises(CorruptionError, match="out of order"):
         decode_snapshot(encode_snapshot(bad), "row")
-    for twice in ("outcomes", "requests"):
+    for twice in ("outcomes", "requests", "sessions"):
         bad = Image(**{**fields, twice: getattr(image, twice) * 2})
         with pytest.raises(CorruptionError, match="twice"):
             decode_snapshot(encode_snapshot(bad), "row")

@@ -14,25 +14,33 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from basalt.errors import (
     BasaltError,
+    ChangesLostError,
     ConflictError,
     RequestReusedError,
+    SessionFencedError,
+    SessionNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.transactions.edits import Restored
+from basalt.transactions.limits import Limits
 from basalt.transactions.log import TableTransactionLog
 from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import NO_SHORT, Join, Kind, State
+from basalt.transactions.states import NO_SHORT, InSession, Join, Kind, State, TableJoin
 from basalt.transactions.transaction_state import Proposal
 from basalt_engine.stores.memory import MemoryStore
 
+LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)
+TABLES = st.sampled_from([TableJoin(b"n:~x:", 1), TableJoin(b"n:~x:", 2), TableJoin(b"n:~y:", 1)])
+NAMES, RUNS = st.sampled_from(["billing", "import"]), st.sampled_from(["monday", "tuesday"])
 TOPICS = st.sampled_from([Join(b"n:x:", 1, 5), Join(b"n:x:", 1, 3), Join(b"n:y:", 2, 4)])
 
 
-@dataclass
+@dataclass(eq=False)
 class Naive:
     """One transaction as the model knows it; it is never forgotten."""
 
@@ -44,10 +52,28 @@ class Naive:
     snapshot: tuple[int, tuple[int, ...], tuple[int, ...], int]
     state: State = State.OPEN
     topics: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    tables: set[TableJoin] = field(default_factory=set)
+    session: InSession | None = None
     changes: frozenset[bytes] = frozenset()
+    unlogged: bool = False  # `changes` is not in the log
+    lost: bool = False  # and not in memory any more
     doomed: bool = False
     hidden: bool = False  # its pointers are, or were until they were pruned, on the invalid list
     settled_at: int = 0  # the newest pointer when its commit became visible
+
+    @property
+    def hides(self) -> bool:
+        return self.outside or bool(self.tables)
+
+
+@dataclass
+class NaiveSession:
+    """A session as the model knows it."""
+
+    run: str
+    epoch: int
+    used_ms: int
+    version: int | None = None
 
 
 class TransactionsMatchTheModel(RuleBasedStateMachine):
@@ -55,8 +81,10 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def start(self):
         self.store = MemoryStore()
         self.table = self.store.table("transaction_log")
-        self.log = TableTransactionLog(self.table)
+        self.log = TableTransactionLog(self.table, LIMITS)
         self.state = self.log.recover()
+        self.sessions: dict[str, NaiveSession] = {}
+        self.epochs_over: dict[str, set[int]] = {}
         self.now_ms = 1_000_000
         self.all: list[Naive] = []
         self.invalid: set[int] = set()
@@ -93,14 +121,33 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if state is State.COMMITTED:
             one.settled_at = self.last
             self.read = max(self.read, one.pointers[-1])
+            session = self.sessions.get(one.session.name) if one.session else None
+            if session is not None:
+                session.used_ms = max(session.used_ms, self.now_ms)
+                versions = [known for known in (session.version, one.session.version) if known is not None]
+                session.version = max(versions, default=None)
         if state is State.ABORTED:
             self.invalid -= set(one.pointers)
 
     def time_out(self, one: Naive):
-        if one.outside:
+        if one.hides:
             self.end(one, State.INVALID)
         else:
             self.end(one, State.ABORTING if one.topics else State.ABORTED)
+
+    def covered(self, one: Naive) -> bool:
+        """Whether another transaction has committed, or is committing, the version of this one."""
+        if one.session is None or one.session.version is None:
+            return False
+        name, version = one.session.name, one.session.version
+        session = self.sessions.get(name)
+        committing = [
+            other.session.version
+            for other in self.all
+            if other.state is State.COMMITTING and other.session and other.session.name == name
+        ]
+        known = [*committing, session.version if session else None]
+        return any(other is not None and other >= version for other in known)
 
     def expected_of_work(self, one: Naive | None) -> type[BasaltError] | None:
         """Why an open transaction may not go on working, if so; a time-out happens on the way."""
@@ -157,10 +204,20 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def begin(self, kind: Kind, timeout_ms: int, outside: bool):
         self.begun(kind, timeout_ms, outside)
 
-    def begun(self, kind: Kind, timeout_ms: int = 10_000, outside: bool = False) -> Naive:
+    def begun(
+        self,
+        kind: Kind,
+        timeout_ms: int = 10_000,
+        outside: bool = False,
+        session: InSession | None = None,
+        unlogged: bool = False,
+    ) -> Naive:
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
-        key = self.call(lambda: self.state.begin(self.now_ms, kind, timeout_ms, "o", outside), None, edits=True)
-        one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, outside, [], snapshot)
+        asked = (kind, timeout_ms, "o", outside)
+        marked = self.state.unlogged.begin if unlogged else lambda proposal: proposal
+        key = self.call(lambda: marked(self.state.begin(self.now_ms, *asked, session=session)), None, edits=True)
+        one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, outside, [], snapshot, session=session)
+        one.unlogged = unlogged
         one.pointers.append(one.id)
         assert key == one.id
         self.all.append(one)
@@ -211,20 +268,49 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if expected is None and news:
             one.topics[join[:2]] = join.from_ms
 
-    @rule(number=PICKS, changes=KEYS)
-    def set_changes(self, number: int, changes: frozenset[bytes]):
-        self.changed(*self.pick(number), changes)
+    @rule(number=PICKS, join=TABLES)
+    def join_table(self, number: int, join: TableJoin):
+        self.joined_table(*self.pick(number), join)
 
-    def changed(self, one: Naive | None, key: int, changes: frozenset[bytes]):
+    def joined_table(self, one: Naive | None, key: int, join: TableJoin):
+        expected = self.expected_of_work(one)
+        news = one is None or join not in one.tables
+        self.call(lambda: self.state.join_table(key, join, self.now_ms), expected, edits=news)
+        if expected is None:
+            one.tables.add(join)
+
+    @rule(number=PICKS, changes=KEYS, outside=st.booleans())
+    def set_changes(self, number: int, changes: frozenset[bytes], outside: bool):
+        self.changed(*self.pick(number), changes, outside)
+
+    def changed(self, one: Naive | None, key: int, changes: frozenset[bytes], outside: bool = True):
         expected = self.expected_of_work(one)
         if expected is None:
-            one.outside = one.outside or bool(changes)
+            one.outside = one.outside or (outside and bool(changes))
+            one.unlogged = one.lost = False
             if self.loses(one, changes):
                 one.doomed = True
                 expected = TransactionConflictError
             elif one.kind is Kind.SHORT:
                 one.changes = changes
-        self.call(lambda: self.state.set_changes(key, changes, self.now_ms), expected)
+        self.call(lambda: self.state.set_changes(key, changes, self.now_ms, outside=outside), expected)
+
+    @rule(kind=st.sampled_from([Kind.SHORT, Kind.SHORT, Kind.LONG]), changes=st.none() | KEYS)
+    def begin_with_changes_that_are_not_logged(self, kind: Kind, changes: frozenset[bytes] | None):
+        one = self.begun(kind, outside=True, unlogged=kind is Kind.SHORT)
+        if changes is not None:
+            self.told(one, one.id, changes)
+
+    @rule(number=PICKS, changes=KEYS)
+    def tell_changes(self, number: int, changes: frozenset[bytes]):
+        self.told(*self.pick(number), changes)
+
+    def told(self, one: Naive | None, key: int, changes: frozenset[bytes]):
+        usable = one is not None and one.state is State.OPEN and not one.doomed and self.now_ms < one.deadline_ms
+        kept = usable and one.unlogged and not self.loses(one, changes)
+        assert self.state.unlogged.tell(key, changes, self.now_ms) == kept
+        if kept:
+            one.changes, one.lost = changes, False
 
     @rule(number=PICKS, inline=st.booleans())
     def commit(self, number: int, inline: bool):
@@ -234,7 +320,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         repeated = one is not None and one.state in (State.COMMITTING, State.COMMITTED)
         expected = None if repeated else self.expected_of_work(one)
         if expected is None and not repeated:
-            if self.loses(one, one.changes):
+            if one.lost:
+                expected = ChangesLostError
+            elif self.loses(one, one.changes) or self.covered(one):
                 one.doomed = True
                 expected = TransactionConflictError
             else:
@@ -247,9 +335,10 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     def aborted(self, one: Naive | None, key: int, inline: bool):
         expected, moves = self.expected_of_end(one), False
-        if expected is None and (one.state is State.OPEN or (one.state is State.INVALID and one.kind is Kind.SHORT)):
+        undoable = one is not None and one.kind is Kind.SHORT and not one.tables
+        if expected is None and (one.state is State.OPEN or (one.state is State.INVALID and undoable)):
             moves = True
-            if one.kind is Kind.LONG:
+            if not undoable:
                 self.end(one, State.INVALID)
             else:
                 self.end(one, State.ABORTED if inline or not one.topics else State.ABORTING)
@@ -287,7 +376,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(number=PICKS)
     def give_up(self, number: int):
-        one, key = self.pick(number)
+        self.given_up(*self.pick(number))
+
+    def given_up(self, one: Naive | None, key: int):
         expected: type[BasaltError] | None = None
         if one is None:
             expected = TransactionNotFoundError
@@ -295,10 +386,89 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             expected = TransactionEndedError
         moves = one is not None and one.state is State.COMMITTING
         if moves:
-            self.end(one, State.ABORTING)
-        self.call(lambda: self.state.give_up(key), expected, edits=moves)
+            self.end(one, State.INVALID if one.hides else State.ABORTING)
+        self.call(lambda: self.state.give_up(key, self.now_ms), expected, edits=moves)
+
+    # What runs of a session do, zombies among them.
+
+    @rule(name=NAMES, run=RUNS)
+    def open_session(self, name: str, run: str):
+        known = self.sessions.get(name)
+        for other in [*self.sessions]:
+            if (
+                other != name
+                and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
+                and not self.live_in(other)
+            ):
+                self.forget(other)
+        if known is None:
+            known = self.sessions[name] = NaiveSession(run, 1 + self.epoch_over(), self.now_ms)
+        elif known.run != run:
+            known.run, known.epoch = run, known.epoch + 1
+            self.end_all_in(name)
+        known.used_ms = self.now_ms
+        self.call(lambda: self.state.sessions.open(name, run, self.now_ms), None, edits=True)
+
+    @rule(name=NAMES)
+    def delete_session(self, name: str):
+        known = name in self.sessions
+        if known:
+            self.end_all_in(name)
+            self.forget(name)
+        self.call(lambda: self.state.sessions.delete(name, self.now_ms), None if known else SessionNotFoundError)
+
+    @rule(name=NAMES, behind=st.sampled_from([0, 0, 0, 1, 2, -1]), version=st.none() | st.integers(0, 4))
+    def begin_in_a_session(self, name: str, behind: int, version: int | None):
+        """A run begins, or a zombie of some epoch before; or one who took an epoch out of the air."""
+        known = self.sessions.get(name)
+        session = InSession(name, max(1, (known.epoch if known else 1) - behind), version)
+        expected: type[BasaltError] | None = None
+        if known is None or session.epoch > known.epoch:
+            expected = SessionNotFoundError
+        elif session.epoch < known.epoch:
+            expected = SessionFencedError
+        if expected is not None:
+            for refused in (
+                lambda: self.state.begin(self.now_ms, session=session),
+                lambda: Proposal((), int(self.state.sessions.is_done(session))),
+            ):
+                self.call(refused, expected)
+            return
+        done = version is not None and known.version is not None and version <= known.version
+        assert self.state.sessions.is_done(session) == done
+        if not done:
+            self.begun(Kind.SHORT, session=session)
+            known.used_ms = max(known.used_ms, self.now_ms)
+
+    def live_in(self, name: str) -> list[Naive]:
+        return [one for one in self.all if one.state in LIVE and one.session and one.session.name == name]
+
+    def end_all_in(self, name: str):
+        for one in self.live_in(name):
+            if one.state is State.OPEN:
+                self.time_out(one)
+
+    def epoch_over(self) -> int:
+        return max((epoch for epochs in self.epochs_over.values() for epoch in epochs), default=0)
+
+    def forget(self, name: str):
+        self.epochs_over.setdefault(name, set()).add(self.sessions.pop(name).epoch)
 
     # What chance alone would seldom bring about.
+
+    @rule(versions=st.sampled_from([(3, 3), (2, 3), (3, 2)]), inline=st.booleans(), hand_over=st.booleans())
+    def two_of_one_session_meet(self, versions: tuple[int, int], inline: bool, hand_over: bool):
+        self.open_session("billing", "monday")
+        at = self.sessions["billing"].epoch
+        if (self.sessions["billing"].version or 0) >= 2:
+            self.delete_session("billing")
+            self.open_session("billing", "monday")
+            at = self.sessions["billing"].epoch
+        pair = [self.begun(Kind.SHORT, session=InSession("billing", at, version)) for version in versions]
+        if hand_over:
+            self.open_session("billing", "tuesday")
+        for one in pair:
+            self.committed(one, one.id, inline)
 
     @rule(kinds=st.sampled_from([(Kind.SHORT, Kind.SHORT), (Kind.SHORT, Kind.LONG)]), inline=st.booleans())
     def two_writers_meet(self, kinds: tuple[Kind, Kind], inline: bool):
@@ -314,9 +484,24 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             self.changed(writer, writer.id, frozenset([b"a"]) if writer is one else frozenset([b"b"]))
             self.committed(writer, writer.id, inline)
         if one.state is State.COMMITTING:
-            self.end(one, State.ABORTING)
-            self.call(lambda: self.state.give_up(one.id), None, edits=True)
+            self.end(one, State.INVALID)
+            self.call(lambda: self.state.give_up(one.id, self.now_ms), None, edits=True)
         self.changed(other, other.id, frozenset([b"a"]))
+
+    @rule(join=TABLES, how=st.sampled_from(["abort", "expire", "give up", "commit"]), inline=st.booleans())
+    def a_writer_of_cells_ends(self, join: TableJoin, how: str, inline: bool):
+        one = self.begun(Kind.SHORT, timeout_ms=5)
+        self.joined(one, one.id, Join(b"n:x:", 1, 5))
+        self.joined_table(one, one.id, join)
+        if how == "expire":
+            self.now_ms += 5
+            self.expire()
+        elif how == "give up":
+            self.committed(one, one.id, False)
+            self.given_up(one, one.id)
+        elif how == "commit":
+            self.committed(one, one.id, inline)
+        self.aborted(one, one.id, inline)
 
     @rule(join=TOPICS, inline=st.booleans())
     def an_abort_comes_late(self, join: Join, inline: bool):
@@ -352,6 +537,24 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if not refused:
             self.invalid -= gone
 
+    @rule()
+    def restore(self):
+        """Pointers that were pruned come back with a copy of a table."""
+        pruned = [p for one in self.all if one.state is State.INVALID for p in one.pointers if p not in self.invalid]
+        if pruned:
+            self.done(Proposal((Restored(tuple(sorted(pruned))),)))
+            self.invalid |= set(pruned)
+
+    @precondition(lambda self: len(self.all) > 6)
+    @rule()
+    def reset(self):
+        self.call(lambda: self.state.reset(self.now_ms), None, edits=True)
+        for name in [*self.sessions]:
+            self.forget(name)
+        self.all.clear()
+        self.invalid.clear()
+        self.requests.clear()
+
     @rule(duration_ms=st.integers(1, 5))
     def time_passes(self, duration_ms: int):
         self.now_ms += duration_ms
@@ -367,9 +570,14 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     @rule()
     def the_process_crashes(self):
         before = self.state.image()
-        self.log = TableTransactionLog(self.table)
-        self.state = self.log.recover()
+        self.log = TableTransactionLog(self.table, LIMITS)
+        self.read_the_log()
         assert self.state.image() == before
+
+    def read_the_log(self):
+        self.state = self.log.recover()
+        for one in self.all:
+            one.lost = one.unlogged
 
     @rule()
     def a_write_fails(self):
@@ -378,7 +586,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         proposal = self.state.begin(self.now_ms)
         self.log.encode_next(proposal.edits)
         self.state.apply(proposal.edits[0])
-        self.state = self.log.recover()
+        self.read_the_log()
         assert self.state.image() == before
 
     # What must hold.
@@ -400,6 +608,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             found = self.state.get(one.id)
             assert list(found.pointers) == one.pointers
             assert {join[:2]: join.from_ms for join in found.topics} == one.topics
+            assert set(found.tables) == one.tables
+            assert found.was_invalid or found.session == one.session
             if not found.was_invalid:
                 seen = (found.read_pointer, found.in_progress, found.invalid.pointers, found.first_short)
                 assert seen == one.snapshot
@@ -408,6 +618,25 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         assert [found.id for found in self.state.unfinished()] == decided
         deadlines = [one.deadline_ms for one in live if one.state is State.OPEN]
         assert self.state.next_deadline_ms() == min(deadlines, default=None)
+
+    @invariant()
+    def every_session_stands_where_the_model_says(self):
+        found = {one.name: (one.run, one.epoch, one.version, one.used_ms) for one in self.state.sessions.known()}
+        assert found == {name: (one.run, one.epoch, one.version, one.used_ms) for name, one in self.sessions.items()}
+        for name in found:
+            assert [one.id for one in self.state.sessions.transactions(name)] == [
+                one.id for one in self.live_in(name) if not one.hidden
+            ]
+
+    @invariant()
+    def nobody_of_an_older_epoch_is_open(self):
+        for one in self.all:
+            if one.state is State.OPEN and one.session is not None:
+                assert self.sessions[one.session.name].epoch == one.session.epoch
+
+    @invariant()
+    def a_writer_of_cells_is_never_undone(self):
+        assert not [one for one in self.all if one.tables and one.state in (State.ABORTING, State.ABORTED)]
 
     @precondition(lambda self: self.all)
     @invariant()

@@ -20,6 +20,7 @@ ABORT_INLINE ABORTED     -           -           ABORTING    ABORTED     ABORTED
 INVALIDATE   INVALID     -           -           INVALID     ABORTED     INVALID
 FINISH       -           COMMITTED   COMMITTED   ABORTED     ABORTED     INVALID
 GIVE_UP      -           ABORTING    -           ABORTING    ABORTED     INVALID
+GIVE_UP_HIDDEN -         INVALID     -           ABORTING    ABORTED     INVALID
 """
 ROWS = [line.split() for line in PICTURE.strip().splitlines()]
 PAIRS = [

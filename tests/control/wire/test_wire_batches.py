@@ -74,7 +74,10 @@ def test_an_answer_cut_anywhere_is_refused(held: list[Held]) -> None:
         ("02 00", "version 2"),
         ("5b 5d", "version 91"),
         ("01", "cut short"),
-        ("01 03 00", "kind 3"),
+        ("01 04 00", "kind 4"),
+        ("01 03 00", "cut short"),
+        ("01 03 00 0000018bcfe5680000ff00000000000000000000 00000000 00", "kind 0"),
+        ("01 03 01 0000018bcfe5680000ff00000000000000000000 00000001 61 00", "a marker that nobody asked for"),
         ("01 00 00", "1 bytes follow the end"),
         ("01 00 01 00", "2 bytes follow the end"),
         ("01 01 00000000 00 0000018bcfe5680000ff00000000000000000000 00000000 00", "a frame without messages"),
@@ -101,3 +104,14 @@ def test_a_run_may_count_up_to_the_last_number_there_is() -> None:
     body = batches.START + encoded(([ID[:18] + b"\xff\xfe", ID[:18] + b"\xff\xff"], 18, [b"", b""])) + batches.END
     (frame,) = batches.decode(body)
     assert frame.ids(body) == (ID[:18] + b"\xff\xfe", ID[:18] + b"\xff\xff")
+
+
+def test_markers_lie_between_messages_for_who_asked_for_them() -> None:
+    marker = batches.encode_marker("end_of_stream", ID, b"{}")
+    body = batches.START + batches.encode_list([ID], [b"a"]) + marker + batches.encode_list([ID], [b"b"]) + batches.END
+    first, found, last = batches.decode_marked(body)
+    assert found == batches.MarkerFrame("end_of_stream", ID, b"{}")
+    assert [list(frame.payloads(body)) for frame in (first, last)] == [[b"a"], [b"b"]]
+    for length in range(len(body)):
+        with pytest.raises(MalformedBodyError):
+            batches.decode_marked(body[:length])

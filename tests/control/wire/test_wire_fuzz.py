@@ -73,7 +73,7 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "JSON messages": (json_bodies.decode_messages, json_bodies.encode_messages(MESSAGES)),
     "JSON work": (json_bodies.decode_work, json_bodies.encode_work(WORK)),
     "JSON records request": (records.decode_records_request, records.encode_records_request(RECORDS_REQUEST)),
-    "JSON records": (records.decode_records_page, records.encode_records_page(RecordsPage(RECORDS, ID, 7))),
+    "JSON records": (records.decode_records_page, records.encode_records_page(RecordsPage(RECORDS, ID, "7"))),
     "transaction": (codec.decode_transaction, codec.encode_transaction(TRANSACTION)),
     "batches": (
         batches.decode,

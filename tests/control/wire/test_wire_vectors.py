@@ -115,14 +115,24 @@ def decode_transaction(body: bytes) -> codec.TransactionFields:
     )
 
 
-def batched(meaning: list[dict[str, Any]]) -> list[tuple[int | None, list[Message]]]:
-    return [(frame["countedAt"], messages(frame["messages"])) for frame in meaning]
-
-
-def decode_batches(body: bytes) -> list[tuple[int | None, list[Message]]]:
+def batched(meaning: list[dict[str, Any]]) -> list[Any]:
     return [
-        (frame.counted_at, [Message(*each) for each in zip(frame.ids(body), payloads_of(frame, body), strict=True)])
-        for frame in batches.decode(body)
+        batches.MarkerFrame(frame["marker"], bytes.fromhex(frame["id"]), bytes.fromhex(frame["payload"]))
+        if "marker" in frame
+        else (frame["countedAt"], messages(frame["messages"]))
+        for frame in meaning
+    ]
+
+
+def decode_batches(body: bytes) -> list[Any]:
+    return [
+        frame
+        if isinstance(frame, batches.MarkerFrame)
+        else (
+            frame.counted_at,
+            [Message(*each) for each in zip(frame.ids(body), payloads_of(frame, body), strict=True)],
+        )
+        for frame in batches.decode_marked(body)
     ]
 
 
@@ -131,9 +141,13 @@ def payloads_of(frame: batches.Frame, body: bytes) -> list[bytes]:
     return [body[start:stop] for start, stop in pairwise(ends)]
 
 
-def encode_batches(frames: list[tuple[int | None, list[Message]]]) -> bytes:
+def encode_batches(frames: list[Any]) -> bytes:
     body = batches.START
-    for counted_at, held in frames:
+    for frame in frames:
+        if isinstance(frame, batches.MarkerFrame):
+            body += batches.encode_marker(frame.kind, frame.id, frame.payload)
+            continue
+        counted_at, held = frame
         payloads = [message.payload for message in held]
         if counted_at is None:
             body += batches.encode_list([message.id for message in held], payloads)

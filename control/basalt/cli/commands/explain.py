@@ -1,35 +1,29 @@
-"""`basalt explain`: which transaction a reader waits for, whose it is, and when it will time out."""
+"""`basalt explain`: which transaction a reader waits for and until when; what a transaction holds back, and what it waits for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.answers import transaction_row
+from basalt.cli.answers import row
+from basalt.cli.commands.tx_seeing import held_text, wait_text
+from basalt.cli.escaping import printable
 from basalt.cli.options import Command, PositionText, TransactionId, common_options
-from basalt.cli.output import Column, duration_text, time_text
+from basalt.cli.output import Column, counted, duration_text, plain, time_text
 from basalt.cli.payloads import publish_ms
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
 from basalt.errors import TransactionNotFoundError
-from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
     from basalt.client import Client
     from basalt.wire.positions import Position
 
-explain = group("explain", "Tell why a reader stops where it does.")
+explain = group("explain", "Tell why a reader stops, and what a transaction holds back.")
 
-_MEANINGS = {
-    "OPEN": "It is open: readers of committed messages stop at the first message that it has published already.",
-    "COMMITTING": "It is being committed: its messages are being put into their topics, and will all be visible at once.",
-    "COMMITTED": "It is committed: every later reader sees all of its messages.",
-    "ABORTING": "It is being aborted: its rows are being rolled back.",
-    "ABORTED": "It was aborted: readers of committed messages never see any of its messages.",
-    "INVALID": "It failed and may have left writes behind: they are hidden, and retention removes them.",
-}
-_EXPIRES = (Column("expires_ms", time_text, "expires"), Column("expires_in_ms", duration_text, "expires in"))
 _HOLDER = (
     Column("held_by", title="held by"),
     Column("at_id", title="at message"),
@@ -37,7 +31,11 @@ _HOLDER = (
     Column("state"),
     Column("owner"),
     Column("began_ms", time_text, "began"),
-    *_EXPIRES,
+    Column("expires_ms", time_text, "expires"),
+    Column("expires_in_ms", duration_text, "expires in"),
+    Column("messages_behind"),
+    Column("polls_waiting"),
+    Column("at_deadline", title="then"),
 )
 
 
@@ -47,13 +45,13 @@ _HOLDER = (
 @common_options
 @pass_session
 def poll(session: Session, topic: str, start: Position | None) -> None:
-    """Tell at which transaction a reader of committed messages stops, whose it is, and when it will end."""
+    """Tell at which transaction a reader of committed messages stops, what waits behind it, and when it will end."""
     with session.client() as client:
-        row = {"topic": topic, **_hold(client, topic, start)}
-    session.out.record(row, (Column("topic"), *(_HOLDER if row["held_by"] else ())))
+        shown = {"topic": topic, **_hold(client, topic, start)}
+    session.out.record(shown, (Column("topic"), *(_HOLDER if shown["held_by"] else ())))
     if session.out.for_people:
         session.out.line("")
-        session.out.line(_advice(row))
+        session.out.line(_advice(shown))
 
 
 @explain.command("tx", cls=Command)
@@ -61,73 +59,94 @@ def poll(session: Session, topic: str, start: Position | None) -> None:
 @common_options
 @pass_session
 def transaction(session: Session, transaction: str) -> None:
-    """Tell what state a transaction is in, what that means, and whose readers wait for it."""
+    """Tell who waits for a transaction, what it waits for itself, and what happens when its time is up."""
     with session.client() as client:
-        info = client.transactions.get(transaction)
-        shown = transaction_row(info)
-        waiting = [
-            f"{part.namespace}:{part.topic}"
-            for part in info.topics
-            if client.topic(part.topic, namespace=part.namespace).stats().oldest_open_write_pointer
-            == info.write_pointer
-        ]
-    row = {
-        **shown,
-        "expires_in_ms": _expires_in_ms(shown),
-        "readers_wait_in": waiting,
-        "meaning": _MEANINGS.get(info.state, ""),
-    }
-    columns = (
-        Column("id"),
-        Column("state"),
-        Column("kind"),
-        Column("owner"),
-        Column("began_ms", time_text, "began"),
-        *_EXPIRES,
-        Column("topics"),
-        Column("readers_wait_in"),
-        Column("meaning"),
-    )
-    session.out.record(row, columns)
+        found = row(client.admin.describe_transaction(transaction))
+    if session.out.for_people:
+        for line in _story(found):
+            session.out.line(printable(line))
+        return
+    session.out.record(found)
+
+
+def _story(found: dict[str, Any]) -> Iterator[str]:
+    """A transaction's circumstances in sentences."""
+    owner = f" of {found['owner']}" if found["owner"] else ""
+    name = f"Transaction {found['id']}{owner}"
+    if "ended_ms" in found:
+        late = " because its time was up" if found["timed_out"] else ""
+        yield f"{name} ended at {time_text(found['ended_ms'])}{late}: {found['meaning']}."
+        if found["invalid_pointers"]:
+            yield f"{counted(found['invalid_pointers'], 'write pointer')} of it {_are(found)} on the invalid list."
+        yield f"Next: {found['next_step']}."
+        return
+    yield f"{name} is {found['state']} since {duration_text(found['age_ms'])}. It waits for {found['waits_for']}."
+    if found["lost_to"]:
+        lost = found["lost_to"]
+        yield f"It lost a write conflict on {lost['key']} to transaction {lost['winner']} of {plain(lost['winner_owner'])}."
+    for block in found["blocks"]:
+        yield f"Readers of committed messages wait in {wait_text(block)}."
+    if not found["blocks"]:
+        yield "No reader waits for it."
+    held = held_text(found["held_back"])
+    if held:
+        yield f"Because of it {held}."
+    if found["state"] == "OPEN":
+        when = time_text(found["expires_ms"])
+        yield f"Its time is up in {duration_text(found['remaining_ms'])}, at {when}: then {found['at_deadline']}."
+    yield f"Next: {found['next_step']}."
+
+
+def _are(found: dict[str, Any]) -> str:
+    return "is" if found["invalid_pointers"] == 1 else "are"
 
 
 def _hold(client: Client, name: str, start: Position | None) -> dict[str, Any]:
     """Where readers stop, and the transaction they stop at; all None when they do not."""
     at: Position | str | None = start
+    topic = client.topic(name)
     while True:
-        found = client.topic(name).holder(at)
+        found = topic.holder(at)
         if found.held_by is not None or found.searched_to is None:
             break
         at = found.searched_to
-    shown = dict.fromkeys(("state", "owner", "began_ms", "expires_ms"))
+    described: dict[str, Any] = {}
     if found.held_by is not None:
-        try:
-            shown = transaction_row(client.transactions.get(found.held_by))
-        except TransactionNotFoundError:
-            pass  # it ended meanwhile
+        with suppress(TransactionNotFoundError):  # it ended meanwhile
+            described = row(client.admin.describe_transaction(found.held_by))
+    blocks = [
+        block
+        for block in described.get("blocks", ())
+        if (block["namespace"], block["topic"]) == (topic.namespace, topic.name)
+    ]
+    block = blocks[0] if blocks else {}
     return {
         "held_by": found.held_by,
         "at_id": found.at,
         "at_ms": None if found.at is None else publish_ms(bytes.fromhex(found.at)),
-        **{key: shown[key] for key in ("state", "owner", "began_ms", "expires_ms")},
-        "expires_in_ms": _expires_in_ms(shown),
+        "state": described.get("state"),
+        "owner": described.get("owner") or None,
+        "began_ms": described.get("began_ms"),
+        "expires_ms": described.get("expires_ms"),
+        "expires_in_ms": described.get("remaining_ms"),
+        "messages_behind": block.get("messages"),
+        "messages_behind_exact": block.get("exact"),
+        "polls_waiting": block.get("waiting"),
+        "at_deadline": described.get("at_deadline"),
+        "next_step": described.get("next_step"),
     }
 
 
-def _expires_in_ms(shown: dict[str, Any]) -> int | None:
-    expires_ms = shown["expires_ms"]
-    return None if expires_ms is None else max(0, expires_ms - SystemClock().now_ms())
-
-
-def _advice(row: dict[str, Any]) -> str:
-    if row["held_by"] is None:
+def _advice(shown: dict[str, Any]) -> str:
+    if shown["held_by"] is None:
         return "Nothing holds readers of committed messages: they get to the end of the topic."
-    if row["state"] is None:
-        return f"Transaction {row['held_by']} has ended since; ask again."
-    when = (
-        "" if row["expires_in_ms"] is None else f" It is ended for its owner in {duration_text(row['expires_in_ms'])}."
-    )
+    if shown["expires_ms"] is None:
+        return f"Transaction {shown['held_by']} has ended since; ask again."
+    behind = ""
+    if shown["messages_behind"] is not None:
+        more = "" if shown["messages_behind_exact"] else " or more"
+        behind = f", and {counted(shown['messages_behind'], 'message')}{more} behind it"
     return (
-        f"Readers of committed messages wait for transaction {row['held_by']}.{when} "
-        f"Its owner may end it sooner, or you: `basalt tx abort {row['held_by']}`."
+        f"Readers of committed messages wait for transaction {shown['held_by']}{behind}. Its time is up in"
+        f" {duration_text(shown['expires_in_ms'])}: then {shown['at_deadline']}. Next: {shown['next_step']}."
     )

@@ -143,12 +143,12 @@ def upgrade(
     session: Session, jar: str, refresh_interval: int | None, report_interval: int | None, wait_ms: int,
     print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Let all tables run another coprocessor jar, one after the other, while they stay open.
+    """Let all tables run another coprocessor jar, one after the other, while they stay open; make those that are new.
 
     The jar needs a path that no table runs now: region servers keep what they have loaded under its path.
     """
     from basalt.hbase_admin.installer import Installer
-    from basalt.hbase_admin.shell_script import alter_line
+    from basalt.hbase_admin.shell_script import alter_line, create_line
     from basalt.hbase_admin.system_rows import SystemRows
     from basalt.hbase_admin.upgrade import Upgrade, plan_upgrade
     from basalt_engine.clock import SystemClock
@@ -157,17 +157,21 @@ def upgrade(
     where, clock = hbase_settings(config, settings), SystemClock()
     path = coprocessor_jar(jar, refresh_interval, report_interval)
     with admin(where) as gateway:
-        found = Installer(gateway, where.prefix, clock).found()
-        steps = plan_upgrade(layouts(where.prefix, where.buckets), found, path)
+        installer = Installer(gateway, where.prefix, clock)
+        found = installer.found()
+        buckets = installer.buckets(found) or where.buckets
+        steps = plan_upgrade(layouts(where.prefix, buckets), found, path)
         if print_shell:
             for step in steps:
                 if step.action == "alter":
                     session.out.line(alter_line(step.table, step.changed(found[step.table].descriptor)))
+                elif step.action == "create":
+                    session.out.line(create_line(step.table, step.descriptor.attributes, step.splits))
             return
         if not dry_run:
             work = Upgrade(gateway, SystemRows(gateway, where.prefix), clock)
             for step in steps:
-                work.alter(step)
+                work.carry_out(step)
             if wait_ms:
                 _upgraded(work.wait(where.prefix, wait_ms), wait_ms)
     _show_steps(session, steps, dry_run)

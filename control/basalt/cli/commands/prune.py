@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from basalt.cli.answers import row
-from basalt.cli.options import Command, PositionText, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.options import (
+    Command,
+    PositionText,
+    author_options,
+    common_options,
+    confirm,
+    dry_run_option,
+    yes_option,
+)
 from basalt.cli.output import Column, counted, duration_text, size_text, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
@@ -57,13 +65,14 @@ _HISTORY = (Column("pruned_ms", time_text, "pruned"), Column("writers"), Column(
 
 
 @prune.command("run", cls=Command)
+@author_options
 @dry_run_option
 @common_options
 @pass_session
-def run(session: Session, dry_run: bool) -> None:
+def run(session: Session, dry_run: bool, reason: str, by: str) -> None:
     """Forget what may be forgotten now, and ask for compactions where files are in the way."""
     with session.client() as client:
-        answer = row(client.admin.prune(dry_run=dry_run))
+        answer = row(client.admin.prune(dry_run=dry_run, reason=reason, by=by))
     would = "would prune" if dry_run else "pruned"
     sentence = f"{would} {counted(answer['pruned'], 'writer')} of {answer['invalid']:,}"
     sentence += f"; {answer['waiting']:,} wait for their lifetime to end, something holds back {answer['held']:,}"
@@ -146,11 +155,12 @@ def history(session: Session, limit: int) -> None:
 @click.option(
     "--since", required=True, type=PositionText(), metavar="SPEC", help="From when the copy is: a time such as -2d."
 )
+@author_options
 @yes_option
 @dry_run_option
 @common_options
 @pass_session
-def restore(session: Session, since: Any, yes: bool, dry_run: bool) -> None:
+def restore(session: Session, since: Any, yes: bool, dry_run: bool, reason: str, by: str) -> None:
     """Make writers invalid again that were pruned since: a table was restored from a copy of that time."""
     since_ms = since.time_ms
     if since_ms is None:
@@ -158,7 +168,7 @@ def restore(session: Session, since: Any, yes: bool, dry_run: bool) -> None:
     if not dry_run:
         confirm(f"Make writers invalid again that were pruned since {time_text(since_ms)}?", yes=yes)
     with session.client() as client:
-        answer = row(client.admin.prune_restore(since_ms, dry_run=dry_run))
+        answer = row(client.admin.prune_restore(since_ms, dry_run=dry_run, reason=reason, by=by))
     would = "would make" if dry_run else "made"
     session.out.done(f"{would} {counted(answer['restored'], 'writer')} invalid again", answer)
 

@@ -1,4 +1,4 @@
-"""`basalt topic`: create, list, show, update, delete."""
+"""`basalt topic`: create, list, show, update, delete; and what its producing tasks say: watermark, end, markers."""
 
 from __future__ import annotations
 
@@ -36,6 +36,19 @@ _STATS = (
     Column("newest_ms", time_text, "newest"),
     Column("publish_rate", count_text, "messages per second"),
     Column("oldest_open_write_pointer", title="oldest open writer"),
+)
+
+
+_MARKERS = (
+    Column("name"),
+    Column("watermark_ms", time_text, "watermark"),
+    Column("ended"),
+    Column("expected_tasks", title="expected tasks"),
+    Column("tasks"),
+    Column("at"),
+)
+_tasks_option = click.option(
+    "--tasks", "task_count", type=click.IntRange(1), default=1, metavar="N", help="How many tasks write the topic."
 )
 
 
@@ -154,6 +167,74 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
             return
         updated = topic_row(client.topics.update(name, **changed), namespace)
     session.out.done(f"updated topic {namespace}:{name}", updated)
+
+
+@topic.command("watermark", cls=Command)
+@click.argument("name")
+@click.argument("task")
+@click.argument("event_time_ms", type=int, metavar="MS")
+@_tasks_option
+@common_options
+@pass_session
+def watermark(session: Session, name: str, task: str, event_time_ms: int, task_count: int) -> None:
+    """Say that the event time of a producing task has come so far (milliseconds since 1970)."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        client.topic(name).watermark(task, event_time_ms, task_count)
+    result = {"name": name, "namespace": namespace, "task": task, "event_time_ms": event_time_ms}
+    session.out.done(f"task {task} of topic {namespace}:{name} has come to {event_time_ms}", result)
+
+
+@topic.command("end", cls=Command)
+@click.argument("name")
+@click.argument("task")
+@_tasks_option
+@common_options
+@pass_session
+def end(session: Session, name: str, task: str, task_count: int) -> None:
+    """Say that nothing more comes from a producing task. The topic has ended when all of its tasks have."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        client.topic(name).end(task, task_count)
+    session.out.done(
+        f"task {task} of topic {namespace}:{name} has ended", {"name": name, "namespace": namespace, "task": task}
+    )
+
+
+@topic.command("markers", cls=Command)
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return when the topic has ended.")
+@click.option("--within", "within_ms", type=DurationMs(), metavar="DURATION", help="How long to wait, at most.")
+@common_options
+@pass_session
+def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> None:
+    """Show a topic's watermark, whether it has ended, and what each of its tasks has said.
+
+    With --wait the exit code is 1 when it has not ended in time.
+    """
+    if within_ms is not None and not wait:
+        raise Usage("--within is for --wait", hint="add --wait")
+    namespace = session.target().namespace
+    with session.client() as client:
+        handle = client.topic(name)
+        if wait and not handle.wait_until_ended(within_ms):
+            raise Failure(f"topic {namespace}:{name} has not ended in time")
+        found = handle.markers()
+    tasks = [
+        f"{task.task} {'ended' if task.ended else 'at'} {'?' if task.watermark_ms is None else task.watermark_ms}"
+        for task in found.tasks
+    ]
+    shown = {
+        "name": name,
+        "namespace": namespace,
+        "watermark_ms": found.watermark_ms,
+        "ended": found.ended,
+        "expected_tasks": found.expected_tasks,
+        "tasks": tasks,
+        "at": found.at,
+        "generation": found.generation,
+    }
+    session.out.record(shown, _MARKERS)
 
 
 @topic.command("delete", cls=Command)

@@ -6,11 +6,14 @@ from typing import Any
 
 import click
 
-from basalt.cli.answers import transaction_row
+from basalt.cli.answers import row, transaction_row
+from basalt.cli.commands import tx_seeing
+from basalt.cli.commands.session import sessions
 from basalt.cli.options import (
     Command,
     DurationMs,
     TransactionId,
+    author_options,
     common_options,
     confirm,
     dry_run_option,
@@ -20,9 +23,12 @@ from basalt.cli.output import Column, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
 
-tx = group("tx", "Begin, list, show and end transactions.")
+tx = group("tx", "Begin, end, list, describe and find transactions.")
+for command in (tx_seeing.list_open, tx_seeing.describe, tx_seeing.find_hanging, tx_seeing.timeline):
+    tx.add_command(command)
+tx.add_command(sessions)
 
-_COLUMNS = (
+_ALL_COLUMNS = (
     Column("id"),
     Column("state"),
     Column("kind"),
@@ -30,18 +36,10 @@ _COLUMNS = (
     Column("began_ms", time_text, "began"),
     Column("expires_ms", time_text, "expires"),
     Column("topics"),
+    Column("write_pointer"),
+    Column("read_pointer"),
+    Column("outside_writes"),
 )
-_ALL_COLUMNS = (*_COLUMNS, Column("write_pointer"), Column("read_pointer"), Column("outside_writes"))
-
-
-@tx.command("list", cls=Command)
-@common_options
-@pass_session
-def list_open(session: Session) -> None:
-    """List open transactions, oldest first."""
-    with session.client() as client:
-        rows = [transaction_row(info) for info in client.transactions.list()]
-    session.out.rows(_COLUMNS, rows)
 
 
 @tx.command("show", cls=Command)
@@ -51,8 +49,8 @@ def list_open(session: Session) -> None:
 def show(session: Session, transaction: str) -> None:
     """Show one transaction, open or ended a while ago."""
     with session.client() as client:
-        row = transaction_row(client.transactions.get(transaction))
-    session.out.record(row, _ALL_COLUMNS)
+        shown = transaction_row(client.transactions.get(transaction))
+    session.out.record(shown, _ALL_COLUMNS)
 
 
 @tx.command("begin", cls=Command)
@@ -73,8 +71,8 @@ def begin(session: Session, long_one: bool, expires_ms: int | None, owner: str, 
         begun = client.transactions.begin(
             kind="long" if long_one else "short", timeout_ms=expires_ms, owner=owner, snapshot=False
         )
-    row = transaction_row(begun)
-    session.out.done(f"began transaction {row['id']}, which times out at {time_text(row['expires_ms'])}", row)
+    shown = transaction_row(begun)
+    session.out.done(f"began transaction {shown['id']}, which times out at {time_text(shown['expires_ms'])}", shown)
 
 
 @tx.command("commit", cls=Command)
@@ -84,51 +82,59 @@ def begin(session: Session, long_one: bool, expires_ms: int | None, owner: str, 
 @pass_session
 def commit(session: Session, transaction: str, dry_run: bool) -> None:
     """Commit a transaction: what was stored under it is published in all its topics, or in none."""
-    _end(session, "commit", transaction, dry_run)
+    with session.client() as client:
+        if dry_run:
+            info = client.transactions.get(transaction)
+            would = {"id": info.id, "state": info.state, "action": "commit", "dry_run": True}
+            session.out.done(f"would commit transaction {info.id}, which is {info.state}", would)
+            return
+        ended = client.transactions.commit(transaction)
+    done = {"id": ended.id, "write_pointer": ended.write_pointer, "state": ended.state}
+    session.out.done(f"transaction {ended.id} is {ended.state}", done)
 
 
 @tx.command("abort", cls=Command)
 @click.argument("transaction", type=TransactionId(), metavar="ID")
+@author_options
+@click.option("--force", is_flag=True, help="Abort it though it has writes outside Basalt: its client has undone them.")
 @yes_option
 @dry_run_option
 @common_options
 @pass_session
-def abort(session: Session, transaction: str, yes: bool, dry_run: bool) -> None:
-    """Abort a transaction: nothing of it is ever seen by readers of committed messages."""
+def abort(session: Session, transaction: str, reason: str, by: str, force: bool, yes: bool, dry_run: bool) -> None:
+    """Abort a transaction: nothing of it is ever seen by readers of committed messages.
+
+    Refused where it has writes outside Basalt, which only its client can undo: invalidate it then.
+    """
     if not dry_run:
         confirm(f"Abort transaction {transaction}, and lose what it stored?", yes=yes)
-    _end(session, "abort", transaction, dry_run)
+    with session.client() as client:
+        ended = client.admin.abort_transaction(transaction, reason=reason, by=by, force=force, dry_run=dry_run)
+    _tell(session, ended)
 
 
 @tx.command("invalidate", cls=Command)
 @click.argument("transaction", type=TransactionId(), metavar="ID")
+@author_options
 @yes_option
 @dry_run_option
 @common_options
 @pass_session
-def invalidate(session: Session, transaction: str, yes: bool, dry_run: bool) -> None:
+def invalidate(session: Session, transaction: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
     """Hide a transaction's writes for good, for one that nobody can roll back any more."""
     if not dry_run:
         confirm(f"Invalidate transaction {transaction}, and hide what it wrote for good?", yes=yes)
-    _end(session, "invalidate", transaction, dry_run)
-
-
-def _end(session: Session, verb: str, transaction: str, dry_run: bool) -> None:
     with session.client() as client:
-        if dry_run:
-            info = client.transactions.get(transaction)
-            row: dict[str, Any] = {"id": info.id, "state": info.state, "action": verb, "dry_run": True}
-            session.out.done(f"would {verb} transaction {info.id}, which is {info.state}", row)
-            return
-        if verb == "invalidate":
-            changed = client.transactions.invalidate(transaction)
-            sentence = (
-                f"transaction {transaction} is invalid"
-                if changed
-                else f"transaction {transaction} was not open any more"
-            )
-            session.out.done(sentence, {"id": transaction, "invalidated": changed})
-            return
-        ended = client.transactions.commit(transaction) if verb == "commit" else client.transactions.abort(transaction)
-    row = {"id": ended.id, "write_pointer": ended.write_pointer, "state": ended.state}
-    session.out.done(f"transaction {ended.id} is {ended.state}", row)
+        ended = client.admin.invalidate_transaction(transaction, reason=reason, by=by, dry_run=dry_run)
+    _tell(session, ended)
+
+
+def _tell(session: Session, ended: dict[str, Any]) -> None:
+    shown = row(ended)
+    if not shown["changed"]:
+        sentence = f"transaction {shown['id']} was {shown['state']} before"
+    elif shown["dry_run"]:
+        sentence = f"transaction {shown['id']} is {shown['was']} and would be {shown['state']}"
+    else:
+        sentence = f"transaction {shown['id']} is {shown['state']}"
+    session.out.done(sentence, shown)

@@ -14,7 +14,7 @@ import msgspec
 
 from basalt.errors import TopicNotFoundError
 from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import removed, usage
+from basalt.messaging import removed, topic_markers, usage
 from basalt.messaging.messaging import Messaging
 from basalt.store_calls import StoreCalls
 from basalt.topics import TopicName, Topics
@@ -111,4 +111,5 @@ class OldGenerations:
             self._topics.known(deleted)  # it was created again meanwhile: what is kept of it may be of that generation
         except TopicNotFoundError:
             removed.forget(group, prefix)
-            group.add(SystemTable.name, SystemTable.delete(usage.KIND, name))
+            for kind in (usage.KIND, topic_markers.KIND):
+                group.add(SystemTable.name, SystemTable.delete(kind, name))

@@ -5,29 +5,37 @@ from __future__ import annotations
 import re
 
 from basalt_engine.errors import BasaltError, FencedError, StoreError, UnknownOutcomeError
+from basalt_engine.table import ADDED_LATER
 
 FENCED = "basalt fenced"  # the coprocessor's words when a newer leader writes
 REFUSED = "basalt refused"  # and when a writer has outlived its transaction
 _FAILED_ACTIONS = re.compile(r"Failed (\d+) actions?:")
 _TEXT_CHARS_MAX = 500
 INSTALL = "make the tables with `basalt hbase install`, or set store.hbase.prefix to what they start with"
+UPGRADE = "`basalt hbase upgrade --jar PATH` adds it to the tables of an earlier version; without a coprocessor `basalt hbase install` does"
 
 
 class NoTableError(StoreError):
     """A table is not there."""
 
 
+def no_table(table: str) -> NoTableError:
+    """The error for a table of this name in HBase that is not there."""
+    hint = UPGRADE if table.rpartition(".")[2] in ADDED_LATER else INSTALL
+    return NoTableError(f"HBase has no table {table}", hint=hint)
+
+
 def refused_read(text: str, table: str) -> StoreError:
     """The error for a read that HBase refused."""
     if _is_missing(text, table):
-        return NoTableError(f"HBase has no table {table}", hint=INSTALL)
+        return no_table(table)
     return StoreError(f"HBase cannot read this now: {_short(text)}")
 
 
 def refused_write(text: str, table: str, rows: int) -> BasaltError:
     """The error for a write of so many rows that HBase refused, as a whole or in part."""
     if _is_missing(text, table):
-        return NoTableError(f"HBase has no table {table}", hint=INSTALL)
+        return no_table(table)
     failed = _FAILED_ACTIONS.search(text)
     none_written = rows == 1 or (failed is not None and int(failed.group(1)) >= rows)
     if none_written and FENCED in text:

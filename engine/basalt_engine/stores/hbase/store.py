@@ -8,7 +8,7 @@ from pathlib import Path
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError
 from basalt_engine.stores.hbase.connection import parse_address
-from basalt_engine.stores.hbase.failures import INSTALL, NoTableError
+from basalt_engine.stores.hbase.failures import NoTableError, no_table
 from basalt_engine.stores.hbase.gateway import Gateway
 from basalt_engine.stores.hbase.pool import CONNECTIONS_MAX, ConnectionPool
 from basalt_engine.stores.hbase.regions import Region, read_regions
@@ -139,7 +139,7 @@ def _has_coprocessor(address: str, table: str) -> bool:
     with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS) as gateway:
         descriptor = gateway.descriptor(table)
     if descriptor is None:
-        raise NoTableError(f"HBase has no table {table}", hint=INSTALL)
+        raise no_table(table)
     return own_coprocessor(descriptor.attributes) is not None
 
 

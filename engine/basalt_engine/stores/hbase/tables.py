@@ -27,7 +27,7 @@ FAMILY_OPTIONS: Mapping[str, str] = {
     "TTL": "2147483647",  # FOREVER, as HBase stores it
     "IN_MEMORY_COMPACTION": "NONE",  # with it a memstore does not tell how old its oldest cell is, and nothing is pruned
 }
-SALTED = frozenset({"message", "payload"})  # the tables whose keys begin with a salt
+SALTED = frozenset({"message", "payload", "cell"})  # the tables whose keys begin with a salt
 
 FLUSH_INTERVAL = "hbase.regionserver.optionalcacheflushinterval"
 # An invalid writer's id can be pruned only when no memstore may hold its rows; HBase by itself flushes once an hour.
@@ -38,6 +38,7 @@ COPROCESSOR_PRIORITY = 1001  # HBase's for users' coprocessors; system ones come
 COPROCESSOR_CLASSES: Mapping[str, str] = {
     "message": "io.basalt.hbase.MessageTableObserver",
     "payload": "io.basalt.hbase.PayloadTableObserver",
+    "cell": "io.basalt.hbase.CellTableObserver",
 }
 COPROCESSOR_CLASS_DEFAULT = "io.basalt.hbase.FencedTableObserver"
 REFRESH_INTERVAL = "basalt.refresh.interval.ms"

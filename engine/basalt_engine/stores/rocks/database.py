@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from basalt_engine.stores.rocks.options import RocksOptions
 from basalt_engine.table import TABLE_NAMES
 
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
+ADDED_FAMILIES = {2: ("cell",)}  # by the format of the data directory that they came with; all others are of format 1
 
 _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 
@@ -41,14 +43,19 @@ class TableFile(NamedTuple):
 class Database:
     """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
 
-    def __init__(self, path: Path, options: RocksOptions, *, create: bool) -> None:
+    def __init__(self, path: Path, options: RocksOptions, *, create: bool, adding: Collection[str] = ()) -> None:
+        """Open what is there; `create` it, or just the families `adding` where they are missing."""
         self.path = path
-        options.database.create_if_missing(create)
-        options.database.create_missing_column_families(create)
         kinds = options.families
         families = dict.fromkeys(TABLE_NAMES, kinds["rows"])
         families |= {large_name(name): kinds["large"] for name in LARGE_TABLES}
         try:
+            # Whatever else is missing is damage: RocksDB would make it anew, and empty.
+            missing = (
+                set() if create or not adding else families.keys() - set(Rdict.list_cf(str(path), options.database))
+            )
+            options.database.create_if_missing(create)
+            options.database.create_missing_column_families(create or (bool(missing) and missing <= set(adding)))
             self._rocks = Rdict(str(path), options.database, {"default": kinds["default"], **families})
         except Exception as error:
             raise from_rocksdb(error, path) from error
@@ -216,6 +223,12 @@ class Database:
             pass
         except Exception as error:
             raise from_rocksdb(error, self.path) from error
+
+
+def families_since(format_version: int) -> frozenset[str]:
+    """The families that a data directory of this format does not have, because they came later."""
+    added = (names for version, names in ADDED_FAMILIES.items() if version > format_version)
+    return frozenset(name for names in added for name in names)
 
 
 def large_name(table: str) -> str:

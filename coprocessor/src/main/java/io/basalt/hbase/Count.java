@@ -9,6 +9,10 @@ enum Count {
   ROWS_DROPPED_EXPIRED("rowsDroppedExpired"),
   ROWS_DROPPED_ROLLED_BACK("rowsDroppedRolledBack"),
   ROWS_DROPPED_INVALID("rowsDroppedInvalid"),
+  /** Versions of cells that nobody can see any more, for a newer one. */
+  ROWS_DROPPED_SUPERSEDED("rowsDroppedSuperseded"),
+  /** Tombstones of cells, of which nothing older is left. */
+  ROWS_DROPPED_DELETED("rowsDroppedDeleted"),
   ROWS_ROLLED_BACK("rowsRolledBack"),
   /** Kept although they could go, until a compaction of all files: they may hide something in another one. */
   ROWS_GUARDED("rowsGuarded"),
@@ -42,6 +46,7 @@ enum Count {
       case UNREADABLE:
         return ROWS_UNREADABLE;
       case UNKNOWN_TOPIC:
+      case UNKNOWN_TABLE:
         return ROWS_UNKNOWN_TOPIC;
       case NO_SNAPSHOT:
         return ROWS_NO_SNAPSHOT;
@@ -55,6 +60,10 @@ enum Count {
         return ROWS_DROPPED_INVALID;
       case INVALID_RETAINED:
         return ROWS_ROLLED_BACK;
+      case SUPERSEDED:
+        return ROWS_DROPPED_SUPERSEDED;
+      case DELETED:
+        return ROWS_DROPPED_DELETED;
       default:
         return ROWS_KEPT;
     }

@@ -7,7 +7,7 @@ import java.util.function.Supplier;
 /**
  * The installations that this process serves, by region server and table prefix: one for all regions, whatever their table.
  *
- * <p>HBase's own place for shared things is one per coprocessor class name. Ours are three, and after an upgrade the same
+ * <p>HBase's own place for shared things is one per coprocessor class name. Ours are four, and after an upgrade the same
  * name means a class of another jar, to which the old one's objects are strangers. A constant of this class is shared by
  * exactly the classes of one loaded jar. The last region that is closed stops the refresher, so that a jar that was
  * replaced leaves nothing behind.

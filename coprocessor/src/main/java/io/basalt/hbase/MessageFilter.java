@@ -44,6 +44,11 @@ final class MessageFilter extends RowFilter {
   }
 
   @Override
+  int prefixEnd(byte[] rowKey, int length) {
+    return TopicPrefix.end(rowKey, length);
+  }
+
+  @Override
   Verdict judge(List<Cell> cells, int from) {
     read(cells, from);
     if (!hasPuts) {

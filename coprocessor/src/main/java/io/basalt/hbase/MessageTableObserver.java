@@ -1,6 +1,7 @@
 package io.basalt.hbase;
 
 import java.util.Map;
+import java.util.Set;
 
 /** A region of the message table. */
 public final class MessageTableObserver extends TableObserver {
@@ -9,8 +10,8 @@ public final class MessageTableObserver extends TableObserver {
 
   @Override
   RowFilter filter(
-      Map<String, TopicRule> rules, FilterPass pass, long nowMs, boolean allFiles, Counters counters) {
-    return new MessageFilter(rules, pass, nowMs, allFiles, counters);
+      Map<String, TopicRule> rules, FilterPass pass, long nowMs, Set<String> allFiles, Counters counters) {
+    return new MessageFilter(rules, pass, nowMs, allFiles != null, counters);
   }
 
   @Override

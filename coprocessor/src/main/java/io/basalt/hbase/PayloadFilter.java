@@ -18,6 +18,11 @@ final class PayloadFilter extends RowFilter {
   }
 
   @Override
+  int prefixEnd(byte[] rowKey, int length) {
+    return TopicPrefix.end(rowKey, length);
+  }
+
+  @Override
   Verdict judge(List<Cell> cells, int from) {
     if (!keyEndsWith(PayloadKey.SUFFIX_BYTES)) {
       return Verdict.UNREADABLE;

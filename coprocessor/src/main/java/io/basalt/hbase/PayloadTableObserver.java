@@ -1,6 +1,7 @@
 package io.basalt.hbase;
 
 import java.util.Map;
+import java.util.Set;
 
 /** A region of the payload table. */
 public final class PayloadTableObserver extends TableObserver {
@@ -9,7 +10,7 @@ public final class PayloadTableObserver extends TableObserver {
 
   @Override
   RowFilter filter(
-      Map<String, TopicRule> rules, FilterPass pass, long nowMs, boolean allFiles, Counters counters) {
+      Map<String, TopicRule> rules, FilterPass pass, long nowMs, Set<String> allFiles, Counters counters) {
     return new PayloadFilter(rules, pass, nowMs, counters);
   }
 

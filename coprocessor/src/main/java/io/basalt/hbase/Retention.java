@@ -1,8 +1,8 @@
 package io.basalt.hbase;
 
 /**
- * The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice: its twin is
- * {@code basalt_engine.retention}. The rule as a table: docs/formats/retention.md.
+ * The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice: its twins are
+ * {@code basalt_engine.retention} and {@code cell_retention}. The rules as tables: docs/formats/retention.md, cells.md.
  *
  * <p>Only positive knowledge drops: whatever is unknown is kept.
  */
@@ -79,6 +79,45 @@ final class Retention {
       return topic.onInvalid == OnInvalid.DROP ? Verdict.INVALID : Verdict.INVALID_PAYLOAD_RETAINED;
     }
     return Verdict.LIVE;
+  }
+
+  /**
+   * The verdict over one version of a cell. {@code settled}: a newer version of it was seen for which {@link #settles}
+   * holds; {@code purgeBound}: what is older than a version of a writer up to it is all in this scan, and nothing more comes.
+   */
+  static Verdict judgeCell(
+      long generation,
+      long writer,
+      boolean tombstone,
+      boolean settled,
+      long purgeBound,
+      TopicRule table,
+      Snapshot snapshot) {
+    if (table == null) {
+      return Verdict.UNKNOWN_TABLE;
+    }
+    if (isOldGeneration(generation, table.generation)) {
+      return Verdict.OLD_GENERATION;
+    }
+    if (snapshot == null) {
+      return Verdict.NO_SNAPSHOT;
+    }
+    if (snapshot.isInvalid(writer)) {
+      return Verdict.INVALID;
+    }
+    if (writer > snapshot.visibilityUpperBound) {
+      return Verdict.LIVE;
+    }
+    // From here on the writer has committed, and every reader sees this version or a newer one.
+    if (settled) {
+      return Verdict.SUPERSEDED;
+    }
+    return tombstone && writer <= purgeBound ? Verdict.DELETED : Verdict.LIVE;
+  }
+
+  /** Whether nobody can see an older version of the cell, after this verdict over one of this writer. */
+  static boolean settles(Verdict verdict, long writer, Snapshot snapshot) {
+    return verdict == Verdict.DELETED || verdict == Verdict.LIVE && writer <= snapshot.visibilityUpperBound;
   }
 
   /** Whether start + ttl + lifetime <= now. Times in keys are unsigned: from 2^63 on they lie in the future. */

@@ -12,7 +12,7 @@ import org.apache.hadoop.hbase.ExtendedCell;
  * What one flush or compaction does with its rows, one after the other: judges each by {@link Retention}, and carries the
  * verdict out on the row's cells. The driver's rule is in docs/formats/retention.md, "In HBase".
  *
- * <p>Used by one thread. The rule of the last topic is kept, so that a row of the same topic costs one comparison, and
+ * <p>Used by one thread. The rule of the last topic or table is kept, so that a row of the same one costs one comparison, and
  * nothing is allocated per row or cell. Delete markers always pass: they hide cells of other files.
  */
 abstract class RowFilter {
@@ -28,7 +28,7 @@ abstract class RowFilter {
   private final long[] rowsByVerdict = new long[VERDICTS.length];
   private final long[] counts = new long[COUNTS.length];
 
-  /** The key of the row that is being judged, and where its topic prefix ends. */
+  /** The key of the row that is being judged, and where its prefix ends. */
   byte[] key = new byte[KEY_BYTES];
   int keyLength;
   int prefixEnd;
@@ -46,6 +46,9 @@ abstract class RowFilter {
 
   /** The verdict over the puts among these cells, all of one row; null when nothing was to be judged. */
   abstract Verdict judge(List<Cell> cells, int from);
+
+  /** Where the prefix of the row's key ends that says whose row it is; {@link TopicPrefix#NONE} when it has none. */
+  abstract int prefixEnd(byte[] rowKey, int length);
 
   /** Instead of a roll back's cell: the same, with its write pointer negated. Null: this cell stays as it is. */
   abstract ExtendedCell rolledBack(Cell cell);
@@ -131,7 +134,7 @@ abstract class RowFilter {
       prefixEnd = 1 + lastPrefix.length;
       return;
     }
-    prefixEnd = TopicPrefix.end(key, keyLength);
+    prefixEnd = prefixEnd(key, keyLength);
     if (prefixEnd != TopicPrefix.NONE) {
       lastPrefix = Arrays.copyOfRange(key, 1, prefixEnd);
       lastRule = rules.get(Knowledge.topic(lastPrefix, 0, lastPrefix.length));
@@ -152,7 +155,7 @@ abstract class RowFilter {
     return true;
   }
 
-  /** The rule of the topic of the row's key, or null. */
+  /** The rule of the topic or table of the row's key, or null. */
   final TopicRule rule() {
     return lastRule;
   }

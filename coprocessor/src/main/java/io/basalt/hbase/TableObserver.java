@@ -19,7 +19,7 @@ import org.apache.hadoop.hbase.regionserver.compactions.CompactionLifeCycleTrack
 import org.apache.hadoop.hbase.regionserver.compactions.CompactionRequest;
 
 /**
- * One region of the message or payload table: its flushes and compactions leave out what retention drops, its files are
+ * One region of the message, payload or cell table: its flushes and compactions leave out what retention drops, its files are
  * certified for pruning, and late writes of transactions that are over are refused.
  *
  * <p>It only wraps HBase's scanners. Whatever fails here, the flush or compaction goes on without being filtered.
@@ -31,10 +31,17 @@ public abstract class TableObserver extends FencedTableObserver {
   private final Certificates certificates = new Certificates();
   private volatile WriteGuard writeGuard;
 
+  /** {@code allFiles}: the files that a compaction of all the store's files reads; null in any other scan. */
   abstract RowFilter filter(
-      Map<String, TopicRule> rules, FilterPass pass, long nowMs, boolean allFiles, Counters counters);
+      Map<String, TopicRule> rules, FilterPass pass, long nowMs, Set<String> allFiles, Counters counters);
 
   abstract WriteGuard writeGuard(SnapshotSource snapshots);
+
+  /** How old any writer was, at most, whose put this region has let in since it was opened. */
+  final long longestAgeMs() {
+    WriteGuard guard = writeGuard;
+    return guard == null ? 0 : guard.longestAgeMs();
+  }
 
   @Override
   void opened() {
@@ -84,7 +91,7 @@ public abstract class TableObserver extends FencedTableObserver {
       InternalScanner scanner,
       FlushLifeCycleTracker tracker) {
     Knowledge known = knowledge();
-    return wrap(scanner, known, certificates.flushBegins(known.snapshot), false);
+    return wrap(scanner, known, certificates.flushBegins(known.snapshot), null);
   }
 
   /** Memory is compacted without a file coming of it: a pass of its own, which certifies nothing. */
@@ -92,7 +99,7 @@ public abstract class TableObserver extends FencedTableObserver {
   public InternalScanner preMemStoreCompactionCompact(
       ObserverContext<RegionCoprocessorEnvironment> context, Store store, InternalScanner scanner) {
     Knowledge known = knowledge();
-    return wrap(scanner, known, new FilterPass(known.snapshot), false);
+    return wrap(scanner, known, new FilterPass(known.snapshot), null);
   }
 
   @Override
@@ -117,10 +124,10 @@ public abstract class TableObserver extends FencedTableObserver {
       CompactionLifeCycleTracker tracker,
       CompactionRequest request) {
     Knowledge known = knowledge();
-    FilterPass pass = certificates.compactionBegins(
-        request, names(request.getFiles()), known.snapshot, System.currentTimeMillis());
+    Set<String> files = names(request.getFiles());
+    FilterPass pass = certificates.compactionBegins(request, files, known.snapshot, System.currentTimeMillis());
     // HBase drops its own delete markers in this one: nothing that they hide is left in another file.
-    return wrap(scanner, known, pass, scanType == ScanType.COMPACT_DROP_DELETES);
+    return wrap(scanner, known, pass, scanType == ScanType.COMPACT_DROP_DELETES ? files : null);
   }
 
   @Override
@@ -137,7 +144,7 @@ public abstract class TableObserver extends FencedTableObserver {
     });
   }
 
-  private InternalScanner wrap(InternalScanner scanner, Knowledge known, FilterPass pass, boolean allFiles) {
+  private InternalScanner wrap(InternalScanner scanner, Knowledge known, FilterPass pass, Set<String> allFiles) {
     try {
       long nowMs = System.currentTimeMillis() - CLOCK_SLACK_MS;
       Map<String, TopicRule> rules = known.rules(System.nanoTime());

@@ -1,9 +1,13 @@
 package io.basalt.hbase;
 
-/** {@code namespace:topic:}, as it stands behind the salt of every row key. Format: docs/formats/row-keys.md. */
+/**
+ * {@code namespace:topic:} or {@code namespace:~table:}, as it stands behind the salt of every row key. Formats:
+ * docs/formats/row-keys.md and cells.md. No topic's name begins with the sign, so that neither is taken for the other.
+ */
 final class TopicPrefix {
   static final int NAME_CHARS_MAX = 255;
   static final int NONE = -1;
+  private static final byte TABLE_SIGN = '~';
 
   private TopicPrefix() {}
 
@@ -15,11 +19,20 @@ final class TopicPrefix {
    */
   static int end(byte[] key, int length) {
     int middle = nameEnd(key, 1, length);
-    if (middle == NONE) {
+    return middle == NONE ? NONE : behind(nameEnd(key, middle + 1, length));
+  }
+
+  /** The same of a table's prefix. */
+  static int tableEnd(byte[] key, int length) {
+    int middle = nameEnd(key, 1, length);
+    if (middle == NONE || middle + 1 >= length || key[middle + 1] != TABLE_SIGN) {
       return NONE;
     }
-    int last = nameEnd(key, middle + 1, length);
-    return last == NONE ? NONE : last + 1;
+    return behind(nameEnd(key, middle + 2, length));
+  }
+
+  private static int behind(int colon) {
+    return colon == NONE ? NONE : colon + 1;
   }
 
   /** Where the colon stands that ends the name which begins at {@code start}. */

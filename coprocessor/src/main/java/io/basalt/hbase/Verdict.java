@@ -1,9 +1,10 @@
 package io.basalt.hbase;
 
-/** A fate, and the reason by which it is counted: the lines of the tables in docs/formats/retention.md. */
+/** A fate, and the reason by which it is counted: the lines of the tables in docs/formats/retention.md and cells.md. */
 enum Verdict {
   UNREADABLE(Fate.KEEP, "unreadable"),
   UNKNOWN_TOPIC(Fate.KEEP, "unknown topic"),
+  UNKNOWN_TABLE(Fate.KEEP, "unknown table"),
   OLD_GENERATION(Fate.DROP, "old generation"),
   EXPIRED(Fate.DROP, "expired"),
   NO_SNAPSHOT(Fate.KEEP, "no snapshot"),
@@ -13,6 +14,8 @@ enum Verdict {
   INVALID(Fate.DROP, "invalid"),
   INVALID_RETAINED(Fate.ROLL_BACK, "invalid, retained"),
   INVALID_PAYLOAD_RETAINED(Fate.KEEP, "invalid payload, retained"),
+  SUPERSEDED(Fate.DROP, "superseded"),
+  DELETED(Fate.DROP, "deleted"),
   LIVE(Fate.KEEP, "live");
 
   final Fate fate;

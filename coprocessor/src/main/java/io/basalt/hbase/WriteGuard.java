@@ -2,6 +2,7 @@ package io.basalt.hbase;
 
 import java.io.IOException;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
 import java.util.function.ToLongFunction;
 import org.apache.hadoop.hbase.Cell;
@@ -36,6 +37,7 @@ final class WriteGuard {
   private final SnapshotSource snapshots;
   private final LongSupplier clockMs;
   private final ToLongFunction<Put> writerOf;
+  private final AtomicLong longestAgeMs = new AtomicLong();
 
   private WriteGuard(SnapshotSource snapshots, LongSupplier clockMs, ToLongFunction<Put> writerOf) {
     this.snapshots = snapshots;
@@ -51,6 +53,16 @@ final class WriteGuard {
   /** For the payload table, whose keys name their writer. */
   static WriteGuard ofPayloads(SnapshotSource snapshots, LongSupplier clockMs) {
     return new WriteGuard(snapshots, clockMs, WriteGuard::payloadWriter);
+  }
+
+  /** For the cell table, whose keys end with their writer. */
+  static WriteGuard ofCells(SnapshotSource snapshots, LongSupplier clockMs) {
+    return new WriteGuard(snapshots, clockMs, WriteGuard::cellWriter);
+  }
+
+  /** How old any writer was, at most, whose put was let in: by whatever lifetime held then, or by none. */
+  long longestAgeMs() {
+    return longestAgeMs.get();
   }
 
   /** Within the hook before a mini-batch, after it was noted as in flight; refuses the batch as a whole. */
@@ -80,6 +92,9 @@ final class WriteGuard {
       throw refused(row, writer,
           "it is " + ageMs + " ms old, and no transaction lives longer than " + snapshot.lifetimeMsMax + " ms");
     }
+    if (ageMs > longestAgeMs.get()) {
+      longestAgeMs.accumulateAndGet(ageMs, Math::max);
+    }
   }
 
   private static DoNotRetryIOException refused(byte[] row, long writer, String why) {
@@ -107,5 +122,10 @@ final class WriteGuard {
     return end == TopicPrefix.NONE || key.length != end + PayloadKey.SUFFIX_BYTES
         ? 0
         : PayloadKey.writePointer(key, end);
+  }
+
+  private static long cellWriter(Put put) {
+    byte[] key = put.getRow();
+    return TopicPrefix.tableEnd(key, key.length) == TopicPrefix.NONE ? 0 : CellKey.writePointer(key, key.length);
   }
 }

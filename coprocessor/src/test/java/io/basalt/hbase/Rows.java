@@ -11,10 +11,11 @@ import org.apache.hadoop.hbase.regionserver.InternalScanner;
 import org.apache.hadoop.hbase.regionserver.ScannerContext;
 import org.apache.hadoop.hbase.util.Bytes;
 
-/** Cells of message and payload rows, and a scanner over them, for tests. */
+/** Cells of message, payload and cell rows, and a scanner over them, for tests. */
 final class Rows {
   static final byte[] FAMILY = {'m'};
   static final String TOPIC = "shop:orders:";
+  static final String TABLE = "shop:~orders:";
   static final long NOW_MS = 2_000_000;
   static final TopicRule DROPPING = new TopicRule(2, 1_000_000, OnInvalid.DROP);
   static final TopicRule RETAINING = new TopicRule(2, 1_000_000, OnInvalid.RETAIN);
@@ -70,6 +71,22 @@ final class Rows {
 
   static Cell expiry(byte[] key, long expireMs) {
     return cell(key, "x", Bytes.toBytes(expireMs), 10);
+  }
+
+  static byte[] cellKey(String row, String column, int generation, long writer) {
+    byte[] start = Bytes.toBytes("\0" + TABLE);
+    byte[] end = Bytes.toBytes(row + "\0\u0001" + column + "\0\u0001");
+    return java.nio.ByteBuffer.allocate(start.length + 4 + end.length + 8)
+        .put(start).putInt(generation).put(end).putLong(Long.MAX_VALUE - writer).array();
+  }
+
+  /** A version of a cell of the present generation, as the one row that it is. */
+  static List<Cell> version(String row, long writer) {
+    return row(cell(cellKey(row, "c", 2, writer), "c", new byte[] {1, 42}, 10));
+  }
+
+  static List<Cell> tombstone(String row, long writer) {
+    return row(cell(cellKey(row, "c", 2, writer), "c", new byte[] {0}, 10));
   }
 
   static Cell marker(byte[] key) {

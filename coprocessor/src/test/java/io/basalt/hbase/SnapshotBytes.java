@@ -9,6 +9,7 @@ final class SnapshotBytes {
   private long timeMs;
   private long writePointer;
   private long decided;
+  private Long upperBound;
   private long lifetimeMsMax = 90_000_000;
   private long[] invalid = {};
 
@@ -30,6 +31,12 @@ final class SnapshotBytes {
   SnapshotBytes decided(long value) {
     decided = value;
     writePointer = Math.max(writePointer, value);
+    return this;
+  }
+
+  /** Otherwise all that is decided. */
+  SnapshotBytes upperBound(long value) {
+    upperBound = value;
     return this;
   }
 
@@ -69,7 +76,8 @@ final class SnapshotBytes {
     }
     ByteBuffer body = ByteBuffer.allocate(1 + 8 * 8 + 4 + 4 + deltas.size());
     body.put((byte) Snapshot.FORMAT).putLong(1).putLong(sequence).putLong(timeMs);
-    body.putLong(decided).putLong(writePointer).putLong(decided).putLong(decided).putLong(lifetimeMsMax);
+    body.putLong(decided).putLong(writePointer).putLong(decided).putLong(upperBound == null ? decided : upperBound);
+    body.putLong(lifetimeMsMax);
     body.putInt(0).putInt(invalid.length).put(deltas.toByteArray());
     return body.array();
   }

@@ -135,6 +135,51 @@ public final class Twins {
     return !isSame ? "patched" : isRolledBack ? Fate.ROLL_BACK.value : Fate.KEEP.value;
   }
 
+  /**
+   * Judges versions of cells in the order of their keys: the body of a snapshot or null, the purge bound, tables (prefix,
+   * generation), then for each row its key and its columns by name. Answers a byte for each row, as {@link #judge}.
+   */
+  public byte[] judgeCells(byte[] batch) throws IOException, CorruptionException {
+    Frames.In input = new Frames.In(batch);
+    byte[] body = input.bytes();
+    FilterPass pass = new FilterPass(body == null ? null : Snapshot.decode(body));
+    long purgeBound = input.number();
+    Map<String, TopicRule> rules = new HashMap<>();
+    for (int left = input.count(); left > 0; left--) {
+      byte[] prefix = input.bytes();
+      TopicRule rule = new TopicRule(input.count(), Long.MAX_VALUE, OnInvalid.DROP);
+      rules.put(Knowledge.topic(prefix, 0, prefix.length), rule);
+    }
+    // One filter for all, as in a compaction: what it learnt of a cell must not go over to the next.
+    CellFilter filter = new CellFilter(rules, pass, 0, purgeBound, new Counters());
+    byte[] verdicts = new byte[input.count()];
+    for (int index = 0; index < verdicts.length; index++) {
+      byte[] key = input.bytes();
+      List<Cell> cells = new ArrayList<>();
+      for (int left = input.count(); left > 0; left--) {
+        cells.add(new KeyValue(key, FAMILY, input.bytes(), 1, input.bytes()));
+      }
+      verdicts[index] = (byte) filter.verdict(cells, 0).ordinal();
+    }
+    return verdicts;
+  }
+
+  /** Takes keys of cells apart: salt, prefix, generation, row, column, write pointer, and the key put together again. */
+  public byte[] cellKeys(byte[] batch) throws IOException {
+    Frames.In input = new Frames.In(batch);
+    Frames.Out output = new Frames.Out();
+    while (input.hasMore()) {
+      try {
+        CellKey key = CellKey.decode(input.bytes());
+        output.flag(true).number(key.salt).bytes(key.prefix).number(key.generation);
+        output.bytes(key.row).bytes(key.column).number(key.writePointer).bytes(key.encode());
+      } catch (CorruptionException refused) {
+        output.flag(false);
+      }
+    }
+    return output.toBytes();
+  }
+
   /** Takes message keys apart: salt, prefix, generation, time, sequence, and the key put together again. */
   public byte[] messageKeys(byte[] batch) throws IOException {
     Frames.In input = new Frames.In(batch);

@@ -1,6 +1,7 @@
 package io.basalt.hbase;
 
 import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -37,6 +38,7 @@ class WriteGuardTest {
 
   private final Source source = new Source();
   private final WriteGuard messages = WriteGuard.ofMessages(source, () -> NOW_MS);
+  private final WriteGuard cells = WriteGuard.ofCells(source, () -> NOW_MS);
   private final WriteGuard payloads = WriteGuard.ofPayloads(source, () -> NOW_MS);
 
   WriteGuardTest() {
@@ -55,6 +57,14 @@ class WriteGuardTest {
     byte[] prefix = Bytes.toBytes("\u0003shop:orders:");
     return ByteBuffer.allocate(prefix.length + PayloadKey.SUFFIX_BYTES)
         .put(prefix).putInt(1).putLong(writer).putLong(NOW_MS).putShort((short) 0).array();
+  }
+
+  private static byte[] cellKey(long writer) {
+    return Rows.cellKey("a", "c", 1, writer);
+  }
+
+  private static Put version(byte[] key) {
+    return new Put(key).addColumn(Batches.FAMILY, Bytes.toBytes("c"), new byte[] {0});
   }
 
   private static Put payload(byte[] key) {
@@ -88,6 +98,26 @@ class WriteGuardTest {
     String told = assertRefused(messages, message(INVALID));
     assertTrue(told.contains("shop:orders:") && told.contains("" + INVALID) && told.contains("failed"), told);
     assertRefused(payloads, payload(payloadKey(INVALID)));
+  }
+
+  @Test
+  void aVersionOfACellIsRefusedByTheWriterAtTheEndOfItsKey() {
+    long last = (NOW_MS - LIFETIME_MS + 1) * 1_000_000;
+    assertPasses(cells, version(cellKey(YOUNG)), version(cellKey(last)), new Delete(cellKey(INVALID)));
+    assertTrue(assertRefused(cells, version(cellKey(INVALID))).contains("failed"));
+    assertRefused(cells, version(cellKey(YOUNG)), version(cellKey(last - 1)));
+    assertPasses(cells, payload(payloadKey(INVALID)), Batches.put("row"));
+  }
+
+  @Test
+  void theLongestAgeIsThatOfTheOldestWriterThatWasLetIn() {
+    assertPasses(cells, version(cellKey((NOW_MS - 5_000) * 1_000_000)), version(cellKey(YOUNG)));
+    assertRefused(cells, version(cellKey((NOW_MS - LIFETIME_MS) * 1_000_000)));
+    assertEquals(5_000, cells.longestAgeMs());
+    source.snapshot = null;
+    source.neverPublished = true; // then the longest life does not bound it
+    assertPasses(cells, version(cellKey((NOW_MS - 2 * LIFETIME_MS) * 1_000_000)));
+    assertEquals(2 * LIFETIME_MS, cells.longestAgeMs());
   }
 
   @Test

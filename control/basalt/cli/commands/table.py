@@ -1,0 +1,259 @@
+"""`basalt table`: tables and their cells, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
+from basalt.cli.options import Bytes, Command, TransactionId, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.output import Column, counted, time_text
+from basalt.cli.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
+from basalt.cli.root import group
+from basalt.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from basalt.client import TableInfo, TableRow
+
+table = group("table", "Create, list, show and delete tables; get, put and scan their cells.")
+
+SCAN_ROWS_DEFAULT = 100
+_FORMS = [form for form in PAYLOAD_FORMATS if form != "raw"]
+_COLUMNS = (
+    Column("namespace"),
+    Column("name"),
+    Column("generation"),
+    Column("conflict"),
+    Column("created_ms", time_text, "created"),
+)
+_CELLS = (Column("row"), Column("column"), Column("value"))
+
+
+def _read_options(command: Any) -> Any:
+    for option in (
+        click.option(
+            "--format", "form", type=click.Choice(_FORMS), default="text", show_default=True, help="How to write bytes."
+        ),
+        click.option(
+            "--tx", "transaction", type=TransactionId(), metavar="ID", help="Read what this open transaction sees."
+        ),
+        click.option("--column", "columns", multiple=True, type=Bytes(), metavar="NAME", help="Only this column."),
+    ):
+        command = option(command)
+    return command
+
+
+@table.command("create", cls=Command)
+@click.argument("name")
+@click.option(
+    "--conflict",
+    type=click.Choice(["row", "cell", "none"]),
+    default="row",
+    show_default=True,
+    help="What two transactions must both change for the second to fail.",
+)
+@dry_run_option
+@common_options
+@pass_session
+def create(session: Session, name: str, conflict: Any, dry_run: bool) -> None:
+    """Create a table.
+
+    A table that was deleted comes back empty, as its next generation.
+    """
+    namespace = session.target().namespace
+    with session.client() as client:
+        if dry_run:
+            if name in client.tables.list():
+                raise Failure(f"table {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
+            result = {"name": name, "namespace": namespace, "conflict": conflict, "dry_run": True}
+            session.out.done(f"would create table {namespace}:{name}", result)
+            return
+        created = _row(client.tables.create(name, conflict=conflict), namespace)
+    session.out.done(f"created table {namespace}:{name}, generation {created['generation']}", created)
+
+
+@table.command("list", cls=Command)
+@common_options
+@pass_session
+def list_tables(session: Session) -> None:
+    """List the namespace's tables."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        rows = [_row(client.tables.get(name), namespace) for name in client.tables.list()]
+    session.out.rows(_COLUMNS[1:], rows)
+
+
+@table.command("show", cls=Command)
+@click.argument("name")
+@common_options
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show a table's properties."""
+    with session.client() as client:
+        found = _row(client.tables.get(name), session.target().namespace)
+    session.out.record(found, _COLUMNS)
+
+
+@table.command("delete", cls=Command)
+@click.argument("name")
+@yes_option
+@dry_run_option
+@common_options
+@pass_session
+def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a table with all its cells."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        result = {**_row(client.tables.get(name), namespace), "dry_run": dry_run}
+        if dry_run:
+            session.out.done(f"would delete table {namespace}:{name}", result)
+            return
+        confirm(f"Delete table {namespace}:{name} with all its cells?", yes=yes)
+        client.tables.delete(name)
+    session.out.done(f"deleted table {namespace}:{name}", result)
+
+
+@table.command("get", cls=Command)
+@click.argument("name")
+@click.argument("row", type=Bytes())
+@_read_options
+@common_options
+@pass_session
+def get(
+    session: Session, name: str, row: bytes, columns: tuple[bytes, ...], transaction: str | None, form: PayloadFormat
+) -> None:
+    """Show a row's cells: what is committed, or what a transaction sees."""
+    with session.client() as client:
+        cells = client.table(name).get(row, columns or None, transaction=transaction)
+    if not cells:
+        raise Failure(f"table {session.target().namespace}:{name} has no such row", exit_code=EXIT_NOT_FOUND)
+    session.out.rows(_CELLS, _cell_rows(session, row, cells, form))
+
+
+@table.command("put", cls=Command)
+@click.argument("name")
+@click.argument("row", type=Bytes())
+@click.argument("cells", nargs=-1, type=Bytes(), metavar="[COLUMN=VALUE]...")
+@click.option("--delete", "deleted", multiple=True, type=Bytes(), metavar="COLUMN", help="Delete this cell of the row.")
+@click.option("--delete-row", is_flag=True, help="Delete all cells of the row before.")
+@click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Write under this open transaction.")
+@dry_run_option
+@common_options
+@pass_session
+def put(
+    session: Session,
+    name: str,
+    row: bytes,
+    cells: tuple[bytes, ...],
+    deleted: tuple[bytes, ...],
+    delete_row: bool,
+    transaction: str | None,
+    dry_run: bool,
+) -> None:
+    """Set and delete cells of a row, in a transaction of its own, or in one that is open.
+
+    Under --tx no conflicts are looked for: who needs that uses the client.
+    """
+    changed: dict[bytes, bytes | None] = {**_given(cells), **dict.fromkeys(deleted)}
+    if not changed and not delete_row:
+        raise Usage("there is nothing to write", hint="give COLUMN=VALUE, --delete COLUMN or --delete-row")
+    namespace = session.target().namespace
+    with session.client() as client:
+        client.tables.get(name)
+        if transaction is not None and not dry_run:
+            client.table(name).write(transaction, {row: changed}, delete_rows=[row] if delete_row else [])
+        elif not dry_run:
+            with client.transaction(owner="basalt table put") as tx:
+                in_use = tx.table(name)
+                if delete_row:
+                    in_use.delete_row(row)
+                in_use.put(row, {column: value for column, value in changed.items() if value is not None})
+                in_use.delete(row, [column for column, value in changed.items() if value is None])
+    written = counted(len(changed), "cell") if changed else "its deletion"
+    result = {
+        "table": name,
+        "namespace": namespace,
+        **bytes_field("row", row),
+        "cells": len(changed),
+        "delete_row": delete_row,
+        "transaction": transaction,
+        "dry_run": dry_run,
+    }
+    when = f", to be seen when transaction {transaction} commits" if transaction else ""
+    verb = "would write" if dry_run else "wrote"
+    session.out.done(f"{verb} {written} of row {payload_line(row, 'text')} to {namespace}:{name}{when}", result)
+
+
+@table.command("scan", cls=Command)
+@click.argument("name")
+@click.option("--from", "start", type=Bytes(), default=b"", metavar="ROW", help="First row.")
+@click.option("--to", "stop", type=Bytes(), metavar="ROW", help="Stop before this row.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=SCAN_ROWS_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="At most so many rows.",
+)
+@_read_options
+@common_options
+@pass_session
+def scan(
+    session: Session,
+    name: str,
+    start: bytes,
+    stop: bytes | None,
+    limit: int,
+    columns: tuple[bytes, ...],
+    transaction: str | None,
+    form: PayloadFormat,
+) -> None:
+    """Show the cells of a range of rows, in order."""
+    with session.client() as client:
+        found = client.table(name).scan(start, stop, columns=columns or None, transaction=transaction)
+        session.out.rows(_CELLS, _all_cells(session, islice(found, limit), form))
+
+
+def _all_cells(session: Session, rows: Iterable[TableRow], form: PayloadFormat) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        yield from _cell_rows(session, row.row, row.cells, form)
+
+
+def _cell_rows(
+    session: Session, row: bytes, cells: Mapping[bytes, bytes], form: PayloadFormat
+) -> Iterator[dict[str, Any]]:
+    for column, value in cells.items():
+        parts = {"row": row, "column": column, "value": value}
+        if session.out.for_people:
+            yield {name: payload_line(content, form) for name, content in parts.items()}
+        else:
+            yield {
+                key: text for name, content in parts.items() for key, text in bytes_field(name, content, form).items()
+            }
+
+
+def _given(cells: tuple[bytes, ...]) -> dict[bytes, bytes]:
+    """`COLUMN=VALUE`, each; a usage error when it is not that, or a column comes twice."""
+    found: dict[bytes, bytes] = {}
+    for cell in cells:
+        column, equals, value = cell.partition(b"=")
+        if not equals or not column:
+            raise Usage(f"{payload_line(cell, 'text')!r} is not COLUMN=VALUE")
+        if column in found:
+            raise Usage(f"column {payload_line(column, 'text')} is given twice", hint="leave one of them out")
+        found[column] = value
+    return found
+
+
+def _row(info: TableInfo, namespace: str) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "namespace": namespace,
+        "generation": info.generation,
+        "conflict": info.conflict,
+        "created_ms": info.created_ms,
+    }

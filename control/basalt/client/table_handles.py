@@ -1,0 +1,103 @@
+"""What the methods of tables hang on, for both clients: `client.tables`, `client.table(name)`, and `tx.table(name)`."""
+
+from __future__ import annotations
+
+from basalt.client import tables, transactional_table
+from basalt.client.handles import AsyncHandle, Handle, awaiting, blocking
+from basalt.client.row_readers import async_scanning, scanning
+from basalt.client.scopes import ClientScope, TableScope
+from basalt.client.transactional_table import TableInUse
+
+
+class Tables(Handle[ClientScope]):
+    """Tables by name: `client.tables`."""
+
+    create = blocking(tables.create)
+    get = blocking(tables.get_info)
+    list = blocking(tables.names)
+    delete = blocking(tables.delete)
+
+
+class Table(Handle[TableScope]):
+    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
+
+    get = blocking(tables.get)
+    scan = scanning(transactional_table.scan_committed)
+    write = blocking(tables.write)
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.namespace
+
+
+class TransactionalTable(Handle[TableInUse]):
+    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+
+    get = blocking(transactional_table.get)
+    put = blocking(transactional_table.put)
+    delete = blocking(transactional_table.delete)
+    delete_row = blocking(transactional_table.delete_row)
+    scan = scanning(transactional_table.scan)
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.scope.namespace
+
+
+class AsyncTables(AsyncHandle[ClientScope]):
+    """Tables by name: `client.tables`."""
+
+    create = awaiting(tables.create)
+    get = awaiting(tables.get_info)
+    list = awaiting(tables.names)
+    delete = awaiting(tables.delete)
+
+
+class AsyncTable(AsyncHandle[TableScope]):
+    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
+
+    get = awaiting(tables.get)
+    scan = async_scanning(transactional_table.scan_committed)
+    write = awaiting(tables.write)
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.namespace
+
+
+class AsyncTransactionalTable(AsyncHandle[TableInUse]):
+    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+
+    get = awaiting(transactional_table.get)
+    put = awaiting(transactional_table.put)
+    delete = awaiting(transactional_table.delete)
+    delete_row = awaiting(transactional_table.delete_row)
+    scan = async_scanning(transactional_table.scan)
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.scope.namespace

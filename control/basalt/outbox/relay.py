@@ -1,0 +1,232 @@
+"""From the outbox's table to Basalt's topics: exactly once, for ever, and in order. docs/reference/outbox.md, "The relay".
+
+A batch of rows is taken under the next number, published in a transaction whose version in the relay's session is that
+number, and removed. Whoever finds a batch that was taken publishes it under its number again, and Basalt says if that was
+done before. So it does not matter where a relay dies, nor how long it stays dead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from basalt.client import Client
+from basalt.client.blocking_client import Session, Transaction
+from basalt.errors import (
+    ConflictError,
+    InputError,
+    RetryError,
+    SessionFencedError,
+    SessionNotFoundError,
+    TransactionNotFoundError,
+)
+from basalt.outbox.outbox import Outbox
+from basalt.outbox.outbox_rows import OutboxRow, OutboxRows, Standing
+from basalt.outbox.statements import Connection
+
+ROWS_MAX = 500  # of a batch: far more than a request needs to cost little, and few enough to name each in a statement
+BATCH_BYTES_MAX = 4 * 1024 * 1024  # what a client's transaction holds before it sends it ahead of its commit
+UNDECIDED_MAX = 100  # transactions asked about at a time
+PAUSE_MS = 200  # how long a new row may wait; a look at an empty table costs the database next to nothing
+RETRY_PAUSE_MS = 1_000
+
+log = logging.getLogger("basalt.outbox")
+
+
+class OutboxBehindError(ConflictError):
+    """More was published from this outbox than its tables know of: an older database was put in place."""
+
+
+class OutboxUncertainError(ConflictError):
+    """A batch may have been published, and Basalt has forgotten whether it was: an operator has to look."""
+
+
+@dataclass
+class _Held:
+    """What a relay has while it is the one of its outbox."""
+
+    connection: Connection
+    rows: OutboxRows
+    session: Session
+    batch: int  # the newest that was taken
+
+
+class Relay:
+    """Publishes what waits in an outbox. Of two relays of one outbox the newer one goes on, and the older one stops.
+
+    Neither thread-safe nor async: run it in a process or a thread of its own, with a client that others may use, too.
+    """
+
+    def __init__(
+        self, outbox: Outbox, client: Client, *, rows_max: int = ROWS_MAX, batch_bytes_max: int = BATCH_BYTES_MAX
+    ) -> None:
+        for name, limit in (("rows_max", rows_max), ("batch_bytes_max", batch_bytes_max)):
+            if limit < 1:
+                raise InputError(f"{name} is {limit}; it must be 1 or more", field=name)
+        self._outbox = outbox
+        self._client = client
+        self._rows_max = rows_max
+        self._batch_bytes_max = batch_bytes_max
+        connection = outbox.connect()  # to see that there is a database; the thread that runs has its own
+        driver = outbox.driver(connection)
+        self._passing = (driver.OperationalError, driver.InterfaceError)
+        outbox.give_back(connection)
+        self._holds: _Held | None = None
+        self.uncertain: set[str] = set()  # transactions whose outcome Basalt has forgotten, and whose rows stay
+
+    def run(
+        self,
+        *,
+        until: Callable[[], bool] = lambda: False,
+        pause_ms: int = PAUSE_MS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Publish whatever comes, `until` says that it is enough; looks again `pause_ms` after it found nothing.
+
+        What may pass (a server or a database that cannot be reached) is waited for. `SessionFencedError`: another relay of
+        this outbox has begun, so stop.
+        """
+        while not until():
+            try:
+                wait_ms = 0 if self.run_once() else pause_ms
+            except (SessionFencedError, OutboxBehindError, OutboxUncertainError):
+                raise
+            except (RetryError, ConflictError, SessionNotFoundError, *self._passing) as error:
+                asked_ms = error.retry_after_ms if isinstance(error, RetryError) else 0
+                wait_ms = max(RETRY_PAUSE_MS, asked_ms)
+                log.warning("outbox %s: trying again in %s ms: %s", self._outbox.name, wait_ms, error)
+            if wait_ms:
+                sleep(wait_ms / 1_000)
+
+    def run_once(self) -> int:
+        """Publish the next batch; how many messages it had, 0 when none waits."""
+        try:
+            held = self._holds = self._holds or self._open()
+            self._decide(held.rows)
+            return self._publish_next(held)
+        except BaseException:
+            self.close()  # the next attempt gets a higher epoch, at which nothing of this one can still commit
+            raise
+
+    def close(self) -> None:
+        """Close the connection to the database. A relay that was closed may run again."""
+        held, self._holds = self._holds, None
+        if held is not None:
+            self._outbox.give_back(held.connection)
+
+    def _publish_next(self, held: _Held) -> int:
+        taken = held.rows.taken()
+        if taken is not None:
+            return self._publish(held, taken)
+        waiting = held.rows.waiting(self._rows_max, self._batch_bytes_max)
+        if not waiting:
+            return 0
+        return self._publish(held, held.batch + 1, waiting)
+
+    def _publish(self, held: _Held, batch: int, numbers: list[int] | None = None) -> int:
+        """Publish a batch that was taken, or take these rows for it first: after the begin, so that it is known by then
+        that Basalt still knows the session.
+        """
+        published = 0
+        with held.session.transaction(version=batch, owner=held.session.name) as tx:
+            if tx.committed_before and numbers is not None:
+                raise self._behind(batch)
+            if not tx.committed_before:
+                if numbers is not None:
+                    self._take(held, batch, numbers)
+                published = _send(tx, held.rows.rows(batch))
+        held.rows.remove(batch)
+        return published
+
+    def _take(self, held: _Held, batch: int, numbers: list[int]) -> None:
+        if not held.rows.take(held.session.epoch, batch, numbers):
+            raise SessionFencedError(
+                f"outbox {self._outbox.name}: a newer relay than this one, of epoch {held.session.epoch}, takes its rows"
+            )
+        held.batch = batch
+
+    def _decide(self, rows: OutboxRows) -> None:
+        """Find out about rows that a transaction may have published itself."""
+        for transaction_id in rows.undecided(UNDECIDED_MAX + len(self.uncertain)):
+            if transaction_id in self.uncertain:
+                continue
+            try:
+                state = self._client.transactions.get(transaction_id).state
+            except TransactionNotFoundError as error:
+                self.uncertain.add(transaction_id)
+                log.error("outbox %s: rows of a transaction stay, undecided: %s", self._outbox.name, error)
+                continue
+            if state == "COMMITTED":
+                rows.drop(transaction_id)
+            elif state in ("ABORTED", "INVALID"):
+                rows.release(transaction_id)
+
+    def settle(self, transaction_id: str, *, published: bool) -> None:
+        """An operator's word on the rows of a transaction that Basalt has forgotten: remove them, or publish them."""
+        connection = self._outbox.connect()
+        try:
+            rows = OutboxRows(connection, self._outbox.statements(connection))
+            (rows.drop if published else rows.release)(transaction_id)
+        finally:
+            self._outbox.give_back(connection)
+        self.uncertain.discard(transaction_id)
+
+    def _open(self) -> _Held:
+        """Become the one relay of the outbox: at Basalt first, then in the database."""
+        connection = self._outbox.connect()
+        try:
+            rows = OutboxRows(connection, self._outbox.statements(connection))
+            session = self._client.session(f"outbox {self._outbox.name}")
+            standing = self._standing(rows)
+            if session.version is not None and session.version > standing.batch:
+                raise self._behind(session.version)
+            if session.version is None:
+                self._begin_versions(session, rows, standing)
+            self._register(session, rows)
+            return _Held(connection, rows, session, self._standing(rows).batch)
+        except BaseException:
+            self._outbox.give_back(connection)
+            raise
+
+    def _register(self, session: Session, rows: OutboxRows) -> None:
+        registered = False
+        while not registered:
+            before = self._standing(rows).epoch
+            # One that is higher belongs to a newer relay; or Basalt was put back to an older state, and knows no newer one.
+            if before >= session.epoch and self._client.sessions.get(session.name).epoch != session.epoch:
+                raise SessionFencedError(f"outbox {self._outbox.name}: a newer relay than this one has begun")
+            registered = rows.register(before, session.epoch)
+
+    def _begin_versions(self, session: Session, rows: OutboxRows, standing: Standing) -> None:
+        """Make the newest batch the session's version: from then on a session without one is one that was forgotten."""
+        taken = rows.taken()
+        if taken is not None and standing.epoch > 0:
+            raise OutboxUncertainError(
+                f"outbox {self._outbox.name}: batch {taken} may have been published, and Basalt has forgotten the session"
+                f" {session.name!r} that would tell",
+                hint="Look whether its messages are in their topics: docs/reference/outbox.md, What can go wrong.",
+            )
+        with session.transaction(version=standing.batch):
+            pass
+
+    def _standing(self, rows: OutboxRows) -> Standing:
+        standing = rows.standing()
+        if standing is None or standing.name != self._outbox.name:
+            found = "of no outbox" if standing is None else f"of outbox {standing.name}"
+            raise InputError(f"the table is {found}, not of {self._outbox.name}", field="name")
+        return standing
+
+    def _behind(self, version: int) -> OutboxBehindError:
+        return OutboxBehindError(
+            f"outbox {self._outbox.name}: Basalt has published batch {version}, of which the database knows nothing",
+            hint="Was it restored from a backup? docs/reference/outbox.md, What can go wrong.",
+        )
+
+
+def _send(tx: Transaction, rows: list[OutboxRow]) -> int:
+    for (namespace, topic), run in itertools.groupby(rows, key=lambda row: (row.namespace, row.topic)):
+        tx.publish(topic, [row.payload for row in run], namespace=namespace)
+    return len(rows)

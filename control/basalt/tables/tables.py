@@ -1,0 +1,277 @@
+"""The tables service: cells written under transactions, and read under their snapshots. What it promises: docs/reference/http-api.md.
+
+Nothing here undoes anything: a transaction that has written cells ends committed or invalid, and readers pass over what is
+not theirs to see. So a writer and a reader never wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from basalt.errors import ConflictError, InputError, TooLargeError
+from basalt.group_commit import Group
+from basalt.store_calls import StoreCalls
+from basalt.tables.catalog import Catalog, HostedTable, TableName
+from basalt.transactions.coordinator import Coordinator
+from basalt.transactions.states import TableJoin, Transaction, VisibilityLevel
+from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
+from basalt_engine.cells import CellTable, CellVersion, Page, PageLimits
+from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.table import Put, Store
+
+READ_CELLS_MAX = 10_000  # of one answer
+READ_BYTES_MAX = 8 * 1024 * 1024  # rows, columns and values of one answer: it is as large as a request may be
+READ_ROWS_MAX = 1_000  # named in one call: each is a range of its own
+DELETED_CELLS_MAX = 100_000  # by the rows that one call deletes: a tombstone takes some hundred bytes of the group
+
+T = TypeVar("T")
+
+
+class CellPut(NamedTuple):
+    """A cell's new value."""
+
+    row: bytes
+    column: bytes
+    value: bytes
+
+
+class CellWrites(NamedTuple):
+    """What one call changes: rows to delete come first, then puts, then cells to delete."""
+
+    puts: Collection[CellPut] = ()
+    deletes: Collection[tuple[bytes, bytes]] = ()
+    delete_rows: Collection[bytes] = ()
+
+
+class Activity(Protocol):
+    """Who wants to know in which tables something happens."""
+
+    def wrote(self, prefix: bytes, generation: int) -> None:
+        """Cells of this generation of a table were written, or may have been."""
+        ...
+
+
+class Tables:
+    """The cells of all tables of one store."""
+
+    def __init__(self, store: Store, catalog: Catalog, transactions: Coordinator[Any], activity: Activity) -> None:
+        self._cells = CellTable(store.table(CellTable.name))
+        self._call = StoreCalls(store)
+        self.catalog = catalog
+        self._transactions = transactions
+        self._activity = activity
+
+    async def write(
+        self, title: TableName, transaction_id: int, writes: CellWrites, generation: int | None = None
+    ) -> None:
+        """Change cells under the transaction's current pointer; returns once that is durable. Repeating it changes nothing.
+
+        `generation` is the one that the client knows; `ConflictError` when the table was created again since.
+        `TransactionEndedError`, `TransactionConflictError`, `TooLargeError`: nothing was written.
+        """
+        table = await self.catalog.get(title)
+        _check_generation(table, generation)
+        _check_writes(writes)
+        of_rows = await self._cells_of_rows(table, transaction_id, writes.delete_rows)
+
+        def stage(group: Group) -> None:
+            _check_generation(self.catalog.known(title), table.generation)
+            pointer = self._transactions.state.get(transaction_id).write_pointer
+            self._transactions.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
+            for call in (group.when_durable, group.when_failed):  # not before: who looks in between finds nothing yet
+                call(lambda: self._activity.wrote(table.keys.prefix, table.generation))
+            group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))
+
+        put_bytes = sum(len(put.value) + len(put.row) + len(put.column) for put in writes.puts)
+        deleted_bytes = sum(len(row) + len(column) for row, column in (*writes.deletes, *of_rows))
+        await self._transactions.run(stage, put_bytes + deleted_bytes)
+
+    async def read(
+        self,
+        title: TableName,
+        rows: Collection[bytes],
+        columns: Collection[bytes] | None = None,
+        transaction_id: int | None = None,
+        level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
+    ) -> list[CellVersion]:
+        """The cells of these rows, sorted by row and column: all of them, or those of the columns named.
+
+        Under a transaction's snapshot with its own writes, or (without one) what is committed now.
+        """
+        table = await self.catalog.get(title)
+        if len(rows) > READ_ROWS_MAX:
+            raise TooLargeError(
+                f"{len(rows)} rows in one call, the limit is {READ_ROWS_MAX}", field="rows", hint="read them in turn"
+            )
+        wanted = [check_row(row) for row in sorted(set(rows))]
+        named = _check_columns(columns)
+        await self._transactions.known()
+        with self._reader(transaction_id, level) as snapshot:
+            return await self._call(self._look_at_rows, table, wanted, named, snapshot, level)
+
+    async def scan(
+        self,
+        title: TableName,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[bytes] | None = None,
+        cells: int = READ_CELLS_MAX,
+        transaction_id: int | None = None,
+        level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
+    ) -> Page:
+        """Cells of whole rows with start <= row < stop, in order, and the row to go on from.
+
+        About `cells` of them: more only where one row has more. A page without cells may have a next one.
+        """
+        table = await self.catalog.get(title)
+        named = _check_columns(columns)
+        limits = PageLimits(cells_max=min(cells, READ_CELLS_MAX), bytes_max=READ_BYTES_MAX)
+        all_own = level is VisibilityLevel.SNAPSHOT_ALL
+        await self._transactions.known()
+        with self._reader(transaction_id, level) as snapshot:
+            return await self._call(
+                self._cells.scan, table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits
+            )
+
+    async def _cells_of_rows(
+        self, table: HostedTable, transaction_id: int, rows: Collection[bytes]
+    ) -> list[tuple[bytes, bytes]]:
+        """The cells of these rows that the transaction sees: what it deletes when it deletes the rows."""
+        if not rows:
+            return []
+        await self._transactions.known()
+        with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
+            return await self._call(self._look_at_columns, table, rows, snapshot)
+
+    @contextmanager
+    def _reader(self, transaction_id: int | None, level: VisibilityLevel) -> Iterator[TransactionSnapshot]:
+        """The snapshot to read under. While it is held, nothing that it shows is dropped."""
+        if transaction_id is None:
+            if level is not VisibilityLevel.SNAPSHOT:
+                raise InputError(
+                    "only a transaction has writes of its own to see or leave out",
+                    field="visibility",
+                    hint="name the transaction, or leave visibility out",
+                )
+            snapshot = self._transactions.current()
+        else:
+            snapshot = _seen_by(self._transactions.state.get(transaction_id), level)
+        with self._transactions.reading(snapshot):
+            yield snapshot
+
+    def _look_at_columns(
+        self, table: HostedTable, rows: Collection[bytes], snapshot: TransactionSnapshot
+    ) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        for row in sorted(set(rows)):
+            found += [(row, cell.column) for cell in self._cells.row(table.keys, row, snapshot)]
+            if len(found) > DELETED_CELLS_MAX:
+                raise TooLargeError(
+                    f"the rows to delete have more than {DELETED_CELLS_MAX} cells",
+                    field="deleteRows",
+                    hint="delete fewer rows in a call",
+                )
+        return found
+
+    def _look_at_rows(
+        self,
+        table: HostedTable,
+        rows: list[bytes],
+        columns: frozenset[bytes] | None,
+        snapshot: TransactionSnapshot,
+        level: VisibilityLevel,
+    ) -> list[CellVersion]:
+        all_own = level is VisibilityLevel.SNAPSHOT_ALL
+        found: list[CellVersion] = []
+        found_bytes = 0
+        for row in rows:
+            for cell in self._cells.row(table.keys, row, snapshot, columns, all_own=all_own):
+                found.append(cell)
+                found_bytes += len(cell.row) + len(cell.column) + len(cell.value or b"")
+            if len(found) > READ_CELLS_MAX or found_bytes > READ_BYTES_MAX:
+                raise TooLargeError(
+                    f"these rows of table {table.title} have more than {READ_CELLS_MAX} cells or {READ_BYTES_MAX} bytes",
+                    field="rows",
+                    hint="read fewer rows at a time, or name the columns",
+                )
+        return found
+
+
+def _seen_by(transaction: Transaction, level: VisibilityLevel) -> TransactionSnapshot:
+    """The call says what it wants of the transaction's own writes, whatever the transaction itself was begun with."""
+    leave_out = level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT
+    return transaction.snapshot()._replace(excluded=transaction.write_pointer if leave_out else None)
+
+
+def _mutations(
+    table: HostedTable, write_pointer: int, writes: CellWrites, of_rows: Collection[tuple[bytes, bytes]]
+) -> list[Put]:
+    # One mutation for each cell: on stores that write row by row, two of one row would depend on their order.
+    cells: dict[tuple[bytes, bytes], bytes | None] = dict.fromkeys(of_rows)
+    cells |= {(put.row, put.column): put.value for put in writes.puts}
+    cells |= dict.fromkeys(writes.deletes)
+    return [
+        CellTable.delete(table.keys, row, column, write_pointer)
+        if value is None
+        else CellTable.put(table.keys, row, column, write_pointer, value)
+        for (row, column), value in cells.items()
+    ]
+
+
+def _check_writes(writes: CellWrites) -> None:
+    cells = len(writes.puts) + len(writes.deletes)
+    if cells > CELLS_MAX or len(writes.delete_rows) > READ_ROWS_MAX:
+        raise TooLargeError(
+            f"{cells} cells and {len(writes.delete_rows)} rows to delete in one call, the limits are {CELLS_MAX} and {READ_ROWS_MAX}",
+            field="puts" if cells > CELLS_MAX else "deleteRows",
+            hint="send them in several calls of the same transaction",
+        )
+    if not (writes.puts or writes.deletes or writes.delete_rows):
+        raise InputError("there is nothing to write", field="puts", hint="give puts, deletes or rows to delete")
+    _check_each("puts", writes.puts, _check_put)
+    _check_each("deletes", writes.deletes, lambda cell: (check_row(cell[0]), check_column(cell[1])))
+    _check_each("deleteRows", writes.delete_rows, check_row)
+
+
+def _check_put(put: CellPut) -> None:
+    check_row(put.row)
+    check_column(put.column)
+    if len(put.value) > VALUE_BYTES_MAX:
+        raise TooLargeError(
+            f"the value has {len(put.value)} bytes, the limit is {VALUE_BYTES_MAX}",
+            field="value",
+            hint="split it over several columns",
+        )
+
+
+def _check_each(place: str, items: Collection[T], check: Callable[[T], object]) -> None:
+    """Check each; the error tells which it was."""
+    for number, item in enumerate(items):
+        try:
+            check(item)
+        except InputError as error:
+            error.field = f"{place}[{number}].{error.field}"
+            raise
+
+
+def _check_columns(columns: Collection[bytes] | None) -> frozenset[bytes] | None:
+    if columns is None:
+        return None
+    if not columns or len(columns) > CELLS_MAX:
+        raise InputError(
+            f"{len(columns)} columns are named, it must be 1 to {CELLS_MAX}",
+            field="columns",
+            hint="leave columns out to read all",
+        )
+    return frozenset(check_column(column) for column in columns)
+
+
+def _check_generation(table: HostedTable, generation: int | None) -> None:
+    if generation is not None and table.generation != generation:
+        raise ConflictError(
+            f"table {table.title} was deleted and created again: it is generation {table.generation} now, not {generation}",
+            field="generation",
+            hint="begin another transaction",
+        )

@@ -1,0 +1,275 @@
+"""Cells written and read through the service, on a store that writes a group as one and on one that does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from basalt.errors import (
+    ConflictError,
+    InputError,
+    TableNotFoundError,
+    TooLargeError,
+    TransactionConflictError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
+from basalt.tables.catalog import table_name
+from basalt.tables.tables import READ_ROWS_MAX, CellPut, CellWrites
+from basalt.transactions.states import State, VisibilityLevel
+from basalt_engine.cell_names import CELLS_MAX, COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
+from tests.control.tables.conftest import STOCK, Shop
+
+
+def test_cells_are_seen_by_their_writer_at_once_and_by_others_after_the_commit(shop: Shop):
+    tx, other = shop.begin(), shop.begin()
+    shop.put(tx, {"chair/count": "5", "chair/colour": ""})
+    assert shop.get("chair", tx=tx) == {"chair/count": "5", "chair/colour": ""}
+    assert shop.get("chair") == shop.get("chair", tx=other) == {}
+    shop.commit(tx)
+    assert shop.get("chair") == {"chair/count": "5", "chair/colour": ""}
+    assert shop.get("chair", tx=other) == {}
+
+
+def test_only_named_columns_are_read(shop: Shop):
+    shop.committed({"chair/count": "5", "chair/colour": "red", "desk/count": "1"})
+    assert shop.get("chair", "desk", columns=[b"count", b"nothing"]) == {"chair/count": "5", "desk/count": "1"}
+    assert shop.scan(columns=[b"colour"]) == {"chair/colour": "red"}
+
+
+def test_rows_named_twice_are_answered_once_and_in_order(shop: Shop):
+    shop.committed({"b/1": "x", "a/1": "y"})
+    found = shop.run(shop.tables.read(STOCK, [b"b", b"a", b"b"]))
+    assert [cell.row for cell in found] == [b"a", b"b"]
+
+
+def test_what_one_call_both_puts_and_deletes_has_an_order(shop: Shop):
+    shop.committed({"chair/old": "1", "chair/count": "1"})
+    tx = shop.begin()
+    puts = [CellPut(b"chair", b"count", b"2"), CellPut(b"chair", b"new", b"3")]
+    shop.run(shop.tables.write(STOCK, tx.id, CellWrites(puts, [(b"chair", b"new")], [b"chair"])))
+    assert shop.get("chair", tx=tx) == {"chair/count": "2"}
+
+
+def test_a_row_is_deleted_as_its_transaction_sees_it(shop: Shop):
+    shop.committed({"chair/a": "1"})
+    tx = shop.begin()
+    shop.committed({"chair/b": "2"})  # it does not see this one
+    shop.put(tx, {"chair/c": "3"})
+    shop.delete_rows(tx, "chair", "nothing")
+    assert shop.get("chair", tx=tx) == {}
+    shop.commit(tx)
+    assert shop.get("chair") == {"chair/b": "2"}
+
+
+def test_own_writes_are_seen_as_the_level_says(shop: Shop):
+    shop.committed({"chair/count": "0"})
+    tx = shop.begin()
+    shop.put(tx, {"chair/count": "1"})
+    tx = shop.run(shop.wired.transactions.checkpoint(tx.id))
+    shop.put(tx, {"chair/count": "2"})
+    assert shop.get("chair", tx=tx) == {"chair/count": "2"}
+    assert shop.get("chair", tx=tx, level=VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT) == {"chair/count": "1"}
+    every = shop.run(shop.tables.read(STOCK, [b"chair"], None, tx.id, VisibilityLevel.SNAPSHOT_ALL))
+    assert [(cell.value, cell.write_pointer in tx.pointers) for cell in every] == [
+        (b"2", True),
+        (b"1", True),
+        (b"0", False),
+    ]
+
+
+def test_a_reader_without_a_transaction_has_nothing_of_its_own(shop: Shop):
+    with pytest.raises(InputError, match="only a transaction"):
+        shop.get("chair", level=VisibilityLevel.SNAPSHOT_ALL)
+    with pytest.raises(InputError, match="only a transaction"):
+        shop.scan(level=VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT)
+
+
+@pytest.mark.parametrize("how", ["abort", "invalidate", "time-out"])
+def test_whoever_does_not_commit_leaves_nothing_to_be_seen(shop: Shop, how: str):
+    tx = shop.begin(timeout_ms=1_000)
+    shop.put(tx, {"chair/count": "5"})
+    if how == "abort":
+        assert shop.run(shop.wired.transactions.abort(tx.id)).state is State.INVALID
+    elif how == "invalidate":
+        assert shop.run(shop.wired.transactions.invalidate(tx.id))
+    else:
+        shop.wired.clock.advance(1_000)
+        assert shop.run(shop.wired.transactions.expire()) == 1
+    assert shop.get("chair") == shop.scan() == {}
+    for call in (lambda: shop.put(tx, {"chair/count": "6"}), lambda: shop.get("chair", tx=tx), lambda: shop.scan(tx)):
+        with pytest.raises(TransactionEndedError):
+            call()
+
+
+def test_an_abort_of_one_without_cells_is_a_clean_one(shop: Shop):
+    tx = shop.begin()
+    shop.get("chair", tx=tx)
+    assert shop.run(shop.wired.transactions.abort(tx.id)).state is State.ABORTED
+
+
+def test_a_committed_transaction_writes_no_more(shop: Shop):
+    tx = shop.committed({"chair/count": "5"})
+    with pytest.raises(TransactionEndedError):
+        shop.put(tx, {"chair/count": "6"})
+    assert shop.get("chair") == {"chair/count": "5"}
+
+
+def test_a_transaction_that_lost_a_conflict_writes_no_more(shop: Shop):
+    winner, loser = shop.begin(), shop.begin()
+    shop.run(shop.wired.transactions.set_changes(winner.id, [b"k"]))
+    shop.commit(winner)
+    with pytest.raises(TransactionConflictError):
+        shop.run(shop.wired.transactions.set_changes(loser.id, [b"k"]))
+    with pytest.raises(TransactionConflictError):
+        shop.put(loser, {"chair/count": "6"})
+
+
+def test_a_transaction_whose_time_is_up_writes_no_more_though_nobody_has_ended_it(shop: Shop):
+    tx = shop.begin(timeout_ms=1_000)
+    shop.wired.clock.advance(1_000)
+    with pytest.raises(TransactionEndedError):
+        shop.put(tx, {"chair/count": "6"})
+
+
+def test_an_unknown_transaction_is_told_apart(shop: Shop):
+    nobody = 1_700_000_000_000_999_999
+    for call in (
+        shop.tables.write(STOCK, nobody, CellWrites([CellPut(b"r", b"c", b"")])),
+        shop.tables.read(STOCK, [b"r"], None, nobody),
+    ):
+        with pytest.raises((TransactionNotFoundError, TransactionEndedError)):
+            shop.run(call)
+
+
+def test_a_table_that_is_not_there_is_told(shop: Shop):
+    nothing, tx = table_name("shop", "nothing"), shop.begin()
+    for call in (
+        shop.tables.write(nothing, tx.id, CellWrites([CellPut(b"r", b"c", b"")])),
+        shop.tables.read(nothing, [b"r"]),
+        shop.tables.scan(nothing),
+    ):
+        with pytest.raises(TableNotFoundError):
+            shop.run(call)
+
+
+def test_a_write_to_another_generation_than_the_client_knows_is_refused(shop: Shop):
+    tx = shop.begin()
+    shop.put(tx, {"chair/count": "1"}, generation=1)
+    shop.run(shop.catalog.delete(STOCK))
+    with pytest.raises(TableNotFoundError):
+        shop.put(tx, {"chair/count": "2"}, generation=1)
+    shop.run(shop.catalog.create(STOCK))
+    with pytest.raises(ConflictError, match="generation 2"):
+        shop.put(tx, {"chair/count": "2"}, generation=1)
+    shop.put(tx, {"desk/count": "3"}, generation=2)
+    shop.commit(tx)
+    assert shop.scan() == {"desk/count": "3"}
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_table_that_is_deleted_before_the_stage_of_a_write_takes_nothing(shop: Shop, monkeypatch, again: bool):
+    tx = shop.begin()
+    run = shop.wired.transactions.run
+
+    async def run_after_the_deletion(*stage):
+        await shop.catalog.delete(STOCK)
+        if again:
+            await shop.catalog.create(STOCK)
+        return await run(*stage)
+
+    monkeypatch.setattr(shop.wired.transactions, "run", run_after_the_deletion)
+    with pytest.raises(ConflictError if again else TableNotFoundError):
+        shop.put(tx, {"chair/count": "1"})
+    assert list(shop.wired.store.table("cell").scan(b"", None)) == []
+    assert shop.run(shop.wired.transactions.abort(tx.id)).state is State.ABORTED
+
+
+def test_a_scan_pages_over_whole_rows(shop: Shop):
+    cells = {f"{row}/{column}": row for row in "abcde" for column in "12345"}
+    shop.committed(cells)
+    for limit in (1, 5, 7, 12, 100):
+        assert shop.scan(limit=limit) == cells
+    page = shop.run(shop.tables.scan(STOCK, cells=7))
+    assert (len(page.cells), page.next) == (10, b"c")
+    assert list(shop.scan(start=b"b", stop=b"d", columns=[b"3"])) == ["b/3", "c/3"]
+    assert shop.scan(start=b"z") == shop.scan(start=b"c", stop=b"b") == {}
+
+
+BAD_WRITES = {
+    "nothing": (CellWrites(), InputError, "puts"),
+    "an empty row": (CellWrites([CellPut(b"", b"c", b"")]), InputError, "puts[0].row"),
+    "an empty column": (CellWrites([CellPut(b"r", b"c", b""), CellPut(b"r", b"", b"")]), InputError, "puts[1].column"),
+    "a long row": (CellWrites([CellPut(b"r" * (ROW_BYTES_MAX + 1), b"c", b"")]), InputError, "puts[0].row"),
+    "a long column": (CellWrites(deletes=[(b"r", b"c" * (COLUMN_BYTES_MAX + 1))]), InputError, "deletes[0].column"),
+    "a long value": (CellWrites([CellPut(b"r", b"c", bytes(VALUE_BYTES_MAX + 1))]), TooLargeError, "puts[0].value"),
+    "an empty row to delete": (CellWrites(delete_rows=[b"r", b""]), InputError, "deleteRows[1].row"),
+    "too many cells": (CellWrites(deletes=[(b"r", b"c")] * (CELLS_MAX + 1)), TooLargeError, "puts"),
+    "too many rows": (CellWrites(delete_rows=[b"r"] * (READ_ROWS_MAX + 1)), TooLargeError, "deleteRows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_WRITES)
+def test_a_write_that_is_out_of_bounds_says_where_and_changes_nothing(shop: Shop, name: str):
+    writes, error, field = BAD_WRITES[name]
+    tx = shop.begin()
+    with pytest.raises(error) as told:
+        shop.run(shop.tables.write(STOCK, tx.id, writes))
+    assert told.value.field == field
+    assert told.value.hint
+    assert shop.run(shop.wired.transactions.abort(tx.id)).state is State.ABORTED  # it never took part
+
+
+def test_what_is_at_the_limits_is_taken(shop: Shop):
+    tx = shop.begin()
+    put = CellPut(b"\0" * ROW_BYTES_MAX, b"\xff" * COLUMN_BYTES_MAX, bytes(VALUE_BYTES_MAX))
+    shop.run(shop.tables.write(STOCK, tx.id, CellWrites([put])))
+    shop.run(shop.tables.write(STOCK, tx.id, CellWrites([CellPut(b"%d" % n, b"c", b"") for n in range(CELLS_MAX)])))
+    shop.commit(tx)
+    (found,) = shop.run(shop.tables.read(STOCK, [put.row]))
+    assert (found.row, found.column, found.value) == put
+
+
+def test_a_read_of_too_much_says_what_to_do(shop: Shop):
+    with pytest.raises(TooLargeError, match="1001 rows"):
+        shop.run(shop.tables.read(STOCK, [b"%d" % n for n in range(1_001)]))
+    for number in range(9):
+        shop.committed({f"row/{number}": "x" * VALUE_BYTES_MAX})
+    with pytest.raises(TooLargeError) as told:
+        shop.get("row")
+    assert (told.value.field, told.value.hint) == ("rows", "read fewer rows at a time, or name the columns")
+    assert len(shop.get("row", columns=[b"1", b"2"])) == 2
+    with pytest.raises(InputError, match="0 columns"):
+        shop.get("row", columns=[])
+
+
+def test_what_a_reader_under_way_needs_is_not_dropped_meanwhile(shop: Shop):
+    """What compactions of a remote store may drop goes by `moment`."""
+    shop.committed({"chair/count": "1"})
+    coordinator = shop.wired.transactions
+    snapshot = coordinator.current()
+    with coordinator.reading(snapshot):
+        later = shop.committed({"chair/count": "2"})
+        assert shop.run(coordinator.moment()).visibility_upper_bound <= snapshot.read_pointer < later.id
+        with coordinator.reading(coordinator.current()):
+            assert shop.run(coordinator.moment()).visibility_upper_bound <= snapshot.read_pointer
+    assert shop.run(coordinator.moment()).visibility_upper_bound >= later.id
+
+
+def test_a_reader_counts_for_the_writers_that_were_open_when_it_began(shop: Shop):
+    open_one = shop.begin()
+    shop.committed({"chair/count": "1"})
+    with shop.wired.transactions.reading(shop.wired.transactions.current()):
+        shop.commit(open_one)
+        assert shop.run(shop.wired.transactions.moment()).visibility_upper_bound < open_one.id
+
+
+def test_the_sweep_is_told_of_every_write(shop: Shop):
+    told = []
+
+    class Heard:
+        def wrote(self, prefix: bytes, generation: int) -> None:
+            told.append((prefix, generation))
+
+    shop.tables._activity = Heard()
+    shop.committed({"chair/count": "1"})
+    assert told == [(b"shop:~stock:", 1)]

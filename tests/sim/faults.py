@@ -1,0 +1,156 @@
+"""Faults to plant in the product, each of which the simulation must find. Some are bugs that were there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from basalt.messaging import hidden_cells
+from basalt.messaging.appender import Appender
+from basalt.messaging.early import EarlyRows
+from basalt.messaging.participant import TopicParticipant
+from basalt.pruning.embedded import read_notes
+from basalt.transactions import durable_state, edits
+from basalt.transactions.ledger import Ledger
+from basalt.transactions.log import TableTransactionLog
+from basalt.transactions.one_shot_rules import OneShotRules, Use
+from basalt.transactions.proposals import Proposal
+from basalt.transactions.sessions import Sessions
+from basalt.transactions.states import Join, Transaction
+from basalt.transactions.transaction_state import TransactionState
+from basalt.transactions.unlogged_changes import UnloggedChanges
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.system import SystemTable
+
+# Of topics.
+
+
+def aborts_search_nothing() -> AbstractContextManager[object]:
+    """The abort of a transaction that had become invalid does not search for its rows."""
+    range_of = EarlyRows.range_of
+
+    def not_searched(early: EarlyRows, topic: Any, transaction: Transaction, from_position: bytes) -> Any:
+        return range_of(early, topic, replace(transaction, was_invalid=False), from_position)
+
+    return patch.object(EarlyRows, "range_of", not_searched)
+
+
+def bounds_count_at_once() -> AbstractContextManager[object]:
+    """A bound counts before the reference that it announces is there."""
+    unbound = PayloadTable.unbound
+    return patch.object(PayloadTable, "unbound", lambda table, keys, pointer, *_: unbound(table, keys, pointer))
+
+
+def references_in_doubt_count_as_absent() -> AbstractContextManager[object]:
+    """A commit goes by the references that are there while it is not decided which of them will be."""
+    unknown_writers = TopicParticipant.unknown_writers
+
+    async def undecided(participant: TopicParticipant, *given: Any) -> Any:
+        with patch.object(Appender, "settle_all", _nothing):
+            return await unknown_writers(participant, *given)
+
+    return patch.object(TopicParticipant, "unknown_writers", undecided)
+
+
+async def _nothing(*_: object) -> None:
+    """Whatever was asked for is left."""
+
+
+# Of one-shot transactions.
+
+
+def recovery_does_not_look() -> AbstractContextManager[object]:
+    """Recovery does not look for rows that the log does not know."""
+
+    async def nothing(*_: object) -> dict[int, list[Join]]:
+        return {}
+
+    return patch.object(TopicParticipant, "unknown_writers", nothing)
+
+
+def topics_in_use_are_not_told() -> AbstractContextManager[object]:
+    """The log is not told which topics are in use."""
+    return patch.object(OneShotRules, "use", lambda *_: Use())
+
+
+def recovery_takes_no_place() -> AbstractContextManager[object]:
+    """Recovery leaves its place in the log to whoever comes."""
+    recover = OneShotRules.recover
+
+    def recover_only(rules: OneShotRules, found: Mapping[int, Sequence[Join]]) -> Proposal:
+        made = recover(rules, found).edits
+        return Proposal(tuple(edit for edit in made if not isinstance(edit, edits.TopicsUsed)))
+
+    return patch.object(OneShotRules, "recover", recover_only)
+
+
+# Of cells.
+
+
+def cells_come_before_the_log() -> AbstractContextManager[object]:
+    """Cells are written before the log knows that their writer has any."""
+    return patch.object(durable_state, "OUTCOMES", (*durable_state.OUTCOMES, edits.TableJoined))
+
+
+@contextmanager
+def aborted_cells_show() -> Iterator[None]:
+    """The abort of a writer of cells leaves it out of the invalid list."""
+
+    def abort(state: TransactionState, transaction_id: int, now_ms: int, **_: Any) -> Proposal:
+        found = state.find(transaction_id)
+        if found is not None and found.tables:
+            return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+        return original(state, transaction_id, now_ms)
+
+    original = TransactionState.abort
+    with patch.object(TransactionState, "abort", abort), patch.object(Ledger, "_undone", lambda _, found: found):
+        yield
+
+
+def pruning_overlooks_cells() -> AbstractContextManager[object]:
+    """Pruning forgets failed writers whose cells are still there."""
+
+    def read_others(system: SystemTable) -> Any:
+        with patch.object(hidden_cells, "notes", lambda *_: iter(())):
+            return read_notes(system)
+
+    return patch("basalt.pruning.survey.read_notes", read_others)
+
+
+# Of sessions and change sets.
+
+
+@contextmanager
+def versions_are_not_logged() -> Iterator[None]:
+    """A session's committed version is known to the process, and not to the next one that reads the log."""
+    committed, recover = Sessions.committed, TableTransactionLog.recover
+    replaying: list[bool] = []
+
+    def not_replayed(sessions: Sessions, *given: Any) -> None:
+        if not replaying:
+            committed(sessions, *given)
+
+    def replayed(log: TableTransactionLog, *given: Any) -> Any:
+        replaying.append(True)
+        try:
+            return recover(log, *given)
+        finally:
+            replaying.pop()
+
+    with patch.object(Sessions, "committed", not_replayed), patch.object(TableTransactionLog, "recover", replayed):
+        yield
+
+
+def lost_sets_pass_for_empty() -> AbstractContextManager[object]:
+    """A commit whose change set was lost passes for one without changes."""
+
+    def of(unlogged: UnloggedChanges, transaction: Transaction) -> frozenset[bytes]:
+        if not transaction.changes_unlogged:
+            return transaction.changes or frozenset()
+        return unlogged.told().get(transaction.id, frozenset())
+
+    return patch.object(UnloggedChanges, "of", of)
