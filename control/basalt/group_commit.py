@@ -3,7 +3,7 @@
 A caller hands in a *stage*: a function that, in its turn, looks at the state as earlier stages left it, decides, and adds
 its mutations to the `Group`. Stages run one after the other and never wait, so they see no races. Then the whole group
 is written, and each caller gets what its own stage returned, or the error that its own stage raised. When the write
-fails, every caller in it is told so.
+fails, every caller in it is told so: also one whose stage raised, for it may have done so because of a stage before it.
 
 On a store that is atomic over rows and tables the group is one batch. On others its phases are written one after the
 other, so that an intent is durable before the rows that it announces, and those before the outcome that relies on them.
@@ -145,6 +145,7 @@ class _Caller(Generic[T]):
     size_bytes: int
     waiter: Waiter[T]
     result: Any = None  # the stage's, once it has run
+    refusal: Exception | None = None  # or what it raised
 
 
 class GroupCommit:
@@ -170,7 +171,7 @@ class GroupCommit:
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run the stage in its turn; return what it returned once that is durable.
 
-        Raises what the stage raised (then nothing of it is written), `BusyError` when the queue is full,
+        Raises what the stage raised (then nothing of it is written, but what it relied on is), `BusyError` when the queue is full,
         `StoreError` when the write failed, `UnknownOutcomeError` when nobody can tell.
         """
         future: asyncio.Future[T] = self._running_loop().create_future()
@@ -259,7 +260,7 @@ class GroupCommit:
         return None
 
     def _stage(self, group: Group) -> tuple[list[_Caller[Any]], int]:
-        """Run the stages that fit into the group; their callers and sizes. Those that raise are told at once."""
+        """Run the stages that fit into the group; who is to be told when it is written, and the bytes of it."""
         staged: list[_Caller[Any]] = []
         group_bytes = 0
         while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
@@ -277,9 +278,12 @@ class GroupCommit:
                 break
             except Exception as error:  # noqa: BLE001  # it is raised where the stage came from
                 group._undo(mark)
-                self._tell(caller, error)
-                continue
-            group_bytes += caller.size_bytes
+                if not staged:  # it has seen only what is durable
+                    self._tell(caller, error)
+                    continue
+                caller.refusal = error
+            else:
+                group_bytes += caller.size_bytes
             staged.append(caller)
         return staged, group_bytes
 
@@ -322,7 +326,7 @@ class GroupCommit:
                 log.exception("a callback after a write failed")
         for caller in callers:
             if not caller.waiter.done():
-                self._tell(caller, error)
+                self._tell(caller, error or caller.refusal)
         if self._queue:
             self._next_turn(self._loop)
         else:

@@ -6,6 +6,8 @@ and no name is mistaken for the beginning of another.
 
 from __future__ import annotations
 
+import re
+
 from basalt_engine.errors import InputError
 
 ROW_BYTES_MAX = 4_096
@@ -13,6 +15,8 @@ COLUMN_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 1 << 20
 CELLS_MAX = 10_000  # in one call that writes
 END = b"\0\x01"  # behind a name in a key
+
+_CHANGE = re.compile(rb"([\w-]+):~([\w-]+):.{4}(.+)", re.DOTALL)  # of `change_key`: namespace, table, row and column
 
 
 def escaped(name: bytes) -> bytes:
@@ -35,6 +39,20 @@ def change_key(prefix: bytes, generation: int, row: bytes, column: bytes | None 
     return changed if column is None else changed + END + escaped(column)
 
 
+def change_text(key: bytes) -> str | None:
+    """What a key of `change_key` names, for people: "row 'r' of table shop:stock"; None for a key that is none of its."""
+    found = _CHANGE.fullmatch(key)
+    if found is None:
+        return None
+    namespace, table, changed = found.groups()
+    names = [unescaped(part) for part in changed.split(END)]
+    if len(names) > 2 or not all(names):
+        return None
+    row, *column = [f"'{_printable(name)}'" for name in names if name]
+    what = f"cell {column[0]} of row {row}" if column else f"row {row}"
+    return f"{what} of table {namespace.decode('ascii')}:{table.decode('ascii')}"
+
+
 def check_row(row: bytes) -> bytes:
     """The row itself; `InputError` when its length is out of bounds."""
     return _check("row", row, ROW_BYTES_MAX)
@@ -54,6 +72,11 @@ def check_value(value: bytes) -> bytes:
             hint="split it over several columns",
         )
     return value
+
+
+def _printable(name: bytes) -> str:
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def _check(field: str, name: bytes, bytes_max: int) -> bytes:

@@ -6,14 +6,15 @@ that is a tombstone. It never waits: a version whose writer is still open is pas
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from basalt_engine.cell_keys import TableKeys, cell_of
 from basalt_engine.cell_names import COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
 from basalt_engine.errors import CorruptionError, InputError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.table import Columns, Put, Row, Table, prefix_stop
+from basalt_engine.table import Columns, Put, Row, prefix_stop
 
 CONTENT = b"c"
 VALUE, TOMBSTONE = b"\x01", b"\0"  # the first byte of the content; nothing follows the second
@@ -21,8 +22,10 @@ VALUE, TOMBSTONE = b"\x01", b"\0"  # the first byte of the content; nothing foll
 CHUNK_ROWS = 512  # versions read at a time by a scan
 CHUNK_BYTES = 1 << 20
 FIRST_ROWS = 4  # versions that a look at one cell reads first: nearly always the newest one will do
+NEAR_ROWS = 16  # versions from one cell to the next that cost no more to read over than a new seek
+NEAR_BYTES = 64 << 10
 PASSED_MAX = 16  # versions of one cell passed over one by one; beyond, a new seek costs less
-ROW_CELLS_MAX = 100_000  # in one row, when it is read as a whole; name columns to read of a larger one
+ROW_CELLS_MAX = 100_000  # of one row that is read, where the caller sets no other limit
 ROW_READ_BYTES_MAX = 64 << 20
 
 
@@ -35,12 +38,22 @@ class CellVersion(NamedTuple):
     value: bytes | None
 
 
+class LargeRowError(InputError):
+    """A single row has more than one answer may hold."""
+
+
 class PageLimits(NamedTuple):
-    """After which row a page of a scan ends: with so many cells, so many bytes, or so many versions looked at."""
+    """After which row a page of a scan ends: with so many cells, so many bytes, or so many versions looked at.
+
+    `hard_cells_max` and `hard_bytes_max` are never exceeded: a page ends before the row that would, and where that is its
+    first, or a row is read alone, it is a `LargeRowError`.
+    """
 
     cells_max: int = 1_000
     bytes_max: int = 4 << 20
     versions_max: int = 20_000
+    hard_cells_max: int = ROW_CELLS_MAX
+    hard_bytes_max: int = ROW_READ_BYTES_MAX
 
 
 class Page(NamedTuple):
@@ -87,12 +100,20 @@ def visible(
     return filter(VisibleCells(snapshot, all_own=all_own).shows, versions)
 
 
+class CellRows(Protocol):
+    """What reading cells needs of the table that holds them."""
+
+    def scan(self, start: bytes, stop: bytes | None, *, rows_max: int, bytes_max: int | None = None) -> Iterator[Row]:
+        """As `basalt_engine.table.Table` has it."""
+        ...
+
+
 class CellTable:
     """Encodes and reads cells; writing goes through the one group-commit writer."""
 
     name = "cell"
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: CellRows) -> None:
         self._table = table
 
     @staticmethod
@@ -109,12 +130,7 @@ class CellTable:
     def get(self, keys: TableKeys, row: bytes, column: bytes, snapshot: TransactionSnapshot) -> CellVersion | None:
         """What the reader sees of one cell; None when it is absent."""
         seen = VisibleCells(snapshot)
-        for version in self._cell(keys, row, column, seen.newest):
-            if seen.shows(version):
-                return version
-            if seen.done:
-                return None
-        return None
+        return next(filter(seen.shows, self._named(keys, row, [column], seen)), None)
 
     def row(
         self,
@@ -124,24 +140,26 @@ class CellTable:
         columns: Iterable[bytes] | None = None,
         *,
         all_own: bool = False,
+        limits: PageLimits | None = None,
     ) -> list[CellVersion]:
         """What the reader sees of a row, by column; of these columns only, if any are named."""
+        seen = VisibleCells(snapshot, all_own=all_own)
+        filling = _Filling(limits or PageLimits())
         if columns is None:
             start = keys.row_start(row)
-            seen = VisibleCells(snapshot, all_own=all_own)
-            filling = _Filling(PageLimits())
-            for version in filter(seen.shows, self._looked_at(keys, start, _stop(start), seen)):
-                filling.add(version)
-            return filling.cells
-        found: list[CellVersion] = []
-        for column in sorted(set(columns)):
-            if all_own:
-                seen = VisibleCells(snapshot, all_own=True)
-                found += filter(seen.shows, self._cell(keys, row, column, seen.newest))
-                continue
-            found_version = self.get(keys, row, column, snapshot)
-            found += [] if found_version is None else [found_version]
-        return found
+            versions = self._looked_at(keys, start, _stop(start), seen)
+        else:
+            versions = self._named(keys, row, sorted(set(columns)), seen)
+        for version in filter(seen.shows, versions):
+            filling.add(version)
+        return filling.cells
+
+    def columns(self, keys: TableKeys, row: bytes, snapshot: TransactionSnapshot) -> Iterator[bytes]:
+        """The columns of a row in which the reader sees a cell, in order. A row of any size can be walked so."""
+        start = keys.row_start(row)
+        seen = VisibleCells(snapshot)
+        for version in filter(seen.shows, self._looked_at(keys, start, _stop(start), seen)):
+            yield version.column
 
     def scan(
         self,
@@ -162,22 +180,44 @@ class CellTable:
         for version in self._looked_at(keys, keys.bound(start), last, seen):
             if filling.ends_before(version):
                 return Page(filling.cells, version.row)
-            if seen.shows(version) and (wanted is None or version.column in wanted):
-                filling.add(version)
+            shown = seen.shows(version) and (wanted is None or version.column in wanted)
+            if shown and not filling.add(version):
+                return Page(filling.cells, version.row)
         return Page(filling.cells, None)
 
-    def _cell(self, keys: TableKeys, row: bytes, column: bytes, newest: int) -> Iterator[CellVersion]:
-        """The versions of one cell, from the newest that may be seen on."""
-        if newest <= 0:
+    def _named(self, keys: TableKeys, row: bytes, columns: list[bytes], seen: VisibleCells) -> Iterator[CellVersion]:
+        """The versions of these cells of a row, for `seen` to judge each before the next; `columns` are sorted.
+
+        Columns that lie close together are read in one go, with what is between them: more at a time while that finds
+        some, and cell by cell where they are far apart.
+        """
+        if not columns or seen.newest <= 0:
             return
-        start, stop = keys.cell_key(row, column, newest), _stop(keys.cell_start(row, column))
-        rows_max = FIRST_ROWS
-        while rows := list(self._table.scan(start, stop, rows_max=rows_max)):
-            for found in rows:
-                yield decode_version(found, len(keys.start))
-            if len(rows) < rows_max:
+        at, stop = len(keys.start), _stop(keys.cell_start(row, columns[-1]))
+        start, number, rows_max, bytes_max = b"", 0, FIRST_ROWS, NEAR_BYTES
+        while number < len(columns):
+            start = max(start, keys.cell_key(row, columns[number], seen.newest))
+            rows = list(self._table.scan(start, stop, rows_max=rows_max, bytes_max=bytes_max))
+            if not rows:
                 return
-            start, rows_max = rows[-1].key + b"\0", CHUNK_ROWS
+            start, before = rows[-1].key + b"\0", number
+            for found in rows:
+                version = decode_version(found, at)
+                number = bisect_left(columns, version.column, number)
+                if number == len(columns):
+                    return
+                if version.column == columns[number]:
+                    yield version
+                    number += seen.done
+                    if number == len(columns):
+                        return
+            passed = number - before
+            if not passed:
+                rows_max, bytes_max = CHUNK_ROWS, CHUNK_BYTES  # one cell of many versions
+            elif passed > 1 and passed * NEAR_ROWS >= len(rows):
+                rows_max, bytes_max = min(4 * rows_max, CHUNK_ROWS), NEAR_BYTES
+            else:
+                rows_max, bytes_max = FIRST_ROWS, NEAR_BYTES
 
     def _looked_at(self, keys: TableKeys, start: bytes, stop: bytes, seen: VisibleCells) -> Iterator[CellVersion]:
         """The versions with start <= key < stop, but for long runs in which `seen` has nothing to find."""
@@ -199,12 +239,12 @@ class CellTable:
 
 
 class _Filling:
-    """A page in the making. A single row that is too large to be read as a whole is an `InputError`."""
+    """A page in the making, of whole rows."""
 
     def __init__(self, limits: PageLimits) -> None:
         self._limits = limits
         self._row: bytes | None = None
-        self._row_cells = self._row_bytes = self._bytes = self._versions = 0
+        self._row_at = self._bytes = self._versions = 0
         self.cells: list[CellVersion] = []
 
     def ends_before(self, version: CellVersion) -> bool:
@@ -213,22 +253,25 @@ class _Filling:
             full = len(self.cells) >= self._limits.cells_max or self._bytes >= self._limits.bytes_max
             if self._row is not None and (full or self._versions >= self._limits.versions_max):
                 return True
-            self._row, self._row_cells, self._row_bytes = version.row, 0, 0
+            self._row, self._row_at = version.row, len(self.cells)
         self._versions += 1
         return False
 
-    def add(self, version: CellVersion) -> None:
-        size_bytes = len(version.row) + len(version.column) + len(version.value or b"")
+    def add(self, version: CellVersion) -> bool:
+        """Take a cell; False when the page ends before its row, which does not fit: the row's cells are dropped."""
         self.cells.append(version)
-        self._bytes += size_bytes
-        self._row_bytes += size_bytes
-        self._row_cells += 1
-        if self._row_cells > ROW_CELLS_MAX or self._row_bytes > ROW_READ_BYTES_MAX:
-            raise InputError(
-                f"row {version.row.hex()} has more than {ROW_CELLS_MAX} cells or {ROW_READ_BYTES_MAX} bytes",
-                field="row",
-                hint="name the columns that you want",
-            )
+        self._bytes += len(version.row) + len(version.column) + len(version.value or b"")
+        cells_max, bytes_max = self._limits.hard_cells_max, self._limits.hard_bytes_max
+        if len(self.cells) <= cells_max and self._bytes <= bytes_max:
+            return True
+        if self._row_at > 0:
+            del self.cells[self._row_at :]
+            return False
+        raise LargeRowError(
+            f"row {version.row.hex()} has more than {cells_max} cells or {bytes_max} bytes to read",
+            field="columns",
+            hint="name the columns that you want, fewer of them in a call",
+        )
 
 
 def _next_key(keys: TableKeys, version: CellVersion, seen: VisibleCells) -> bytes:

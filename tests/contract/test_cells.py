@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from basalt_engine import cells
 from basalt_engine.cell_keys import TableKeys
-from basalt_engine.cells import CellTable, CellVersion, PageLimits, visible
-from basalt_engine.errors import CorruptionError, InputError
+from basalt_engine.cells import CellTable, CellVersion, LargeRowError, PageLimits, visible
+from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.table import KEY_BYTES_MAX, Delete, Put
@@ -195,14 +195,77 @@ def test_content_that_is_neither_value_nor_tombstone_is_corrupt(table, columns):
             read()
 
 
-def test_a_row_too_large_to_be_read_as_a_whole_is_refused_by_name(table, monkeypatch):
-    monkeypatch.setattr(cells, "ROW_CELLS_MAX", 10)
-    fill(table, {(b"r", b"%02d" % column, 5): b"x" for column in range(11)})
+@pytest.mark.parametrize("limits", [PageLimits(hard_cells_max=10), PageLimits(hard_bytes_max=10 * len(b"r00x"))])
+def test_a_row_too_large_to_be_read_as_a_whole_is_refused_by_name(table, limits):
+    columns = [b"%02d" % column for column in range(11)]
+    fill(table, {(b"r", column, 5): b"x" for column in columns})
     fill(table, {(b"s", b"c", 5): b"x"})
-    snapshot = TransactionSnapshot(9)
-    for read in (lambda: CellTable(table).row(STOCK, b"r", snapshot), lambda: CellTable(table).scan(STOCK, snapshot)):
-        with pytest.raises(InputError, match="more than 10 cells"):
-            read()
-    assert len(CellTable(table).row(STOCK, b"r", snapshot, [b"00", b"10"])) == 2
+    snapshot, read = TransactionSnapshot(9), CellTable(table)
+    for call in (
+        lambda: read.row(STOCK, b"r", snapshot, limits=limits),
+        lambda: read.row(STOCK, b"r", snapshot, columns, limits=limits),
+        lambda: read.scan(STOCK, snapshot, limits=limits),
+    ):
+        with pytest.raises(LargeRowError, match="row 72 has more than"):
+            call()
+    assert len(read.row(STOCK, b"r", snapshot, [b"00", b"10"], limits=limits)) == 2
+    assert len(read.scan(STOCK, snapshot, columns=columns[1:], limits=limits).cells) == 10
+    assert list(read.columns(STOCK, b"r", snapshot)) == columns
     table.write([Delete(STOCK.cell_key(b"r", b"00", 5))])
-    assert len(CellTable(table).row(STOCK, b"r", snapshot)) == 10
+    assert len(read.row(STOCK, b"r", snapshot, limits=limits)) == 10
+
+
+@pytest.mark.parametrize("limits", [PageLimits(hard_cells_max=3), PageLimits(hard_bytes_max=3 * len(b"rcx"))])
+def test_a_page_ends_before_the_row_that_does_not_fit(table, limits):
+    fill(table, {(row, column, 5): b"x" for row in (b"r", b"s", b"t") for column in (b"c", b"d")})
+    fill(table, {(b"t", b"e", 5): b"x", (b"u", b"c", 5): b"x"})
+    snapshot, pages, start = TransactionSnapshot(9), [], b""
+    while start is not None:
+        page = CellTable(table).scan(STOCK, snapshot, start, limits=limits)
+        pages.append(b" ".join(cell.row + cell.column for cell in page.cells))
+        start = page.next
+    assert pages == [b"rc rd", b"sc sd", b"tc td te", b"uc"]
+
+
+class CountedTable:
+    """Counts the scans of a table and the rows that they read."""
+
+    def __init__(self, table):
+        self._table = table
+        self.scans = self.rows = 0
+
+    def scan(self, *args, **how):
+        self.scans += 1
+        for row in self._table.scan(*args, **how):
+            self.rows += 1
+            yield row
+
+
+def test_many_named_columns_that_lie_close_together_are_read_in_one_go(table):
+    fill(table, {(b"r", b"%04d" % column, 5): b"%d" % column for column in range(2_000)})
+    for step, scans_max, rows_max in ((1, 12, 2_000), (3, 12, 2_000), (200, 11, 50)):
+        columns = [b"%04d" % column for column in range(0, 2_000, step)]
+        counted = CountedTable(table)
+        found = CellTable(counted).row(STOCK, b"r", TransactionSnapshot(9), columns)
+        assert [cell.column for cell in found] == columns
+        assert counted.scans <= scans_max
+        assert counted.rows <= rows_max
+
+
+def test_columns_that_are_not_there_cost_one_look(table):
+    fill(table, {(b"r", b"a", 5): b"1", (b"r", b"z", 5): b"2"})
+    counted = CountedTable(table)
+    columns = [b"b%04d" % number for number in range(1_000)]
+    assert CellTable(counted).row(STOCK, b"r", TransactionSnapshot(9), columns) == []
+    assert counted.scans == 1
+
+
+@pytest.mark.parametrize("bytes_each", [1, cells.NEAR_BYTES])
+def test_named_columns_among_large_values_and_many_versions_are_all_found(table, bytes_each):
+    fill(table, {(b"r", b"%02d" % column, 5): b"%02d" % column * bytes_each for column in range(30)})
+    fill(table, {(b"r", b"%02d" % 7, writer): b"old" for writer in range(6, 800)})
+    read, columns = CellTable(table), [b"%02d" % column for column in (3, 6, 7, 8, 29, 30)]
+    found = read.row(STOCK, b"r", TransactionSnapshot(5), columns)
+    assert [(cell.column, cell.write_pointer) for cell in found] == [(column, 5) for column in columns[:-1]]
+    found = read.row(STOCK, b"r", TransactionSnapshot(1_000, invalid=InvalidList(tuple(range(6, 800)))), columns)
+    assert [(cell.column, cell.write_pointer) for cell in found] == [(column, 5) for column in columns[:-1]]

@@ -207,11 +207,25 @@ async def test_a_write_that_fails_is_told_to_every_caller_of_its_group(error: Ba
     assert await writer.run(put("later")) == "later"
 
 
-async def test_a_stage_that_had_raised_keeps_its_own_error_when_the_write_fails() -> None:
+async def test_a_stage_that_raised_before_all_others_keeps_its_own_error_when_the_write_fails() -> None:
     store = RecordingStore()
     store.errors = [StoreError("no")]
-    errors = await together(GroupCommit(store, ManualClock()), put("a"), raising(ValueError("mine")))
-    assert [type(error) for error in errors] == [StoreError, ValueError]
+    errors = await together(GroupCommit(store, ManualClock()), raising(ValueError("mine")), put("a"))
+    assert [type(error) for error in errors] == [ValueError, StoreError]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_refusal_that_may_rely_on_an_earlier_stage_is_told_when_that_is_durable(fails: bool) -> None:
+    store = RecordingStore(remote=True)
+    writer = GroupCommit(store, ManualClock())
+    store.errors = [StoreError("no") if fails else None]
+    store.gate.clear()
+    calls = [asyncio.ensure_future(writer.run(stage)) for stage in (put("a"), raising(ValueError("because of a")))]
+    await asyncio.wait(calls, timeout=0.05)
+    assert not any(call.done() for call in calls)
+    store.gate.set()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [str(answer) for answer in answers] == (["no", "no"] if fails else ["a", "because of a"])
 
 
 async def test_whatever_else_a_store_raises_is_an_unknown_outcome(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from basalt_engine.cell_names import (
     ROW_BYTES_MAX,
     VALUE_BYTES_MAX,
     change_key,
+    change_text,
     check_column,
     check_row,
     check_value,
@@ -165,6 +166,32 @@ def test_change_sets_tell_rows_and_cells_apart(
 def test_change_sets_of_two_generations_are_apart() -> None:
     prefix = table_prefix("shop", "stock")
     assert change_key(prefix, 1, b"r") != change_key(prefix, 2, b"r")
+
+
+@relaxed
+@given(TABLES, NAMES, NAMES)
+def test_what_a_change_set_names_is_told_in_printable_words(keys: TableKeys, row: bytes, column: bytes) -> None:
+    for key in (change_key(*keys[:2], row), change_key(*keys[:2], row, column)):
+        text = change_text(key)
+        assert text is not None and text.isprintable()
+        assert text.endswith(f" of table {keys.prefix[:-1].decode().replace('~', '')}")
+
+
+def test_changes_of_rows_and_cells_are_told_as_such() -> None:
+    prefix = table_prefix("shop", "stock")
+    assert change_text(change_key(prefix, 1, b"r")) == "row 'r' of table shop:stock"
+    assert change_text(change_key(prefix, 1, b"r", b"c")) == "cell 'c' of row 'r' of table shop:stock"
+    assert change_text(change_key(prefix, 10, "größe\n".encode() + b"\0\xff")) == (
+        r"row 'größe\n\x00\xff' of table shop:stock"
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"", b"row 1", b"shop:stock:\0\0\0\1r", b"shop:~stock:\0\0\0\1", b"shop:~stock:\0\0\0\1r\0\2", b"shop:~stock:\0\0\0\1a\0\1b\0\1c"],
+)  # fmt: skip
+def test_other_changes_name_no_row(key: bytes) -> None:
+    assert change_text(key) is None
 
 
 # Limits.

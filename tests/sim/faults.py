@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from basalt.messaging import hidden_cells
 from basalt.messaging.appender import Appender
 from basalt.messaging.early import EarlyRows
+from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicParticipant
 from basalt.pruning.embedded import read_notes
 from basalt.transactions import durable_state, edits
@@ -86,6 +87,14 @@ def recovery_takes_no_place() -> AbstractContextManager[object]:
         return Proposal(tuple(edit for edit in made if not isinstance(edit, edits.TopicsUsed)))
 
     return patch.object(OneShotRules, "recover", recover_only)
+
+
+# Of markers.
+
+
+def roll_backs_are_not_told() -> AbstractContextManager[object]:
+    """What is known of a topic's markers outlives their roll back."""
+    return patch.object(Messaging, "gone", lambda *_: None)
 
 
 # Of cells.

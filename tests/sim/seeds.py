@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from basalt import group_commit
 from basalt.jobs.retention import cells
+from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.shared_world import SharedWorld
 from tests.sim.world import World
@@ -32,6 +33,11 @@ def first_failure_of_several_servers(seeds: Iterable[int]) -> str | None:
 def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
     """The same of one-shot transactions on a store that is not atomic."""
     return _first_failure(seeds, OneShotWorld)
+
+
+def first_failure_of_markers(seeds: Iterable[int]) -> str | None:
+    """The same of markers, some of one-shot transactions."""
+    return _first_failure(seeds, MarkedWorld)
 
 
 def first_failure_with(

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import pytest
 
 from tests.sim import faults
+from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.seeds import (
     first_failure,
+    first_failure_of_markers,
     first_failure_of_one_shots,
     first_failure_of_several_servers,
     first_failure_with,
@@ -47,6 +49,7 @@ PLANTED = (
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
     Planted(faults.recovery_takes_no_place, OneShotWorld, (2, 52)),
+    Planted(faults.roll_backs_are_not_told, MarkedWorld, (99, 106, 128, 145)),
     Planted(faults.cells_come_before_the_log, World, (38, 105)),
     Planted(faults.aborted_cells_show, World, (0, 9)),
     Planted(faults.pruning_overlooks_cells, World, (36, 128)),
@@ -55,6 +58,7 @@ PLANTED = (
 )
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
+KEPT_OF_MARKERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MarkedWorld)
 
 
 def test_no_seed_breaks_a_promise() -> None:
@@ -67,6 +71,10 @@ def test_no_seed_breaks_a_promise_while_servers_lead_in_turn() -> None:
 
 def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of_late() -> None:
     run(first_failure_of_one_shots, [KEPT_OF_ONE_SHOTS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_of_markers() -> None:
+    run(first_failure_of_markers, [KEPT_OF_MARKERS, *slices(SEEDS // 4, SLICE)])
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.fault.__name__)

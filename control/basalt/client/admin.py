@@ -105,7 +105,7 @@ def prune_status(scope: ClientScope) -> Steps[Any]:
 
 def prune(scope: ClientScope, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[Any]:
     """Forget the failed writers that have no row left; or only tell which."""
-    query = _act(reason, by, dry_run)
+    query = act(reason, by, dry_run)
     return (yield from ask(_post("prune", "prune", "run", query=query, effect=Effect.REPEATABLE)))
 
 
@@ -137,7 +137,7 @@ def prune_restore(
     scope: ClientScope, since_ms: int, *, dry_run: bool = False, reason: str = "", by: str = ""
 ) -> Steps[Any]:
     """Make writers invalid again that were pruned since the time of a copy that a table was restored from."""
-    query = _act(reason, by, dry_run)
+    query = act(reason, by, dry_run)
     body = {"sinceMs": since_ms}
     return (
         yield from ask(
@@ -184,7 +184,7 @@ def abort_transaction(
 
     `OutsideWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
     """
-    query = (*_act(reason, by, dry_run), *((("force", "true"),) if force else ()))
+    query = (*act(reason, by, dry_run), *((("force", "true"),) if force else ()))
     what = f"abort transaction {transaction}"
     return (yield from ask(_post(what, "transactions", transaction, "abort", query=query, effect=Effect.REPEATABLE)))
 
@@ -193,7 +193,7 @@ def invalidate_transaction(
     scope: ClientScope, transaction: str, *, reason: str = "", by: str = "", dry_run: bool = False
 ) -> Steps[Any]:
     """Hide for good what somebody else's transaction wrote; the audit keeps who did it and why."""
-    query = _act(reason, by, dry_run)
+    query = act(reason, by, dry_run)
     what = f"invalidate transaction {transaction}"
     return (
         yield from ask(_post(what, "transactions", transaction, "invalidate", query=query, effect=Effect.REPEATABLE))
@@ -226,7 +226,7 @@ def version(scope: ClientScope) -> Steps[Version]:
     return (yield from ask(Call("ask for the version", "GET", "/v1", _version, Effect.NONE)))
 
 
-def _act(reason: str, by: str, dry_run: bool) -> tuple[tuple[str, str], ...]:
+def act(reason: str, by: str, dry_run: bool = False) -> tuple[tuple[str, str], ...]:
     """The parameters of an operator's act."""
     given = (("reason", reason), ("as", by), ("dryRun", "true" if dry_run else ""))
     return tuple((name, value) for name, value in given if value)

@@ -122,7 +122,8 @@ class AsyncSession(SessionFacts, AsyncHandle[SessionScope]):
         participants: Iterable[Participant] = (),
     ) -> AsyncTransaction:
         """A transaction of the session, as `client.transaction()` makes them. With a `version`, its commit makes that the
-        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do.
+        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do. Versions are
+        compared, not listed: once 9 is committed, 8 counts as done. Give rising versions.
         """
         begun = sessions.transaction_in(
             self._scope,

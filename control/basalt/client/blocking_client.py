@@ -125,7 +125,8 @@ class Session(SessionFacts, Handle[SessionScope]):
         participants: Iterable[Participant] = (),
     ) -> Transaction:
         """A transaction of the session, as `client.transaction()` makes them. With a `version`, its commit makes that the
-        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do.
+        session's; when it was committed before, `tx.committed_before` says so, and there is nothing to do. Versions are
+        compared, not listed: once 9 is committed, 8 counts as done. Give rising versions.
         """
         begun = sessions.transaction_in(
             self._scope,

@@ -65,6 +65,7 @@ class Call(Generic[T]):
     """One request. `what` names it in error messages; `parse` reads a 2xx answer, or one of a status in `accepted`.
 
     `path` is quoted and starts with a slash. `wait_ms` is how long the server may hold the answer back (a long poll).
+    `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `problems` do not fit.
     """
 
     what: str
@@ -78,6 +79,7 @@ class Call(Generic[T]):
     accept: str = JSON
     wait_ms: int = 0
     accepted: tuple[int, ...] = ()
+    lost_hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ The table of it all: docs/reference/client.md, "Participants".
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from basalt.client import transactions
 from basalt.client.calls import Steps, ask
@@ -43,13 +43,19 @@ def commit(tx: OpenTransaction) -> Steps[Outcome]:
     participants a commit that fails ends the transaction: they are rolled back.
     """
     tx.begun()
-    if not tx.participants:
-        return (yield from _commit_alone(tx))
-    return (yield from or_give_up(tx, _commit_together(tx)))
+    if tx.participants or tx.broken:
+        return (yield from or_give_up(tx, "its commit", _commit_together(tx)))
+    return (yield from _commit_alone(tx))
 
 
 def abort(tx: OpenTransaction) -> Steps[Outcome]:
-    """Abort it now, and leave the block in peace. It becomes invalid when a participant could not undo its part."""
+    """Abort it now, and leave the block in peace. It becomes invalid when a participant could not undo its part.
+
+    One that was rolled back because something failed may be aborted, too: nothing more is asked of anybody.
+    """
+    broken, tx.broken = tx.broken, None  # who aborts it knows that nothing of it will be there
+    if broken is not None and tx.outcome is not None:
+        return tx.outcome
     tx.begun()
     failures = yield from _end(tx)
     if failures:
@@ -64,21 +70,24 @@ def abort(tx: OpenTransaction) -> Steps[Outcome]:
 def leave(tx: OpenTransaction, raised: BaseException | None) -> Steps[None]:
     """Commit it, or abort it when its block has raised; the first exception is the one that its caller sees."""
     if tx.ended:
+        if raised is None:
+            tx.check_whole()
         return
     if raised is not None:
         yield from _give_up(tx, raised)
         return
-    yield from or_give_up(tx, commit(tx))
+    yield from or_give_up(tx, "its commit", commit(tx))
 
 
-def or_give_up(tx: OpenTransaction, steps: Steps[T]) -> Steps[T]:
-    """The result of these steps; when they fail, so does the transaction."""
+def or_give_up(tx: OpenTransaction, what: str, steps: Steps[T]) -> Steps[T]:
+    """The result of these steps; when they fail, so does the transaction, which remembers that it was at `what`."""
     try:
         return (yield from steps)
     except GeneratorExit:
         raise  # nobody runs this any more
     except BaseException as failure:
         if not tx.ended:
+            tx.breaks(f"was rolled back when {what} failed", failure)
             yield from _give_up(tx, failure)
         raise
 
@@ -103,12 +112,18 @@ def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:
     yield from store_rest(tx)
     try:
         return (yield from _ask_to_commit(tx))
-    except (TransactionEndedError, TransactionNotFoundError, UnknownOutcomeError):
-        tx.ended = True  # there is nothing left to abort, or it must not be: it may have been committed
+    except (TransactionEndedError, TransactionNotFoundError):
+        tx.ended = True  # there is nothing left to abort
         raise
+    except BasaltError as error:
+        if _is_refusal(error):
+            raise
+        tx.ended = True  # it may have been committed
+        _raise_unknown(tx, error)
 
 
 def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
+    tx.check_whole()
     yield from tell_changes(tx)
     for participant in tx.participants:
         yield from participant.persist()
@@ -146,26 +161,37 @@ def _is_refusal(error: BasaltError) -> bool:
     return isinstance(error, InputError | RetryError) and not isinstance(error, UnknownOutcomeError)
 
 
+def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoReturn:
+    """`UnknownOutcomeError`, whatever the answer was that does not say whether it is committed."""
+    info = tx.described()
+    says = f"whether transaction {info.id} was committed is unknown: {lost}"
+    told = isinstance(lost, UnknownOutcomeError)
+    unknown = lost if told else UnknownOutcomeError(says, hint=transactions.ask_its_state(info))
+    unknown.request_id = lost.request_id
+    for note in notes:
+        unknown.add_note(note)
+    if told:
+        raise lost
+    raise unknown from lost
+
+
 def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
     """How a commit ended whose answer says nothing; raises when it is none, and when that cannot be learnt."""
     info = tx.described()
     try:
         state = yield from _state_for_good(tx)
     except BasaltError as error:
-        lost.add_note(f"its outcome could not be asked for either ({error}); participants were told nothing")
-        raise lost from None
+        note = f"its outcome could not be asked for either ({error}); participants were told nothing"
+        _raise_unknown(tx, lost, note)
     if state == "COMMITTED":
         tx.forget_work()
         tx.outcome = Outcome(info.id, info.write_pointer, state)
         return tx.outcome
     if state not in ("ABORTING", "ABORTED", "INVALID"):
-        lost.add_note(f"it is {state}; participants were told nothing")
-        raise lost
+        _raise_unknown(tx, lost, f"it is {state}; participants were told nothing")
     tx.ended = False  # what comes next rolls back
-    if not isinstance(lost, UnknownOutcomeError):
-        raise lost
     raise TransactionEndedError(
-        f"transaction {info.id} is not committed: the answer to its commit was lost, and it is {state}",
+        f"transaction {info.id} is not committed: it is {state}, and the answer to its commit said nothing: {lost}",
         hint="Begin again.",
     ) from lost
 
@@ -232,7 +258,9 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
         tx.outcome = yield from ask(transactions.abort_call(info)) if undone else _invalidate(tx)
     except BasaltError as error:
         verb = "aborted" if undone else "invalidated"
-        failures.append(Failure(f"transaction {info.id} could not be {verb}, its time-out ends it", error))
+        over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
+        then = "" if over else ", its time-out ends it"
+        failures.append(Failure(f"transaction {info.id} could not be {verb}{then}", error))
     return failures
 
 

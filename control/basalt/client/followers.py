@@ -1,4 +1,4 @@
-"""Iterators that follow a topic, for both clients: they fetch what a `Following` asks for."""
+"""Iterators that follow a topic, for both clients: they give its messages away, and run what it asks for in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
 from basalt.client.drivers import AsyncDriver, BlockingDriver
-from basalt.client.following import Following, Item, MarkedPage
+from basalt.client.following import Following
 from basalt.client.handles import AsyncHandle, Handle
 from basalt.client.pages import Message
 
@@ -20,8 +20,6 @@ class _Standing:
 
     def __init__(self, following: Following) -> None:
         self._following = following
-        self._page: MarkedPage | None = None
-        self._items: Iterator[Item] = iter(())
 
     @property
     def position(self) -> str:
@@ -38,56 +36,42 @@ class _Standing:
         """Whether every expected task has ended."""
         return self._following.ended
 
-    def _ready(self) -> Message | None:
-        """The next message of the page; None when there is none left, or the topic has ended."""
-        for item in self._items:
-            message = self._following.take(item)
-            if message is not None:
-                return message
-            if self._following.done:
-                self._items, self._page = iter(()), None
-                return None
-        if self._page is not None:
-            self._following.passed(self._page)
-            self._page = None
-        return None
-
-    def _turn(self, page: MarkedPage) -> None:
-        self._page, self._items = (page, iter(page)) if page else (None, iter(()))
-
 
 class Follower(_Standing, Iterator[Message]):
-    """The messages of a topic in order, up to its end; markers are told on the way."""
+    """The messages of a topic in order, up to its end; markers are told on the way.
+
+    `TypeError` for callbacks that are coroutine functions: only the async client can await them.
+    """
 
     def __init__(self, following: Following, driver: BlockingDriver) -> None:
         super().__init__(following)
         self._driver = driver
+        if following.coroutines:
+            raise TypeError(f"{following.coroutines[0]} is a coroutine function, which only the async client can await")
 
     def __next__(self) -> Message:
-        while True:
-            message = self._ready()
+        while not self._following.done:
+            message = self._following.ready()
             if message is not None:
                 return message
-            if self._following.done:
-                raise StopIteration
-            self._turn(self._driver.run(self._following.next_page()))
+            self._driver.run(self._following.go_on())
+        raise StopIteration
 
 
 class AsyncFollower(_Standing, AsyncIterator[Message]):
-    """The messages of a topic in order, up to its end; markers are told on the way."""
+    """The messages of a topic in order, up to its end; markers are told on the way, and callbacks awaited."""
 
     def __init__(self, following: Following, driver: AsyncDriver) -> None:
         super().__init__(following)
         self._driver = driver
 
     async def __anext__(self) -> Message:
-        while True:
-            message = self._ready()
+        while not self._following.done:
+            message = self._following.ready()
             if message is not None:
                 return message
-            if self._following.done:
-                raise StopAsyncIteration
-            self._turn(await self._driver.run(self._following.next_page()))
+            await self._driver.run(self._following.go_on())
+        raise StopAsyncIteration
 
 
 def following(plan: Callable[Concatenate[ScopeT, P], Following]) -> Callable[Concatenate[Handle[ScopeT], P], Follower]:

@@ -1,16 +1,18 @@
 """Reading messages and markers in order: the pure part of an iterator that tells watermarks, and knows where it stands.
 
-`Follower` and `AsyncFollower` ask it what to poll, hand it what comes, and give messages away. What it knows of the topic's
-tasks is part of its position, so that a restart there draws the same conclusions. Rules: docs/formats/markers.md.
+`Follower` and `AsyncFollower` give its messages away, and run what comes between them. What the markers said of the topic's
+tasks is part of its position, so that a restart there draws the same conclusions; how many are expected comes with each
+page, for the topic's property may change. Rules: docs/formats/markers.md.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from basalt.client import markers, messages
-from basalt.client.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask
+from basalt.client.calls import AVRO, BATCHES, Answer, Call, Effect, Later, Steps, ask
 from basalt.client.messages import Isolation
 from basalt.client.pages import Message
 from basalt.client.positions import PositionKind, PositionLike, lowest_id, position
@@ -18,7 +20,7 @@ from basalt.client.scopes import TopicScope
 from basalt.errors import InputError, MalformedBodyError
 from basalt.markers.marker import decode_marker
 from basalt.markers.position import MarkedPosition, parse_marked_position
-from basalt.markers.reconcile import NOTHING_KNOWN, Idle, advanced, apply, is_ended
+from basalt.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, apply, is_ended
 from basalt.wire import avro, batches
 from basalt.wire.batches import MarkerFrame
 from basalt.wire.bodies import MESSAGE_ID_BYTES, ConsumeRequest
@@ -26,16 +28,22 @@ from basalt.wire.bodies import MESSAGE_ID_BYTES, ConsumeRequest
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
 Item: TypeAlias = Message | MarkerFrame
-Told = Callable[[int], None]
+Told = Callable[[int], object]
+ToldEnd = Callable[[], object]
 
 
 class MarkedPage:
-    """The messages and markers of one poll. `next_id`: go on from here, exclusively."""
+    """The messages and markers of one poll. `next_id`: go on from here, exclusively.
 
-    def __init__(self, body: bytes, next_id: bytes | None) -> None:
+    They are of `generation`; `tasks` is the topic's property of that name at the time, None where it is not set.
+    """
+
+    def __init__(self, body: bytes, next_id: bytes | None, generation: int, tasks: int | None) -> None:
         self._body = body
         self._frames = batches.decode_marked(body)
         self.next_id = next_id
+        self.generation = generation
+        self.tasks = tasks
 
     def __bool__(self) -> bool:
         return bool(self._frames)
@@ -49,7 +57,7 @@ class MarkedPage:
 
 
 class Following:
-    """Where a follower stands, and what it knows there."""
+    """Where a follower stands, and what it knows there: `ready` while it gives messages, `go_on` in between, until `done`."""
 
     def __init__(
         self,
@@ -57,7 +65,7 @@ class Following:
         start: PositionLike | MarkedPosition,
         *,
         on_watermark: Told | None,
-        on_end: Callable[[], None] | None,
+        on_end: ToldEnd | None,
         idle: Idle | None,
         wait: bool,
         isolation: Isolation,
@@ -73,7 +81,11 @@ class Following:
         self._placed = False
         self._generation = 0
         self._after: bytes | None = None
-        self._state = NOTHING_KNOWN
+        self._state = NOTHING_KNOWN  # as the markers say
+        self._tasks: int | None = None  # how many the topic itself expects, as the server said last
+        self._page: MarkedPage | None = None
+        self._items: Iterator[Item] = iter(())
+        self._heard = False  # a marker, of which nothing was told yet
         self.watermark_ms: int | None = None
 
     @property
@@ -88,46 +100,68 @@ class Following:
     @property
     def ended(self) -> bool:
         """Whether every expected task has ended."""
-        return is_ended(self._state)
+        return is_ended(self._known())
 
-    def next_page(self) -> Steps[MarkedPage]:
-        """Make the poll that comes next; it waits for messages and markers unless told not to."""
+    @property
+    def coroutines(self) -> list[str]:
+        """Which of the callbacks have to be awaited."""
+        told = {"on_watermark": self._on_watermark, "on_end": self._on_end}
+        return [name for name, callback in told.items() if inspect.iscoroutinefunction(callback)]
+
+    def ready(self) -> Message | None:
+        """The next message where it is at hand; None when `go_on` comes first."""
+        for item in self._items:
+            self._after = item.id
+            if isinstance(item, Message):
+                return item
+            self._state = apply(self._state, decode_marker(item.kind, item.payload), int.from_bytes(item.id[:8], "big"))
+            self._heard = True
+            return None
+        return None
+
+    def go_on(self) -> Steps[None]:
+        """What comes between messages: the news of a marker or of a page that was taken, else the next poll.
+
+        A poll waits for messages and markers unless told not to.
+        """
         if not self._placed:
             yield from self._place()
-            if self.ended:  # it was told so when it came here
-                self.done = True
-                return MarkedPage(batches.START + batches.END, None)
-        request = ConsumeRequest(self._after, self._after is None)
-        page = yield from ask(self._poll(request))
-        if not page:
-            self.done = not self._wait
-            self.passed(page)
-        return page
+            self.done = self.ended  # it was told so when it came here
+        elif self._heard:
+            yield from self._tell()
+            self._heard = False
+        elif self._page is None:
+            yield from self._turn()
+        else:
+            yield from self._pass(self._page)
 
-    def take(self, item: Item) -> Message | None:
-        """The next item of a page: a message to give away, or None after a marker, whose news are told."""
-        self._after = item.id
-        if isinstance(item, Message):
-            return item
-        marker = decode_marker(item.kind, item.payload)
-        self._state = apply(self._state, marker, int.from_bytes(item.id[:8], "big"))
-        self._tell()
+    def _known(self) -> MarkerState:
+        return self._state.expecting(self._tasks)
+
+    def _turn(self) -> Steps[None]:
+        page = yield from ask(self._poll(ConsumeRequest(self._after, self._after is None)))
+        self._check(page.generation)
+        self._tasks = page.tasks
+        self._page, self._items = page, iter(page)
+
+    def _pass(self, page: MarkedPage) -> Steps[None]:
+        self._page, self._after = None, page.next_id or self._after
+        yield from self._tell()  # silent tasks may be left out by now, or the topic's property has changed
+        self.done = self.done or not (page or self._wait)
+
+    def _tell(self) -> Steps[None]:
+        if self.ended:  # the property may have changed since the page was read, and an end is never taken back
+            facts = yield from markers.facts(self._scope)
+            self._check(facts.generation)
+            self._tasks = facts.expected_tasks
+        before = self.watermark_ms
+        self.watermark_ms = advanced(self._known(), before, self._idle, self._scope.now_ms())
+        if self.watermark_ms is not None and self.watermark_ms != before and self._on_watermark is not None:
+            yield from _awaited(self._on_watermark(self.watermark_ms), "on_watermark")
         if self.ended:
             self.done = True
             if self._on_end is not None:
-                self._on_end()
-        return None
-
-    def passed(self, page: MarkedPage) -> None:
-        """All of the page was taken."""
-        self._after = page.next_id or self._after
-        self._tell()  # tasks that are silent may be left out by now
-
-    def _tell(self) -> None:
-        before = self.watermark_ms
-        self.watermark_ms = advanced(self._state, before, self._idle, self._scope.now_ms())
-        if self.watermark_ms is not None and self.watermark_ms != before and self._on_watermark is not None:
-            self._on_watermark(self.watermark_ms)
+                yield from _awaited(self._on_end(), "on_end")
 
     def _poll(self, request: ConsumeRequest) -> Call[MarkedPage]:
         wait_ms = FOLLOW_WAIT_MS if self._idle is None else min(FOLLOW_WAIT_MS, max(self._idle.timeout_ms, 1))
@@ -147,14 +181,10 @@ class Following:
     def _place(self) -> Steps[None]:
         start, scope = self._start, self._scope
         known = yield from markers.facts(scope)
-        self._generation = known.generation
+        self._generation, self._tasks = known.generation, known.expected_tasks
         if isinstance(start, MarkedPosition):
-            if start.generation != known.generation:
-                raise InputError(
-                    f"the position is of generation {start.generation} of {scope}, which is generation {known.generation} now",
-                    field="position",
-                    hint="The topic was deleted and created again: start anew.",
-                )
+            self._generation = start.generation
+            self._check(known.generation)
             self._after, self._state, self.watermark_ms = start.after_id, start.state, start.watermark_ms
         else:
             at = position(start, scope.now_ms())
@@ -164,13 +194,21 @@ class Following:
             self._after = (lowest - 1).to_bytes(MESSAGE_ID_BYTES) if lowest else None
         self._placed = True
 
+    def _check(self, generation: int) -> None:
+        if generation != self._generation:
+            raise InputError(
+                f"the position is of generation {self._generation} of {self._scope}, which is generation {generation} now",
+                field="position",
+                hint="The topic was deleted and created again: start anew.",
+            )
+
 
 def follow(
     scope: TopicScope,
     position: PositionLike | MarkedPosition = None,
     *,
     on_watermark: Told | None = None,
-    on_end: Callable[[], None] | None = None,
+    on_end: ToldEnd | None = None,
     idle_ms: int | None = None,
     quorum: int = 1,
     wait: bool = True,
@@ -178,9 +216,11 @@ def follow(
 ) -> Following:
     """The messages from a position on, and what the markers between them say, in order; until the topic has ended.
 
-    `on_watermark(ms)` is called each time that event time has advanced, `on_end()` when every task has ended. `position` is
-    a former follower's, as text, or any other position, from which on nothing is known of the tasks. With `idle_ms` tasks
-    that were silent for so long are left out while `quorum` others are active. `wait=False`: until where the topic ends now.
+    `on_watermark(ms)` is called each time that event time has advanced, `on_end()` when every task has ended. The async
+    client awaits what they return where it can be awaited; with the blocking one a coroutine function is a `TypeError`.
+    `position` is a former follower's, as text, or any other position, from which on nothing is known of the tasks;
+    `InputError` once the topic is another generation than it was there. With `idle_ms` tasks that were silent for so long are
+    left out while `quorum` others are active. `wait=False`: until where the topic ends now.
     """
     idle = None if idle_ms is None else Idle(idle_ms, quorum)
     return Following(
@@ -189,8 +229,22 @@ def follow(
 
 
 def _page(answer: Answer) -> MarkedPage:
-    next_id = answer.headers.get("basalt-next")
+    next_id, tasks = answer.headers.get("basalt-next"), answer.headers.get("basalt-tasks")
+    generation = answer.headers.get("basalt-generation")
+    if generation is None:
+        raise ValueError("it does not say of which generation of the topic it is")
     try:
-        return MarkedPage(answer.body, None if next_id is None else bytes.fromhex(next_id))
+        return MarkedPage(
+            answer.body,
+            None if next_id is None else bytes.fromhex(next_id),
+            int(generation),
+            None if tasks is None else int(tasks),
+        )
     except MalformedBodyError as error:
         raise ValueError(error.message) from None
+
+
+def _awaited(told: object, what: str) -> Steps[None]:
+    """What a callback returned, awaited where it can be; the blocking client's driver refuses that."""
+    if inspect.isawaitable(told):
+        yield Later(told, what)

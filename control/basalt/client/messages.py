@@ -28,6 +28,11 @@ from basalt.wire.bodies import (
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
 
+_PUBLISHED_UNHEARD = (
+    "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."
+)
+_STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
+
 
 def publish(
     scope: TopicScope, messages: Payloads, *, write_pointer: int | None = None
@@ -70,7 +75,17 @@ def publish_records(
     what = f"publish records to {scope}"
     return (
         yield from ask(
-            Call(what, "POST", scope.path("records"), _response, Effect.ONCE, body=body, content_type=AVRO, accept=AVRO)
+            Call(
+                what,
+                "POST",
+                scope.path("records"),
+                _response,
+                Effect.ONCE,
+                body=body,
+                content_type=AVRO,
+                accept=AVRO,
+                lost_hint=_PUBLISHED_UNHEARD,
+            )
         )
     )
 
@@ -81,8 +96,9 @@ def store(scope: TopicScope, messages: Payloads, transaction: TransactionInfo | 
     path = scope.path("store")
     for run in chunks(each_payload(messages)):
         body = avro.encode_publish_request(PublishRequest(write_pointer, run))
+        what = f"store messages for {scope}"
         yield from ask(
-            Call(f"store messages for {scope}", "POST", path, nothing, Effect.ONCE, body=body, content_type=AVRO)
+            Call(what, "POST", path, nothing, Effect.ONCE, body=body, content_type=AVRO, lost_hint=_STORED_UNHEARD)
         )
 
 
@@ -164,7 +180,17 @@ def poll_call(
 def _publish_call(scope: TopicScope, request: PublishRequest) -> Call[PublishResponse | None]:
     body = avro.encode_publish_request(request)
     what = f"publish {len(request.messages)} messages to {scope}"
-    return Call(what, "POST", scope.path("publish"), _response, Effect.ONCE, body=body, content_type=AVRO, accept=AVRO)
+    return Call(
+        what,
+        "POST",
+        scope.path("publish"),
+        _response,
+        Effect.ONCE,
+        body=body,
+        content_type=AVRO,
+        accept=AVRO,
+        lost_hint=_PUBLISHED_UNHEARD,
+    )
 
 
 def _response(answer: Answer) -> PublishResponse | None:

@@ -7,6 +7,7 @@ then on all of that topic's are, so that they keep their order: the commit publi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from basalt.client import messages, transactions
 from basalt.client.calls import Steps
@@ -24,6 +25,13 @@ from basalt.markers.marker import Marker
 from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
+
+
+class Broken(NamedTuple):
+    """Why a transaction must not be committed any more, and what it was that went wrong."""
+
+    why: str
+    error: BaseException
 
 
 class OpenTransaction:
@@ -56,6 +64,7 @@ class OpenTransaction:
         self.stored_under = 0  # its first write pointer
         self.outcome: Outcome | None = None
         self.ended = False
+        self.broken: Broken | None = None  # by the first failure after which it cannot be whole
         self.participants: list[Planned] = []
         self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
         self.told_changes: frozenset[bytes] = frozenset()
@@ -81,10 +90,22 @@ class OpenTransaction:
         """The same, for use. `TransactionEndedError` when it is over, too."""
         info = self.described()
         if self.ended:
+            self.check_whole()
             raise TransactionEndedError(
                 f"transaction {info.id} has ended", hint="Begin another: with client.transaction() as tx: ..."
             )
         return info
+
+    def breaks(self, why: str, error: BaseException) -> None:
+        """It must not be committed from now on. The first reason is the one that is told."""
+        self.broken = self.broken or Broken(why, error)
+
+    def check_whole(self) -> None:
+        """`TransactionEndedError` when it must not be committed, even if its user has swallowed what went wrong."""
+        if self.broken is not None:
+            raise TransactionEndedError(
+                f"transaction {self.described().id} {self.broken.why}", hint="Begin again."
+            ) from self.broken.error
 
     def forget_work(self) -> None:
         """What waited for the commit is published, or never will be."""
@@ -115,12 +136,14 @@ def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: s
 
 
 def store(tx: OpenTransaction, topic: str, payloads: Payloads, *, namespace: str | None = None) -> Steps[None]:
-    """Store messages on the server now, for the commit to publish: as `publish`, without a copy held here until then."""
+    """Store messages on the server now, for the commit to publish: as `publish`, without a copy held here until then.
+
+    When it fails some of them may be stored and others not, so the transaction cannot be committed any more.
+    """
     tx.begun()
     title = (namespace or tx.scope.namespace, topic)
     yield from _store(tx, [title])  # what was published before comes before
-    tx.stored_topics.add(title)
-    yield from messages.store(tx.scope.topic(topic, namespace), payloads, tx.stored_under)
+    yield from _store_run(tx, title, payloads)
 
 
 def watermark(
@@ -208,5 +231,15 @@ def _store(tx: OpenTransaction, titles: list[tuple[str, str]]) -> Steps[None]:
             continue
         tx.buffered_messages -= len(run)
         tx.buffered_bytes -= sum(map(len, run))
-        tx.stored_topics.add(title)
-        yield from messages.store(TopicScope(*title, tx.scope.now_ms), run, tx.stored_under)
+        yield from _store_run(tx, title, run)
+
+
+def _store_run(tx: OpenTransaction, title: tuple[str, str], payloads: Payloads) -> Steps[None]:
+    tx.stored_topics.add(title)
+    topic = TopicScope(*title, tx.scope.now_ms)
+    try:
+        yield from messages.store(topic, payloads, tx.stored_under)
+    except BaseException as failure:
+        # Sent again they might come twice, left out they would be missing: whoever swallows this must not commit it.
+        tx.breaks(f"cannot be committed: messages of topic {topic} may be missing", failure)
+        raise

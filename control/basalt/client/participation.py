@@ -1,7 +1,7 @@
 """How a transaction begins, how participants come to it, and what a checkpoint asks of them. Its end is in `ending`.
 
 A participant that fails at any of this ends the transaction: everybody is rolled back, those who come later know nothing
-of it.
+of it, and leaving its block says so, even if the caller has swallowed the failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def enter(tx: OpenTransaction) -> Steps[None]:
         tx.committed_before = tx.ended = True
         return
     tx.stored_under = tx.info.write_pointer
-    yield from or_give_up(tx, _start(tx, tx.invited))
+    yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
 
 
 def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
@@ -57,7 +57,7 @@ def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
     if not (joining.hosted or tx.outside_writes):
         yield from transactions.take_part(tx.scope, info, joining.name)
         tx.outside_writes = True
-    yield from or_give_up(tx, _start(tx, [joining]))
+    yield from or_give_up(tx, f"adding participant {joining.name}", _start(tx, [joining]))
 
 
 def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
@@ -68,7 +68,7 @@ def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
     tx.begun()
     if not tx.participants:
         return (yield from _move_on(tx))
-    return (yield from or_give_up(tx, _checkpoint_together(tx)))
+    return (yield from or_give_up(tx, "its checkpoint", _checkpoint_together(tx)))
 
 
 def _start(tx: OpenTransaction, joining: Iterable[Planned]) -> Steps[None]:

@@ -54,7 +54,8 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
     if known is None:
         known = _BY_STATUS.get(answer.status) or (InputError if answer.status < 500 else InternalError)
         message = f"{message} (code {problem.code})"
-    error = known(message, field=problem.field, hint=problem.hint)
+    unknown = issubclass(known, UnknownOutcomeError) and call.effect is not Effect.NONE
+    error = known(message, field=problem.field, hint=lost_hint(call) if unknown else problem.hint)
     error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
     if isinstance(error, NotLeaderError):
         error.leader_url = problem.leader
@@ -74,19 +75,25 @@ def not_basalt(call: Call[Any], answer: Answer, why: str) -> ProtocolError:
     return error
 
 
+def lost_hint(call: Call[Any]) -> str:
+    """What to do when nobody has told whether a call took effect. A new call has a new request id: it is not a repetition."""
+    if call.lost_hint is not None:
+        return call.lost_hint
+    if call.method == "DELETE":
+        return "Ask for it by its name: when it is not found, it is deleted."
+    if call.effect is Effect.REPEATABLE:
+        return "Call it again: done twice, it does no harm."
+    return "Look whether it did before calling it again, which may do it twice."
+
+
 def _foreign(call: Call[Any], answer: Answer) -> BasaltError:
     if answer.status in GATEWAY_STATUSES and call.effect is not Effect.NONE:
         return UnknownOutcomeError(
             f"{call.what}: something in between answered {answer.status} {_phrase(answer.status)},"
             " so whether it took effect is unknown",
-            hint=UNKNOWN_HINT,
+            hint=lost_hint(call),
         )
     return not_basalt(call, answer, "the answer is not Basalt's")
-
-
-UNKNOWN_HINT = (
-    "Poll to see whether it did; a publish through a transaction or publish_atomically is safe to send again."
-)
 
 
 def _phrase(status: int) -> str:

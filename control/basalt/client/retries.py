@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError
 
 from basalt.client.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply
-from basalt.client.problems import GATEWAY_STATUSES, UNKNOWN_HINT, error_of, not_basalt
+from basalt.client.problems import GATEWAY_STATUSES, error_of, lost_hint, not_basalt
 from basalt.errors import (
     BasaltError,
     BusyError,
@@ -79,7 +79,7 @@ def _judge_lost(call: Call[Any], reply: Lost, url: str) -> Again:
         return Again(UnavailableError(f"{call.what}: the answer from {url} was lost ({reply.reason})"))
     error = UnknownOutcomeError(
         f"{call.what}: the answer from {url} was lost ({reply.reason}), so whether it took effect is unknown",
-        hint=UNKNOWN_HINT,
+        hint=lost_hint(call),
     )
     if call.effect is Effect.ONCE:
         raise error

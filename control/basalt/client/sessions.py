@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
+from basalt.client.admin import act
 from basalt.client.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
 from basalt.client.open_transaction import OpenTransaction
 from basalt.client.participants import Participant
@@ -85,9 +86,13 @@ def known(scope: ClientScope) -> Steps[list[SessionInfo]]:
     return (yield from ask(Call("list sessions", "GET", _path(), _parser(_Listing), Effect.NONE))).sessions
 
 
-def delete(scope: ClientScope, name: str) -> Steps[None]:
-    """End what is open in a session, and forget it with the version that it has committed. Its runs stay fenced."""
-    return (yield from ask(Call(f"delete session {name}", "DELETE", _path(name), nothing, Effect.ONCE)))
+def delete(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[None]:
+    """End what is open in a session, and forget it with the version that it has committed. Its runs stay fenced.
+
+    The audit keeps who did it and why.
+    """
+    query = act(reason, by)
+    return (yield from ask(Call(f"delete session {name}", "DELETE", _path(name), nothing, Effect.ONCE, query=query)))
 
 
 def transaction_in(

@@ -110,7 +110,10 @@ def create(
     what = f"create table {namespace or scope.namespace}:{name}"
     body = msgspec.json.encode({"conflict": conflict})
     path = scope.tables_path(namespace, name)
-    return (yield from ask(Call(what, "PUT", path, _info, Effect.ONCE, body=body, content_type=JSON)))
+    try:
+        return (yield from ask(Call(what, "PUT", path, _info, Effect.ONCE, body=body, content_type=JSON)))
+    finally:
+        _forget_facts(scope, name, namespace)
 
 
 def get_info(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TableInfo]:
@@ -127,7 +130,10 @@ def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str
 def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
     """Delete a table with all its cells. Not repeated when its answer is lost."""
     what = f"delete table {namespace or scope.namespace}:{name}"
-    return (yield from ask(Call(what, "DELETE", scope.tables_path(namespace, name), nothing, Effect.ONCE)))
+    try:
+        return (yield from ask(Call(what, "DELETE", scope.tables_path(namespace, name), nothing, Effect.ONCE)))
+    finally:
+        _forget_facts(scope, name, namespace)
 
 
 def facts(scope: ClientScope, table: TableScope) -> Steps[TableInfo]:
@@ -213,6 +219,11 @@ def named(columns: Iterable[Name] | None) -> list[bytes] | None:
     if isinstance(columns, bytes | str):
         return [to_bytes(columns, "column")]
     return [to_bytes(column, "column") for column in columns]
+
+
+def _forget_facts(scope: ClientScope, name: str, namespace: str | None) -> None:
+    """The table of this name is another one from now on, or, when an answer was lost, may be."""
+    scope.table_facts.pop(scope.table(name, namespace), None)
 
 
 def _facts_call(table: TableScope) -> Call[TableInfo]:

@@ -31,6 +31,7 @@ class TableInUse:
         self.scope = scope
         self.buffer = TableBuffer()
         self.changed: dict[bytes, set[bytes]] = {}  # by row the columns, of all since the beginning
+        self._known: TableInfo | None = None  # what it tells and what it writes are of one generation
 
     @property
     def name(self) -> str:
@@ -92,7 +93,9 @@ class TableInUse:
         self.changed.setdefault(row, set()).update(columns)
 
     def _facts(self) -> Steps[TableInfo]:
-        return (yield from tables.facts(self.tx.scope, self.scope))
+        if self._known is None:
+            self._known = yield from tables.facts(self.tx.scope, self.scope)
+        return self._known
 
     def conflict(self) -> Steps[str]:
         """The table's conflict level."""

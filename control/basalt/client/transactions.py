@@ -20,6 +20,8 @@ T = TypeVar("T")
 Kind: TypeAlias = Literal["short", "long"]
 TopicTitle: TypeAlias = str | tuple[str, str]  # a topic of the client's namespace, or (namespace, topic)
 
+_BEGAN_UNHEARD = "Begin again; one that has begun unheard is ended by its time-out."
+
 
 class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
     kind: Kind
@@ -67,7 +69,7 @@ def begin(
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
     body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot))
-    return (yield from ask(_post("begin a transaction", _path(), _info, body=body)))
+    return (yield from ask(_post("begin a transaction", _path(), _info, body=body, lost_hint=_BEGAN_UNHEARD)))
 
 
 def begin_in(
@@ -86,7 +88,7 @@ def begin_in(
     """
     body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot, *session))
     what = f"begin a transaction in session {session.name}"
-    return (yield from ask(_post(what, _path(), _info_or_done, body=body)))
+    return (yield from ask(_post(what, _path(), _info_or_done, body=body, lost_hint=_BEGAN_UNHEARD)))
 
 
 def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
@@ -118,7 +120,19 @@ def commit_call(transaction: TransactionInfo | str, work: Work | None) -> Call[O
     """The call of a commit."""
     what = f"commit transaction {_id(transaction)}"
     body = b"" if work is None else avro.encode_work(work)
-    return _post(what, _path(transaction, "commit"), _outcome, body=body, content_type=AVRO if body else None)
+    return _post(
+        what,
+        _path(transaction, "commit"),
+        _outcome,
+        body=body,
+        content_type=AVRO if body else None,
+        lost_hint=ask_its_state(transaction),
+    )
+
+
+def ask_its_state(transaction: TransactionInfo | str) -> str:
+    """The hint for whoever cannot know whether it was committed."""
+    return f"Ask client.transactions.get({_id(transaction)!r}).state before doing the work again."
 
 
 def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Outcome]:
@@ -190,7 +204,9 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     _check_size(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "messages")
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
-    return (yield from ask(_post("publish atomically", _path(), _outcome, body=body, content_type=AVRO)))
+    hint = "Poll to see whether the messages came before publishing them again."
+    call = _post("publish atomically", _path(), _outcome, body=body, content_type=AVRO, lost_hint=hint)
+    return (yield from ask(call))
 
 
 def work_of(buffered: Mapping[tuple[str, str], list[Buffer]], markers: Sequence[WorkMarker] = ()) -> Work | None:
@@ -220,8 +236,9 @@ def _post(
     body: bytes = b"",
     content_type: str | None = JSON,
     effect: Effect = Effect.REPEATABLE,
+    lost_hint: str | None = None,
 ) -> Call[T]:
-    return Call(what, "POST", path, parse, effect, body=body, content_type=content_type)
+    return Call(what, "POST", path, parse, effect, body=body, content_type=content_type, lost_hint=lost_hint)
 
 
 def _path(transaction: TransactionInfo | str | None = None, *parts: str) -> str:

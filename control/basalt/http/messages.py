@@ -166,12 +166,16 @@ async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> 
 
 
 def position_headers(request: Request, fetched: Fetch) -> Headers:
-    """Where the reader goes on, and which transaction stopped it."""
+    """Where the reader goes on, which transaction stopped it; with markers, what is needed to judge them."""
     headers: Headers = []
     if fetched.next_id is not None:
         headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))
     if fetched.held_by is not None:
         headers.append((b"basalt-held-by", request.services.holder(fetched.held_by).encode("ascii")))
+    if fetched.generation is not None:
+        headers.append((b"basalt-generation", b"%d" % fetched.generation))
+    if fetched.tasks is not None:
+        headers.append((b"basalt-tasks", b"%d" % fetched.tasks))
     return headers
 
 

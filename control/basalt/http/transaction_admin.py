@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from basalt.errors import (
+    ConflictError,
     OutsideWritesError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -37,7 +38,7 @@ from basalt.http.transaction_views import (
     step_shown,
 )
 from basalt.http.transactions import TRANSACTION_PATH, id_of
-from basalt.messaging.blocking import Blocked
+from basalt.messaging.blocking import Blocked, RowsLeft
 from basalt.store_calls import StoreCalls
 from basalt.transactions import outside, prospects
 from basalt.transactions.coordinator import Guard
@@ -47,6 +48,7 @@ from basalt.transactions.states import Kind, State, Transaction
 from basalt.transactions.timeline import Step, timeline_of
 
 SEARCHED_MAX = 1_000  # transactions whose topics one call looks into for rows that hold readers back
+CALL_ROWS_MAX = 100_000  # rows that one call reads to tell what is held back: some five seconds where they are large
 STORED_LOOKUPS_MAX = 10_000  # topics times write pointers, of which it is asked what they have stored
 AUDIT_LINES_MAX = 100  # of one transaction, in its timeline
 MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
@@ -73,11 +75,14 @@ async def hanging(request: Request) -> Answer:
     everything = services.transactions.state.transactions()
     now_ms = services.clock.now_ms()
     older_than_ms = request.integer("olderThanMs")
+    wanted = [each for each in everything if _is_wanted(request, each, now_ms, by_age=False)]
+    rows, looked_at = RowsLeft(CALL_ROWS_MAX), 0
     found: list[Hanging] = []
-    for transaction in everything[:SEARCHED_MAX]:
-        if not _is_wanted(request, transaction, now_ms, by_age=False):
-            continue
-        blocks = await services.blocking.of(transaction)
+    for transaction in wanted[:SEARCHED_MAX]:
+        if rows.count <= 0:
+            break
+        looked_at += 1
+        blocks = await services.blocking.of(transaction, rows)
         reasons = prospects.why_hanging(transaction, now_ms, older_than_ms, bool(blocks))
         if reasons:
             text = request.services.ids.text(transaction.id)
@@ -90,7 +95,7 @@ async def hanging(request: Request) -> Answer:
                 )
             )
     found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-    return json_answer(HangingList(len(everything), max(len(everything) - SEARCHED_MAX, 0), found))
+    return json_answer(HangingList(len(everything), len(wanted) - looked_at, found))
 
 
 async def describe(request: Request) -> Answer:
@@ -100,7 +105,7 @@ async def describe(request: Request) -> Answer:
     transaction = services.transactions.state.find(transaction_id)
     if transaction is None:
         return json_answer(await _described_end(request, services.transactions.state.outcome(transaction_id)))
-    blocks = await services.blocking.of(transaction)
+    blocks = await services.blocking.of(transaction, RowsLeft(CALL_ROWS_MAX))
     loss = transaction.doomed
     return json_answer(
         described(
@@ -154,22 +159,14 @@ async def abort(request: Request) -> Answer:
     services = request.services
     transaction_id = id_of(request)
     text = request.services.ids.text(transaction_id)
-    force = request.flag("force", False)
-
-    def guard(transaction: Transaction | None) -> None:
-        if transaction is not None and transaction.outside and transaction.kind is Kind.SHORT and not force:
-            raise _outside_writes(text, transaction.owner, "may have")
 
     async def do() -> Outcome:
-        before = services.transactions.state.outcome(transaction_id)
-        noted = before.state is State.INVALID and before.kind is Kind.SHORT and await _wrote_outside(request, before)
-        if noted and not force:
-            raise _outside_writes(text, before.owner, "had")
-        return await services.transactions.abort(transaction_id, guard)
+        return await services.transactions.abort(transaction_id, await _refuse_outside(request, text, was))
 
-    was = services.transactions.state.outcome(transaction_id)
+    # Out of the group commit: what it says is durable, and so is the note that a writer's end leaves with it.
+    was = await services.transactions.run(lambda group: services.transactions.state.outcome(transaction_id))
     if request.flag("dryRun", False):
-        return json_answer(await _would_abort(request, text, was, guard))
+        return json_answer(await _would_abort(request, text, was))
     return json_answer(await _forced(request, "abort", text, was, do))
 
 
@@ -208,17 +205,45 @@ async def _forced(request: Request, verb: str, text: str, was: Outcome, do: Call
     return Forced(text, was.state.name, outcome.state.name, changed, False)
 
 
-async def _would_abort(request: Request, text: str, was: Outcome, guard: Guard) -> Forced:
+async def _would_abort(request: Request, text: str, was: Outcome) -> Forced:
     """What an abort would do; refused as it would be."""
     transactions = request.services.transactions
+    guard = await _refuse_outside(request, text, was)
     guard(transactions.state.find(was.id))
-    if was.state is State.INVALID and not request.flag("force", False) and await _wrote_outside(request, was):
-        raise _outside_writes(text, was.owner, "had")
     moves = transactions.state.abort(was.id, request.services.clock.now_ms()).edits
     state = was.state
     if moves:
         state = State.INVALID if any(isinstance(edit, Invalidated) for edit in moves) else State.ABORTED
     return Forced(text, was.state.name, state.name, bool(moves), True)
+
+
+async def _refuse_outside(request: Request, text: str, was: Outcome) -> Guard:
+    """Refuse to abort one that wrote outside Basalt, unless it is forced: its writes there would be seen, and not undone.
+
+    What can only be told in the stage that decides, the guard refuses: also one that became invalid after `was` was read,
+    for then nobody has looked for a note about it. Long ones are hidden by an abort too.
+    """
+    if request.flag("force", False):
+        return lambda transaction: None
+    if _leaves_the_list(was) and await _wrote_outside(request, was):
+        raise _outside_writes(text, was.owner, "had")
+    transactions = request.services.transactions
+
+    def guard(transaction: Transaction | None) -> None:
+        if transaction is not None:
+            if transaction.outside and transaction.kind is Kind.SHORT:
+                raise _outside_writes(text, transaction.owner, "may have")
+        elif was.state is not State.INVALID and _leaves_the_list(transactions.state.outcome(was.id)):
+            raise ConflictError(
+                f"transaction {text} became invalid meanwhile", hint=f"look again (`basalt tx describe {text}`)"
+            )
+
+    return guard
+
+
+def _leaves_the_list(outcome: Outcome) -> bool:
+    """Whether an abort takes the transaction off the invalid list."""
+    return outcome.state is State.INVALID and outcome.kind is Kind.SHORT
 
 
 async def _wrote_outside(request: Request, outcome: Outcome) -> bool:
@@ -334,7 +359,7 @@ OPERATIONS = (
         query=(REASON, AS, _FORCE, _DRY_RUN),
         body=EMPTY_BODY,
         answers={200: {JSON: Forced}},
-        errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError),
+        errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError, ConflictError),
     ),
     Operation(
         method="POST",

@@ -116,7 +116,7 @@ class Hanging(Seen, rename="camel", kw_only=True):
 
 
 class HangingList(msgspec.Struct, rename="camel"):
-    """Worst first: those that hold most messages back, then the oldest. `leftOut` were not looked at."""
+    """Worst first: those that hold most messages back, then the oldest. `leftOut` pass the filters and were not looked at."""
 
     open: int
     left_out: int

@@ -49,15 +49,13 @@ from basalt.http.transaction_answers import (
 from basalt.topics import topic_name
 from basalt.transactions.session_calls import Beginning
 from basalt.transactions.sessions import Session
-from basalt.transactions.states import InSession
+from basalt.transactions.states import InSession, Transaction
 from basalt.wire import avro, json_bodies
 from basalt.wire.bodies import Work
 from basalt.wire.json_values import parse_json
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
-
-_LATER = "It arrives with consumer groups; leave it empty."
 
 
 async def begin(request: Request) -> Answer:
@@ -88,11 +86,9 @@ async def show_all(request: Request) -> Answer:
 
 async def show(request: Request) -> Answer:
     """Show one transaction: all of it while it lasts, its outcome after that."""
-    transaction_id = id_of(request)
-    try:
-        return json_answer(shown(request.services.ids, await request.services.transactions.get(transaction_id)))
-    except TransactionEndedError:
-        return json_answer(ended(request.services.ids, await request.services.transactions.outcome(transaction_id)))
+    ids = request.services.ids
+    found = await request.services.transactions.find(id_of(request))
+    return json_answer(shown(ids, found) if isinstance(found, Transaction) else ended(ids, found))
 
 
 async def commit(request: Request) -> Answer:
@@ -100,7 +96,7 @@ async def commit(request: Request) -> Answer:
     transaction_id = id_of(request)
     media_type = content_type(request, MESSAGE_TYPES)
     body = await read_body(request)
-    work = None if not body else _built(avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body))
+    work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
     outcome = await request.services.transactions.commit(transaction_id, work, request.client_id)
     return json_answer(ended(request.services.ids, outcome))
 
@@ -174,15 +170,8 @@ def _session(asked: BeginRequest) -> InSession | None:
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Answer:
-    outcome = await request.services.transactions.one_shot(_built(work), owner, request.client_id)
+    outcome = await request.services.transactions.one_shot(work, owner, request.client_id)
     return json_answer(ended(request.services.ids, outcome))
-
-
-def _built(work: Work) -> Work:
-    """The work, when it asks for nothing that is not built yet."""
-    if work.acknowledge:
-        raise InputError("acknowledge: this server cannot do that", field="acknowledge", hint=_LATER)
-    return work
 
 
 def _from_base64(text: str, field: str) -> bytes:

@@ -38,6 +38,19 @@ class Blocked(NamedTuple):
     waiting: int
 
 
+class RowsLeft:
+    """How many more rows a call may read, over all its searches and counts."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def for_one(self) -> int:
+        """How many one search, or one count, may read; it counts as one row though it finds none."""
+        most = min(max(self.count, 0), ROWS_MAX)
+        self.count -= 1
+        return most
+
+
 class Blocking:
     """Looks for the rows of open transactions in their topics."""
 
@@ -53,12 +66,12 @@ class Blocking:
         early = self._messaging.early
         return any(early.has(join[:2], pointer) for join in transaction.topics for pointer in transaction.pointers)
 
-    async def of(self, transaction: Transaction) -> list[Blocked]:
-        """Where it holds readers back, in the order in which it joined its topics."""
-        found = [await self._in_topic(transaction, join) for join in transaction.topics]
+    async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
+        """Where it holds readers back, in the order in which it joined its topics. The rows that it reads are taken off."""
+        found = [await self._in_topic(transaction, join, rows) for join in transaction.topics]
         return [blocked for blocked in found if blocked is not None]
 
-    async def _in_topic(self, transaction: Transaction, join: Join) -> Blocked | None:
+    async def _in_topic(self, transaction: Transaction, join: Join, rows: RowsLeft) -> Blocked | None:
         try:
             topic = await self._topics.get(title_of(join.topic))
         except TopicNotFoundError:
@@ -67,35 +80,41 @@ class Blocking:
         if topic.generation != join.generation or stretch is None:
             return None
         oldest = position(max(self._clock.now_ms() - topic.ttl_ms + 1, 0), 0)
-        row, given_up = await self._first(topic, transaction, max(stretch[0], oldest), stretch[1])
+        row, given_up = await self._first(topic, transaction, max(stretch[0], oldest), stretch[1], rows)
         waiting = self._messaging.arrivals.waiting(topic.keys[:2])
         if row is None:
             return Blocked(topic.title, None, 0, False, waiting) if given_up else None
-        messages, exact = await self._behind(topic, row.position + b"\0")
+        messages, exact = await self._behind(topic, row.position + b"\0", rows)
         return Blocked(topic.title, await self._call(first_id, self._messaging, topic, row), messages, exact, waiting)
 
     async def _first(
-        self, topic: Topic, transaction: Transaction, start: bytes, stop: bytes | None
+        self, topic: Topic, transaction: Transaction, start: bytes, stop: bytes | None, rows: RowsLeft
     ) -> tuple[MessageRow | None, bool]:
         """Its first row in the range; and whether the search was given up."""
-        searched = 0
+        searched, most = 0, rows.for_one()
+        if not most:
+            return None, True
         async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
+                rows.count -= len(page)
                 for row in page:
                     if row.written_by in transaction.pointers:
                         return row, False
                 searched += len(page)
-                if searched >= ROWS_MAX:
+                if searched >= most:
                     return None, True
         return None, False
 
-    async def _behind(self, topic: Topic, start: bytes) -> tuple[int, bool]:
-        messages = counted = 0
+    async def _behind(self, topic: Topic, start: bytes, rows: RowsLeft) -> tuple[int, bool]:
+        messages, counted, most = 0, 0, rows.for_one()
+        if not most:
+            return 0, False
         async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start)) as found:
             async for page in found:
                 messages += await self._call(self._count, topic, page)
+                rows.count -= len(page)
                 counted += len(page)
-                if counted >= ROWS_MAX:
+                if counted >= most:
                     return messages, False
         return messages, True
 

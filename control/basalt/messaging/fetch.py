@@ -136,7 +136,10 @@ class Slice:
 
 
 class Fetch(NamedTuple):
-    """What one fetch found. `next_id`: go on from here, exclusively; None when nothing was passed."""
+    """What one fetch found. `next_id`: go on from here, exclusively; None when nothing was passed.
+
+    Who asked for markers is told of which generation of the topic it is, and the topic's property `tasks`.
+    """
 
     slices: list[Slice]
     next_id: bytes | None
@@ -144,6 +147,8 @@ class Fetch(NamedTuple):
     messages: int
     payload_bytes: int
     held_at: bytes | None = None
+    generation: int | None = None
+    tasks: int | None = None
 
 
 class Start(NamedTuple):

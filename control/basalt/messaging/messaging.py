@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from basalt.errors import TooLargeError
 from basalt.group_commit import Group, GroupCommit
@@ -17,8 +17,9 @@ from basalt.messaging.appender import Appender, Placed
 from basalt.messaging.arrivals import Arrivals
 from basalt.messaging.early import EarlyRows
 from basalt.messaging.fetch import ROWS_MAX, Fetch, Limits, Start, fetch, not_before, start_from
+from basalt.messaging.rolled_back import RolledBack
 from basalt.messaging.stored import StoredPayloads
-from basalt.messaging.tail import TailCache
+from basalt.messaging.tail import TailCache, TopicKey
 from basalt.messaging.topic_locks import TopicLocks
 from basalt.messaging.writers import Writers, check_age
 from basalt.store_calls import StoreCalls
@@ -60,6 +61,7 @@ class Messaging:
         self._limits = limits
         self._lifetime_ms_max = lifetime_ms_max
         self._stopping = False
+        self.roll_backs: list[Callable[[TopicKey, RolledBack], None]] = []  # told of rows that count no more
         self.fetched_messages_total = 0
         self.fetched_bytes_total = 0
 
@@ -125,17 +127,26 @@ class Messaging:
 
     async def hide(self, topic: Topic, write_pointers: list[int], start: bytes, stop: bytes | None) -> None:
         """Negate column t of these writers' rows with start <= position < stop, a bounded number at a time."""
+        writers, first = frozenset(write_pointers), start
         while True:
-            await self.appender.ready(topic)  # so that no row of theirs comes after it
+            durable_stop = await self.durable_stop(topic)  # it is ready, so that no row of theirs comes after it
             async with self.changes.of(topic.keys[:2]):
-                rows = await self._call(self._rows_of, topic, frozenset(write_pointers), start, stop)
+                rows = await self._call(self._rows_of, topic, writers, start, stop)
                 if not rows:
+                    # Told here, and not of each write: one that failed may have come late, and left nothing to write.
+                    known_stop = durable_stop if stop is None else min(stop, durable_stop)
+                    self.gone(topic.keys[:2], RolledBack(writers, first, known_stop))
                     return
                 for row in self._vanishing(rows):
                     assert row.written_by is not None
                     await self.stored.ready(topic, row.written_by)
                 await self._writer.run(lambda group, rows=rows: self._hide(group, topic, write_pointers, rows))  # type: ignore[misc]
             start = rows[-1].position + b"\0"
+
+    def gone(self, key: TopicKey, rolled_back: RolledBack) -> None:
+        """Tell the observers of rows that were rolled back, or removed; before their writers are ended, or forgotten."""
+        for observe in self.roll_backs:
+            observe(key, rolled_back)
 
     async def fetch(
         self,
@@ -167,6 +178,8 @@ class Messaging:
             try:
                 seen = self.writers.current() if committed else snapshot
                 found = await self.read(topic, begin, limits, seen, markers=markers)
+                if markers:
+                    found = found._replace(generation=topic.generation, tasks=topic.tasks)
                 if found.slices:
                     self.fetched_messages_total += found.messages
                     self.fetched_bytes_total += found.payload_bytes

@@ -89,6 +89,9 @@ class TopicParticipant:
 
     async def plan(self, work: Work | None) -> TopicPlan:
         """Check the work, and read where its topics end."""
+        if work is not None and work.acknowledge:
+            hint = "leave it empty: it arrives with consumer groups"
+            raise InputError("acknowledge is not supported yet", field="acknowledge", hint=hint)
         publications = []
         for number, part in enumerate(work.publish if work is not None else ()):
             topic = await self._topics.get(topic_name(part.namespace, part.topic))
@@ -101,8 +104,6 @@ class TopicParticipant:
             await self._messaging.appender.ready(topic)
             if part.messages:
                 publications.append(Publication(topic, part.messages))
-        if work is not None and work.acknowledge:
-            raise InputError("acknowledge is not supported yet", field="acknowledge", hint="leave it empty")
         return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers))
 
     async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[Topic, Marker]]:

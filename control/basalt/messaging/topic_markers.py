@@ -33,6 +33,7 @@ from basalt.messaging.appender import Placed
 from basalt.messaging.fetch import end_of
 from basalt.messaging.holds import Holds
 from basalt.messaging.messaging import Messaging
+from basalt.messaging.rolled_back import RolledBack
 from basalt.messaging.row_pages import pages
 from basalt.messaging.tail import TopicKey
 from basalt.messaging.topic_locks import TopicLocks
@@ -42,7 +43,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.records import Kind, decode
-from basalt_engine.snapshot import TransactionSnapshot, Visibility
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -90,13 +91,14 @@ class _Ahead(NamedTuple):
 class _Tracked:
     """A topic: the state that is settled through a position (empty: nothing is), and the markers after that."""
 
-    __slots__ = ("ahead", "latest", "noted", "saved_ms", "saved_through", "settled", "through")
+    __slots__ = ("ahead", "invalid", "latest", "noted", "saved_ms", "saved_through", "settled", "through")
 
     def __init__(self) -> None:
         self.settled = NOTHING_KNOWN
         self.through = b""
         self.ahead: list[_Ahead] = []
         self.latest = NOTHING_KNOWN  # with those ahead, against which new ones are checked
+        self.invalid: InvalidList | None = None  # the list by which those ahead were judged last
         self.noted = False  # whether the system table has an entry
         self.saved_through = b""
         self.saved_ms = 0
@@ -107,15 +109,27 @@ class _Tracked:
 
     def settle(self, stop: bytes, snapshot: TransactionSnapshot | None) -> None:
         """Everything up to `stop`, inclusive, is decided: take what committed readers see of it."""
+        self.invalid = None if snapshot is None else snapshot.invalid
         rest = list[_Ahead]()
         for ahead in self.ahead:
             seen = _judge(ahead.written_by, snapshot)
+            if seen is Visibility.SKIP:
+                continue  # also after `stop`: a failed writer is forgotten one day, and would pass for a committed one
             if ahead.position > stop or seen is Visibility.HOLD:
                 stop = min(stop, _before(ahead.position))
                 rest.append(ahead)
             elif seen is Visibility.VISIBLE:
                 self.settled = apply(self.settled, ahead.marker, position_fields(ahead.position)[0])
         self.through = max(self.through, stop)
+        self._keep(rest)
+
+    def drop(self, gone: RolledBack) -> None:
+        """These rows were rolled back, so that none of them will ever count."""
+        rest = [ahead for ahead in self.ahead if not gone.has(ahead.written_by, ahead.position)]
+        if len(rest) < len(self.ahead):
+            self._keep(rest)
+
+    def _keep(self, rest: list[_Ahead]) -> None:
         self.ahead, self.latest = [], self.settled
         for ahead in rest:
             self.add(ahead)
@@ -142,7 +156,9 @@ class TopicMarkers:
         self._manager = manager
         self._tracked: OrderedDict[TopicKey, _Tracked] = OrderedDict()  # the least recently used first
         self._loading = TopicLocks()
+        self._gone: dict[TopicKey, list[RolledBack]] = {}  # what was rolled back while it was read
         messaging.appender.doubts.append(self._forget)
+        messaging.roll_backs.append(self._rolled_back)
         topics.when_deleted.append(lambda topic: self._forget(topic.keys[:2]))
 
     # Emission.
@@ -249,6 +265,14 @@ class TopicMarkers:
     def _forget(self, key: TopicKey) -> None:
         self._tracked.pop(key, None)
 
+    def _rolled_back(self, key: TopicKey, gone: RolledBack) -> None:
+        """Its writer leaves the list of those in progress next: what is kept of it would pass for committed."""
+        tracked = self._tracked.get(key)
+        if tracked is not None:
+            tracked.drop(gone)
+        if key in self._gone:
+            self._gone[key].append(gone)
+
     async def _current(self, key: TopicKey) -> Topic | None:
         try:
             topic = await self._topics.get(title_of(key[0]))
@@ -267,7 +291,7 @@ class TopicMarkers:
             if tracked is None:
                 async with self._loading.of(key):
                     if key not in self._tracked:
-                        self._keep(key, await self._load(topic))
+                        self._keep(key, await self._read(topic))
                 continue
             await self._settle(topic, tracked)
             if (
@@ -291,7 +315,7 @@ class TopicMarkers:
             stop = min(stop, _before(found.held_at[:POSITION_BYTES]))
         elif found.searched_to is not None:
             stop = min(stop, found.searched_to[:POSITION_BYTES])
-        if stop > tracked.through:
+        if stop > tracked.through or (snapshot is not None and snapshot.invalid is not tracked.invalid):
             tracked.settle(stop, snapshot)
 
     def _snapshot(self) -> TransactionSnapshot | None:
@@ -300,6 +324,19 @@ class TopicMarkers:
             return None
         _ = self._manager.state
         return self._manager.current()
+
+    async def _read(self, topic: Topic) -> _Tracked:
+        """What the store has of the topic; rows that are rolled back while it is read may have been read before that."""
+        key = topic.keys[:2]
+        gone: list[RolledBack] = []
+        self._gone[key] = gone
+        try:
+            tracked = await self._load(topic)
+        finally:
+            del self._gone[key]
+        for each in gone:
+            tracked.drop(each)
+        return tracked
 
     async def _load(self, topic: Topic) -> _Tracked:
         """What was saved, and the markers that follow it in the log."""

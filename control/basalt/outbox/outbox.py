@@ -45,16 +45,21 @@ class Outbox:
         """A connection of its own, or the one that it was given. `InputError` for one that commits each statement."""
         given: Any = self._connect  # sqlite3's connections can be called, so whether it can tells nothing
         connection: Connection = given if hasattr(given, "cursor") else given()
-        alone = getattr(connection, "autocommit", None) is True
-        if hasattr(self.driver(connection), "sqlite_version"):
-            alone = alone or getattr(connection, "isolation_level", "") is None
-        if alone:
+        self.refuse_autocommit(connection)
+        return connection
+
+    def refuse_autocommit(self, connection: Connection) -> None:
+        """`InputError` for a connection that commits each statement: what it rolls back would be published."""
+        autocommit = getattr(connection, "autocommit", None)
+        if not isinstance(autocommit, bool):  # sqlite3, which has none before Python 3.12, and then -1 by default
+            sqlite = hasattr(self.driver(connection), "sqlite_version")
+            autocommit = sqlite and getattr(connection, "isolation_level", "") is None
+        if autocommit:
             raise InputError(
                 f"outbox {self.name}: the connection commits each statement by itself (autocommit)",
-                field="connect",
+                field="connection",
                 hint="Give one with transactions.",
             )
-        return connection
 
     def driver(self, handle: object) -> Driver:
         """The DB-API module of a connection or cursor."""
@@ -92,13 +97,16 @@ class Outbox:
     ) -> int:
         """Write messages into the outbox, within the SQL transaction that is open on this connection or cursor; how many.
 
-        They are published, in this order, once that transaction has committed. `transaction_id` is for
-        `OutboxParticipant`: the Basalt transaction that publishes them, too.
+        They are published, in this order, once that transaction has committed. `InputError` for a connection in autocommit.
+        `transaction_id` is for `OutboxParticipant`: the Basalt transaction that publishes them, too.
         """
+        given: Any = into
+        connection = given if hasattr(given, "cursor") else getattr(given, "connection", None)
+        if connection is not None:  # DB-API 2.0 leaves it to the driver whether a cursor tells
+            self.refuse_autocommit(connection)
         statements = self.statements(into)
         place = (namespace or self.namespace, topic)
         rows = [(*place, statements.binary(_checked(payload)), transaction_id) for payload in each_payload(messages)]
-        given: Any = into
         if not hasattr(given, "cursor"):
             statements.run_many(given, _INSERT, rows)
             return len(rows)

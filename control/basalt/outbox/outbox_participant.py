@@ -32,6 +32,7 @@ class OutboxParticipant:
     hosted = True  # it writes nothing under the transaction's pointer, so there is nothing to hide from snapshots
 
     def __init__(self, outbox: Outbox, connection: Connection) -> None:
+        outbox.refuse_autocommit(connection)
         self.name = f"outbox {outbox.name}"
         self.decided: bool | None = None
         self._outbox = outbox

@@ -37,6 +37,10 @@ class OutboxRows:
         self._connection = connection
         self._statements = statements
 
+    def listed(self) -> bool:
+        """Whether the database lists the relay's table among those that this connection may see."""
+        return bool(self._ask(*self._statements.listed()))
+
     def standing(self) -> Standing | None:
         """Where the relay stands; None when the outbox has no row for it."""
         found = self._ask("SELECT name, epoch, batch FROM {relay}")

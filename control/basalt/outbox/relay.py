@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 from basalt.client import Client
 from basalt.client.blocking_client import Session, Transaction
@@ -75,6 +76,8 @@ class Relay:
         self._passing = (driver.OperationalError, driver.InterfaceError)
         outbox.give_back(connection)
         self._holds: _Held | None = None
+        self._runs = uuid4().hex  # how the names of its runs begin: each opening of its session is a run of its own
+        self._epoch: int | None = None  # of its newest opening
         self.uncertain: set[str] = set()  # transactions whose outcome Basalt has forgotten, and whose rows stay
 
     def run(
@@ -108,21 +111,23 @@ class Relay:
             self._decide(held.rows)
             return self._publish_next(held)
         except BaseException:
-            self.close()  # the next attempt gets a higher epoch, at which nothing of this one can still commit
+            self.close()  # the next attempt, if it may, gets a higher epoch: nothing of this one can commit then
             raise
 
     def close(self) -> None:
-        """Close the connection to the database. A relay that was closed may run again."""
+        """Close the connection to the database. A relay that was closed may run again, if no newer one has begun."""
         held, self._holds = self._holds, None
         if held is not None:
             self._outbox.give_back(held.connection)
 
     def _publish_next(self, held: _Held) -> int:
-        taken = held.rows.taken()
-        if taken is not None:
-            return self._publish(held, taken)
+        while (taken := held.rows.taken()) is not None:
+            if published := self._publish(held, taken):
+                return published  # otherwise it was committed before, and is removed now
         waiting = held.rows.waiting(self._rows_max, self._batch_bytes_max)
         if not waiting:
+            if self._standing(held.rows).epoch != held.session.epoch:
+                raise self._replaced()
             return 0
         return self._publish(held, held.batch + 1, waiting)
 
@@ -143,9 +148,7 @@ class Relay:
 
     def _take(self, held: _Held, batch: int, numbers: list[int]) -> None:
         if not held.rows.take(held.session.epoch, batch, numbers):
-            raise SessionFencedError(
-                f"outbox {self._outbox.name}: a newer relay than this one, of epoch {held.session.epoch}, takes its rows"
-            )
+            raise self._replaced()
         held.batch = batch
 
     def _decide(self, rows: OutboxRows) -> None:
@@ -179,8 +182,11 @@ class Relay:
         connection = self._outbox.connect()
         try:
             rows = OutboxRows(connection, self._outbox.statements(connection))
-            session = self._client.session(f"outbox {self._outbox.name}")
-            standing = self._standing(rows)
+            name = f"outbox {self._outbox.name}"
+            self._refuse_if_replaced(name, self._standing(rows))
+            session = self._client.session(name, run=f"{self._runs}-{uuid4().hex}")
+            self._epoch = session.epoch
+            standing = self._standing(rows)  # again: until now an older relay may have gone on
             if session.version is not None and session.version > standing.batch:
                 raise self._behind(session.version)
             if session.version is None:
@@ -191,13 +197,27 @@ class Relay:
             self._outbox.give_back(connection)
             raise
 
+    def _refuse_if_replaced(self, name: str, standing: Standing) -> None:
+        """An older relay that comes back after an error must not fence the newer one. When it begins it is the newest."""
+        if self._epoch is None:
+            return
+        try:
+            found = self._client.sessions.get(name)
+        except SessionNotFoundError:
+            newest = standing.epoch
+        else:
+            # An opening whose answer was lost is its own, though of a higher epoch than it knows of.
+            newest = self._epoch if found.run.startswith(self._runs) else found.epoch
+        if newest > self._epoch:
+            raise self._replaced()
+
     def _register(self, session: Session, rows: OutboxRows) -> None:
         registered = False
         while not registered:
             before = self._standing(rows).epoch
             # One that is higher belongs to a newer relay; or Basalt was put back to an older state, and knows no newer one.
             if before >= session.epoch and self._client.sessions.get(session.name).epoch != session.epoch:
-                raise SessionFencedError(f"outbox {self._outbox.name}: a newer relay than this one has begun")
+                raise self._replaced()
             registered = rows.register(before, session.epoch)
 
     def _begin_versions(self, session: Session, rows: OutboxRows, standing: Standing) -> None:
@@ -213,11 +233,25 @@ class Relay:
             pass
 
     def _standing(self, rows: OutboxRows) -> Standing:
-        standing = rows.standing()
+        try:
+            standing = rows.standing()
+        except Exception as error:
+            if rows.listed():
+                raise
+            raise InputError(  # each driver has an error of its own for it, and sqlite3 the one for a locked database
+                f"outbox {self._outbox.name}: its tables are not in the database",
+                field="table",
+                hint="Call outbox.create_table().",
+            ) from error
         if standing is None or standing.name != self._outbox.name:
             found = "of no outbox" if standing is None else f"of outbox {standing.name}"
             raise InputError(f"the table is {found}, not of {self._outbox.name}", field="name")
         return standing
+
+    def _replaced(self) -> SessionFencedError:
+        return SessionFencedError(
+            f"outbox {self._outbox.name}: a newer relay than this one, of epoch {self._epoch}, has begun and takes its rows"
+        )
 
     def _behind(self, version: int) -> OutboxBehindError:
         return OutboxBehindError(

@@ -112,6 +112,14 @@ class Statements:
             f"CREATE TABLE IF NOT EXISTS {self._table}_relay ({relay})",
         ]
 
+    def listed(self) -> tuple[str, str]:
+        """What finds the relay's table in the database's own list of tables, and the parameter."""
+        schema, dot, table = self._table.rpartition(".")
+        name = f"{table}_relay".lower()
+        if self._columns is _SQLITE_COLUMNS:
+            return f"SELECT name FROM {schema}{dot}sqlite_master WHERE LOWER(name) = ?", name  # noqa: S608  # see _TABLE
+        return "SELECT table_name FROM information_schema.tables WHERE LOWER(table_name) = ?", name
+
     def run(self, cursor: Cursor, statement: str, *parameters: object) -> None:
         """Run one; `{outbox}` and `{relay}` are the tables."""
         cursor.execute(*self._written(statement, parameters))

@@ -12,19 +12,25 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.group_commit import Group
-from basalt.store_calls import StoreCalls
 from basalt.tables.catalog import Catalog, HostedTable, TableName
+from basalt.tables.looks import SHORT_SCANS_MAX, Look, Looks
 from basalt.transactions.coordinator import Coordinator
 from basalt.transactions.states import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells import CellTable, CellVersion, Page, PageLimits
+from basalt_engine.cells import CellTable, CellVersion, LargeRowError, Page, PageLimits
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Store
 
 READ_CELLS_MAX = 10_000  # of one answer
 READ_BYTES_MAX = 8 * 1024 * 1024  # rows, columns and values of one answer: it is as large as a request may be
 READ_ROWS_MAX = 1_000  # named in one call: each is a range of its own
+LOOKUPS_MAX = 10_000  # rows x columns named in one call: each may be a range scan of its own
 DELETED_CELLS_MAX = 100_000  # by the rows that one call deletes: a tombstone takes some hundred bytes of the group
+DELETED_BYTES_MAX = 8 * 1024 * 1024  # names of those cells, their rows' with them
+
+ANSWER = PageLimits(
+    cells_max=READ_CELLS_MAX, bytes_max=READ_BYTES_MAX, hard_cells_max=READ_CELLS_MAX, hard_bytes_max=READ_BYTES_MAX
+)
 
 T = TypeVar("T")
 
@@ -57,8 +63,7 @@ class Tables:
     """The cells of all tables of one store."""
 
     def __init__(self, store: Store, catalog: Catalog, transactions: Coordinator[Any], activity: Activity) -> None:
-        self._cells = CellTable(store.table(CellTable.name))
-        self._call = StoreCalls(store)
+        self._looks = Looks(store)
         self.catalog = catalog
         self._transactions = transactions
         self._activity = activity
@@ -107,9 +112,20 @@ class Tables:
             )
         wanted = [check_row(row) for row in sorted(set(rows))]
         named = _check_columns(columns)
+        lookups = len(wanted) * (1 if named is None else len(named))
+        if lookups > LOOKUPS_MAX:
+            raise TooLargeError(
+                f"{len(wanted)} rows with {len(named or ())} columns each are {lookups} cells to look up in one call,"
+                f" the limit is {LOOKUPS_MAX}",
+                field="columns",
+                hint="name fewer rows or fewer columns in a call",
+            )
         await self._transactions.known()
         with self._reader(transaction_id, level) as snapshot:
-            return await self._call(self._look_at_rows, table, wanted, named, snapshot, level)
+            return await self._look(
+                lambda cells: _look_at_rows(cells, table, wanted, named, snapshot, level),
+                short=lookups <= SHORT_SCANS_MAX,
+            )
 
     async def scan(
         self,
@@ -123,16 +139,18 @@ class Tables:
     ) -> Page:
         """Cells of whole rows with start <= row < stop, in order, and the row to go on from.
 
-        About `cells` of them: more only where one row has more. A page without cells may have a next one.
+        About `cells` of them: more only where one row has more. A page without cells may have a next one. A row that is too
+        large for an answer begins a page of its own, which is a `TooLargeError`.
         """
         table = await self.catalog.get(title)
         named = _check_columns(columns)
-        limits = PageLimits(cells_max=min(cells, READ_CELLS_MAX), bytes_max=READ_BYTES_MAX)
+        limits = ANSWER._replace(cells_max=min(cells, READ_CELLS_MAX))
         all_own = level is VisibilityLevel.SNAPSHOT_ALL
         await self._transactions.known()
         with self._reader(transaction_id, level) as snapshot:
-            return await self._call(
-                self._cells.scan, table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits
+            return await self._look(
+                lambda cells: cells.scan(table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits),
+                short=False,
             )
 
     async def _cells_of_rows(
@@ -143,7 +161,15 @@ class Tables:
             return []
         await self._transactions.known()
         with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
-            return await self._call(self._look_at_columns, table, rows, snapshot)
+            return await self._look(
+                lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
+            )
+
+    async def _look(self, look: Look[T], *, short: bool) -> T:
+        try:
+            return await self._looks(look, short=short)
+        except LargeRowError as error:
+            raise TooLargeError(error.message, field=error.field, hint=error.hint) from None
 
     @contextmanager
     def _reader(self, transaction_id: int | None, level: VisibilityLevel) -> Iterator[TransactionSnapshot]:
@@ -161,42 +187,47 @@ class Tables:
         with self._transactions.reading(snapshot):
             yield snapshot
 
-    def _look_at_columns(
-        self, table: HostedTable, rows: Collection[bytes], snapshot: TransactionSnapshot
-    ) -> list[tuple[bytes, bytes]]:
-        found: list[tuple[bytes, bytes]] = []
-        for row in sorted(set(rows)):
-            found += [(row, cell.column) for cell in self._cells.row(table.keys, row, snapshot)]
-            if len(found) > DELETED_CELLS_MAX:
-                raise TooLargeError(
-                    f"the rows to delete have more than {DELETED_CELLS_MAX} cells",
-                    field="deleteRows",
-                    hint="delete fewer rows in a call",
-                )
-        return found
 
-    def _look_at_rows(
-        self,
-        table: HostedTable,
-        rows: list[bytes],
-        columns: frozenset[bytes] | None,
-        snapshot: TransactionSnapshot,
-        level: VisibilityLevel,
-    ) -> list[CellVersion]:
-        all_own = level is VisibilityLevel.SNAPSHOT_ALL
-        found: list[CellVersion] = []
-        found_bytes = 0
-        for row in rows:
-            for cell in self._cells.row(table.keys, row, snapshot, columns, all_own=all_own):
-                found.append(cell)
-                found_bytes += len(cell.row) + len(cell.column) + len(cell.value or b"")
-            if len(found) > READ_CELLS_MAX or found_bytes > READ_BYTES_MAX:
+def _look_at_columns(
+    cells: CellTable, table: HostedTable, rows: Collection[bytes], snapshot: TransactionSnapshot
+) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    found_bytes = 0
+    for row in sorted(set(rows)):
+        for column in cells.columns(table.keys, row, snapshot):
+            found.append((row, column))
+            found_bytes += len(row) + len(column)
+            if len(found) > DELETED_CELLS_MAX or found_bytes > DELETED_BYTES_MAX:
                 raise TooLargeError(
-                    f"these rows of table {table.title} have more than {READ_CELLS_MAX} cells or {READ_BYTES_MAX} bytes",
-                    field="rows",
-                    hint="read fewer rows at a time, or name the columns",
+                    f"the rows to delete have more than {DELETED_CELLS_MAX} cells or {DELETED_BYTES_MAX} bytes of names",
+                    field="deleteRows",
+                    hint="delete fewer rows in a call; of one so large, delete its cells in several calls",
                 )
-        return found
+    return found
+
+
+def _look_at_rows(
+    cells: CellTable,
+    table: HostedTable,
+    rows: list[bytes],
+    columns: frozenset[bytes] | None,
+    snapshot: TransactionSnapshot,
+    level: VisibilityLevel,
+) -> list[CellVersion]:
+    all_own = level is VisibilityLevel.SNAPSHOT_ALL
+    found: list[CellVersion] = []
+    found_bytes = 0
+    for row in rows:
+        in_row = cells.row(table.keys, row, snapshot, columns, all_own=all_own, limits=ANSWER)
+        found += in_row
+        found_bytes += sum(len(cell.row) + len(cell.column) + len(cell.value or b"") for cell in in_row)
+        if len(found) > READ_CELLS_MAX or found_bytes > READ_BYTES_MAX:
+            raise TooLargeError(
+                f"these rows of table {table.title} have more than {READ_CELLS_MAX} cells or {READ_BYTES_MAX} bytes",
+                field="rows",
+                hint="read fewer rows at a time, or name the columns",
+            )
+    return found
 
 
 def _seen_by(transaction: Transaction, level: VisibilityLevel) -> TransactionSnapshot:

@@ -6,8 +6,9 @@ edits, add the rows that go with them. Callers are answered once the group is wr
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
@@ -54,8 +55,8 @@ class Coordinator(Generic[P]):
         self.prompt: PromptCalls[P]  # for a face that answers from callbacks
         self._readers = Readers()
         self.reading = self._readers.reading
-        self.sessions = SessionCalls(self._durable, self._stages.begin, self.drive)
-        self._driven: set[int] = set()  # transactions whose end is being driven by a call right now
+        self.sessions = SessionCalls(self._durable, self._stages.begin, self._drive)
+        self._driven: dict[int, asyncio.Event] = {}  # ends that a call drives right now, set when it is through
 
     def attach(self, participant: Participant[P]) -> None:
         """Name the participant; before `recover`."""
@@ -66,9 +67,9 @@ class Coordinator(Generic[P]):
         self.prompt = PromptCalls(self._durable, self._stages, participant.nothing, self._clock)
 
     async def recover(self) -> None:
-        """Read the log, and finish what was being ended when the last process stopped."""
+        """Read the log, and finish what was being ended when the last process stopped, as far as that succeeds."""
         await self._durable.run(lambda group: None)
-        await self.drive()
+        await self._drive(self.state.unfinished())
 
     @property
     def state(self) -> TransactionState:
@@ -129,8 +130,9 @@ class Coordinator(Generic[P]):
         try:
             plan = await self._participant.plan(work)
         except InputError:
-            if await self._is_committed(transaction_id):  # a retry is answered whatever became of the topics since
-                return self.state.outcome(transaction_id)
+            before = await self.outcome(transaction_id)
+            if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
+                return before
             raise
         return _told(await self._durable.run(self._stages.commit(transaction_id, plan, request_id), plan.payload_bytes))
 
@@ -207,12 +209,18 @@ class Coordinator(Generic[P]):
         return await self._durable.run(stage)
 
     async def get(self, transaction_id: int) -> Transaction:
-        """A transaction in progress."""
-        return self.state.get(transaction_id)
+        """A transaction in progress, as it durably is."""
+        return await self._durable.run(lambda group: self.state.get(transaction_id))
 
     async def outcome(self, transaction_id: int) -> Outcome:
-        """Where a transaction stands or how it ended."""
-        return self.state.outcome(transaction_id)
+        """Where a transaction durably stands or how it ended."""
+        return await self._durable.run(lambda group: self.state.outcome(transaction_id))
+
+    async def find(self, transaction_id: int) -> Transaction | Outcome:
+        """A transaction in progress, or how it ended, as it durably is."""
+        return await self._durable.run(
+            lambda group: self.state.find(transaction_id) or self.state.outcome(transaction_id)
+        )
 
     # For tables.
 
@@ -257,7 +265,10 @@ class Coordinator(Generic[P]):
     # For the scheduler.
 
     async def expire(self) -> int:
-        """End the transactions whose time is up, and go on with ends that were interrupted; how many ended."""
+        """End the transactions whose time is up, and go on with ends that were interrupted; how many ended.
+
+        Raises, when all that can be done is done, why one of them could not be rolled back.
+        """
         expired = 0
         while True:
             proposal = await self._durable.run(self._stage_expire)
@@ -266,13 +277,11 @@ class Coordinator(Generic[P]):
             expired += proposal
         if not self._durable.atomic and self.state.one_shots.over(self._clock.now_ms()).edits:
             await self._durable.run(self._one_shots.end_use)
-        await self.drive()
+        # Those that a call drives right now are in hand, and need not hold up the others.
+        failed = await self._drive([each for each in self.state.unfinished() if each.id not in self._driven])
+        if failed is not None:
+            raise failed
         return expired
-
-    async def drive(self) -> None:
-        """Finish every transaction whose end is decided and not done."""
-        for transaction in self.state.unfinished():
-            await self._finish(transaction)
 
     async def write_log_snapshot(self) -> int:
         """Write the whole state, so that a restart replays only what follows; its bytes."""
@@ -318,14 +327,6 @@ class Coordinator(Generic[P]):
         self.totals.commits.add((self._clock.monotonic_ms() - started_ms) / 1_000)
         return outcome
 
-    async def _is_committed(self, transaction_id: int) -> bool:
-        """Whether the commit is durable."""
-
-        def stage(group: Group) -> bool:
-            return self.state.outcome(transaction_id).state is State.COMMITTED
-
-        return await self._durable.run(stage)
-
     def _open_writer(self, write_pointer: int, now_ms: int) -> Transaction:
         try:
             return self.state.writer(write_pointer, now_ms)
@@ -340,19 +341,34 @@ class Coordinator(Generic[P]):
 
         return _told(await self._durable.run(stage))
 
+    async def _drive(self, unfinished: Iterable[Transaction]) -> BasaltError | None:
+        """Finish each of them; the first error. Where one cannot be rolled back the others are none the worse for it."""
+        first: BasaltError | None = None
+        for transaction in unfinished:
+            try:
+                await self._finish(transaction)
+            except BasaltError as error:
+                log.warning("transaction %s is not rolled back, which will be tried again: %s", transaction.id, error)
+                first = first or error
+        return first
+
     async def _finish(self, transaction: Transaction) -> None:
         """Roll back what an ABORTING transaction did, then log that it is done."""
         assert transaction.state is State.ABORTING, "a commit without an outcome is given up when the log is read"
-        if transaction.id in self._driven:
-            return
-        self._driven.add(transaction.id)
+        while (driven := self._driven.get(transaction.id)) is not None:
+            await driven.wait()
+            await self._durable.known()
+            if self.state.find(transaction.id) is None:
+                return  # the other call has done it; else it failed, or was cancelled
+        driven = self._driven[transaction.id] = asyncio.Event()
         try:
             await self._participant.roll_back(transaction)
             await self._durable.run(
                 lambda group: self._durable.apply(group, self.state.finish(transaction.id, group.now_ms).edits)
             )
         finally:
-            self._driven.discard(transaction.id)
+            del self._driven[transaction.id]
+            driven.set()
 
     def _stage_expire(self, group: Group) -> int:
         made = self.state.expire(group.now_ms).edits

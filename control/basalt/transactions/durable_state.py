@@ -139,6 +139,7 @@ class DurableState(Generic[P]):
         def write(group: Group) -> None:
             for phase, mutations in zip(Phase, steps, strict=True):
                 group.add(self._log.table_name, *mutations, phase=phase)
+            group.when_durable(partial(self._log.snapshot_written, drafted))
 
         await self.run(write)
         return sum(

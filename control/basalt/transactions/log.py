@@ -49,6 +49,8 @@ class SnapshotDraft:
     position: int
     image: Image
     entries_kept: int = 0
+    replaced_entries: int = 0  # how many entries it stands for that the snapshot before it does not
+    replaced_bytes: int = 0
 
     @property
     def entries(self) -> int:
@@ -116,6 +118,10 @@ class TransactionLog(Protocol):
         """A snapshot of the state, to be encoded and written later; the state holds all that was encoded, and no more."""
         ...
 
+    def snapshot_written(self, draft: SnapshotDraft) -> None:
+        """The draft is durable: what it replaces counts no more."""
+        ...
+
     def snapshot(self, state: TransactionState) -> list[Mutation]:
         """What writes a snapshot of the state and then drops what it replaces; the state holds all that was encoded.
 
@@ -169,8 +175,14 @@ class TableTransactionLog:
         assert state.edits_applied == self._edits, (
             f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
         )
-        self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        return SnapshotDraft(self._position, state.image(), self._entries_kept)
+        replaced = self.entries_since_snapshot, self.bytes_since_snapshot
+        return SnapshotDraft(self._position, state.image(), self._entries_kept, *replaced)
+
+    def snapshot_written(self, draft: SnapshotDraft) -> None:
+        """See `TransactionLog.snapshot_written`."""
+        # Of two drafts that overlap, the second one to be written replaces less than it was drafted for.
+        self.entries_since_snapshot = max(0, self.entries_since_snapshot - draft.replaced_entries)
+        self.bytes_since_snapshot = max(0, self.bytes_since_snapshot - draft.replaced_bytes)
 
     def snapshot(self, state: TransactionState) -> list[Mutation]:
         """See `TransactionLog.snapshot`."""

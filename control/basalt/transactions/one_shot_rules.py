@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from basalt.transactions import edits
-from basalt.transactions.checks import check_request_id
 from basalt.transactions.edits import Edit
 from basalt.transactions.ledger import Ledger
-from basalt.transactions.outcomes import Call
 from basalt.transactions.pointers import POINTERS_PER_MS, next_pointer
 from basalt.transactions.proposals import Proposal
 from basalt.transactions.states import Join, Kind
@@ -37,12 +35,6 @@ class OneShotRules:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-
-    def before(self, request_id: str | None) -> int | None:
-        """The transaction of an earlier call with this request id; older logs have it as begun and committed."""
-        check_request_id(request_id)
-        first = None if request_id is None else self._ledger.requests.get(request_id)
-        return None if first is None or first.call is Call.BEGIN else first.transaction_id
 
     def use(self, write_pointer: int, joins: Iterable[Join]) -> Use:
         """What to log of these topics, to which no one-shot transaction of the same group has written yet."""

@@ -48,11 +48,8 @@ class OneShots(Generic[P]):
     def before(self, group: Group, owner: str, request_id: str | None) -> Outcome | None:
         """The outcome of an earlier one-shot transaction with this request id."""
         state = self._durable.state
-        if self._durable.atomic:
-            made = state.begin_committed(group.now_ms, owner, request_id)
-            return None if made.edits else state.outcome(made.transaction_id)
-        before = state.one_shots.before(request_id)
-        return None if before is None else state.outcome(before)
+        made = state.begin_committed(group.now_ms, owner, request_id)
+        return None if made.edits else state.outcome(made.transaction_id)
 
     def carry_out(self, group: Group, plan: P, owner: str, request_id: str | None) -> Outcome:
         """Begin, add the plan's rows and commit, unless that was done before under the same request id."""
@@ -68,12 +65,11 @@ class OneShots(Generic[P]):
 
     def _carry_out_apart(self, group: Group, plan: P, owner: str, request_id: str | None) -> Outcome:
         """The same where the outcome is not one batch with the rows."""
-        before = self.before(group, owner, request_id)
-        if before is not None:
-            return before
-        self._participant.check(plan)
         state = self._durable.state
         made = state.begin_committed(group.now_ms, owner, request_id)
+        if not made.edits:
+            return state.outcome(made.transaction_id)
+        self._participant.check(plan)
         written = group.part(self, _Written)
         joins = written.without(self._joins(plan))
         use = state.one_shots.use(made.transaction_id, joins)

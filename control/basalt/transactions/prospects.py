@@ -67,7 +67,7 @@ def waits_for(transaction: Transaction, now_ms: int) -> str:
 def at_deadline(transaction: Transaction) -> str:
     """What happens when its time is up."""
     if transaction.state is State.COMMITTING:
-        return "it will be committed: its time-out counts no more"
+        return "it is committed once its rows are written, and undone if the server dies before: its time-out counts no more"
     if transaction.state is State.ABORTING:
         return "it will be aborted: its time-out counts no more"
     if transaction.outside:
@@ -82,7 +82,7 @@ def at_deadline(transaction: Transaction) -> str:
 def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
     """What an operator may do about it."""
     if transaction.state is State.COMMITTING:
-        return "wait: the commit is decided"
+        return "wait, and do not restart the server: its rows are being written, and a commit that this interrupts is undone"
     if transaction.state is State.ABORTING:
         return (
             f"wait; if the roll back keeps failing (see the log), `basalt tx invalidate {name}` hides its rows for good"

@@ -20,6 +20,7 @@ from basalt.transactions.outcomes import Outcome, Request
 from basalt.transactions.pointers import POINTERS_PER_MS
 from basalt.transactions.sessions import Session
 from basalt.transactions.states import Loss, State, Transaction
+from basalt_engine.cell_names import change_text
 from basalt_engine.errors import FencedError
 
 
@@ -181,5 +182,8 @@ def _time(ms: int) -> str:
 
 
 def _key(key: bytes) -> str:
+    text = change_text(key)
+    if text is not None:
+        return text
     text = key.decode("utf-8", "replace")
     return repr(text) if text.isprintable() and "\ufffd" not in text else key.hex()

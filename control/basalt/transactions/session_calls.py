@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from basalt.group_commit import Group, NextGroupError
 from basalt.transactions.durable_state import DurableState
 from basalt.transactions.sessions import Session
-from basalt.transactions.states import InSession, Kind, Transaction
+from basalt.transactions.states import InSession, Kind, State, Transaction
 
 log = logging.getLogger("basalt.transactions")
 
@@ -38,33 +38,38 @@ class SessionCalls:
         self,
         durable: DurableState[Any],
         begin: Callable[[Group, Beginning, InSession], Transaction],
-        drive: Callable[[], Awaitable[None]],
+        drive: Callable[[Iterable[Transaction]], Awaitable[object]],
     ) -> None:
         self._durable = durable
         self._begin = begin
         self._drive = drive
 
     async def open(self, name: str, run: str) -> Session:
-        """The run holds the session. What the runs before it had not committed is ended, and rolled back, by then."""
+        """The run holds the session. What the runs before it had not committed is ended by then.
 
-        def stage(group: Group) -> Session:
-            proposal = self._durable.state.sessions.open(name, run, group.now_ms)
-            self._durable.apply(group, proposal.edits)
-            return self._durable.state.sessions.get(name)
+        It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
+        """
 
-        opened = await self._durable.run(stage)
-        await self._drive()
+        def stage(group: Group) -> tuple[Session, list[Transaction]]:
+            sessions = self._durable.state.sessions
+            self._durable.apply(group, sessions.open(name, run, group.now_ms).edits)
+            return sessions.get(name), _unfinished(sessions.transactions(name))
+
+        opened, unfinished = await self._durable.run(stage)
+        await self._drive(unfinished)
         log.info("session %s: run %s holds it at epoch %s", name, run, opened.epoch)
         return opened
 
     async def delete(self, name: str) -> None:
-        """End the session's open transactions, and forget the session."""
+        """End the session's open transactions, and forget the session. They are rolled back as by `open`."""
 
-        def stage(group: Group) -> None:
-            self._durable.apply(group, self._durable.state.sessions.delete(name, group.now_ms).edits)
+        def stage(group: Group) -> list[Transaction]:
+            state = self._durable.state
+            ending = state.sessions.transactions(name)
+            self._durable.apply(group, state.sessions.delete(name, group.now_ms).edits)
+            return _unfinished(filter(None, (state.find(transaction.id) for transaction in ending)))
 
-        await self._durable.run(stage)
-        await self._drive()
+        await self._drive(await self._durable.run(stage))
         log.info("session %s: deleted", name)
 
     async def begin(self, session: InSession, asked: Beginning) -> Transaction | Session:
@@ -102,3 +107,8 @@ class SessionCalls:
 
     def _standing(self, session: Session) -> SessionStanding:
         return SessionStanding(session, self._durable.state.sessions.transactions(session.name))
+
+
+def _unfinished(transactions: Iterable[Transaction]) -> list[Transaction]:
+    """Those whose end is decided and not done."""
+    return [transaction for transaction in transactions if transaction.state is State.ABORTING]

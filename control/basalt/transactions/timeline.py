@@ -17,6 +17,7 @@ from basalt.transactions.edits import Edit
 from basalt.transactions.outcomes import Outcome
 from basalt.transactions.pointers import POINTERS_PER_MS
 from basalt.transactions.states import State, Transaction
+from basalt_engine.cell_names import change_text
 
 JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one
 JOURNAL_AGE_MS_MAX = 86_400_000  # who asks later asks the audit lines and the logs
@@ -200,7 +201,10 @@ def _without_empty(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_text(key: bytes) -> str:
-    """A changed key as people read it: text where it is some, else hex."""
+    """A changed key as people read it: the row or cell of a table, text where it is some, else hex."""
+    text = change_text(key)
+    if text is not None:
+        return text
     text = key.decode("utf-8", "replace")
     return text if text.isprintable() and "\ufffd" not in text else key.hex()
 
@@ -215,7 +219,7 @@ _NAMES: dict[type, str] = {
     edits.SessionBegan: "in_session",
     ToldChanges: "changes_told",
     edits.Doomed: "conflict_lost",
-    edits.Committing: "commit_decided",
+    edits.Committing: "committing",
     edits.Committed: "committed",
     edits.Aborting: "abort_decided",
     edits.Aborted: "aborted",

@@ -46,21 +46,24 @@ class MemoryTable:
     ) -> Iterator[Row]:
         """Rows with start <= key < stop; limits as the SPI says."""
         read_bytes = 0
-        for row in islice(self._read(start, stop, reverse), rows_max):
+        chunk_rows = SCAN_CHUNK_ROWS if rows_max is None else min(rows_max, SCAN_CHUNK_ROWS)
+        for row in islice(self._read(start, stop, reverse, chunk_rows), rows_max):
             yield row
             if bytes_max is not None:
                 read_bytes += len(row.key) + sum(map(len, row.columns.values()))
                 if read_bytes >= bytes_max:
                     return
 
-    def _read(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[Row]:
+    def _read(
+        self, start: bytes, stop: bytes | None, reverse: bool, chunk_rows: int = SCAN_CHUNK_ROWS
+    ) -> Iterator[Row]:
         inclusive = (True, False)
         while stop is None or start < stop:
             with self._store.locked():
                 keys = self._rows.irange(start, stop, inclusive, reverse)
-                rows = [Row(key, self._rows[key]) for key in islice(keys, SCAN_CHUNK_ROWS)]
+                rows = [Row(key, self._rows[key]) for key in islice(keys, chunk_rows)]
             yield from rows
-            if len(rows) < SCAN_CHUNK_ROWS:
+            if len(rows) < chunk_rows:
                 return
             if reverse:
                 stop = rows[-1].key

@@ -17,8 +17,17 @@ def test_tasks_say_how_far_they_are_and_a_job_waits_for_their_end(cli):
     assert shown(cli)["watermark_ms"] == 1_700_000_000_000
     waited = cli("topic", "markers", "orders-marked", "--wait", "--within", "20ms")
     assert (waited.code, "has not ended" in waited.err) == (1, True)
+    for tried in (("watermark", "orders-marked", "map-1", "1700000000009"), ("end", "orders-marked", "map-0")):
+        assert "would have" in cli("topic", *tried, "--tasks", "2", "--dry-run").out
+    assert (shown(cli)["watermark_ms"], shown(cli)["ended"]) == (1_700_000_000_000, False)
+    assert cli("topic", "end", "no-such-topic", "map-0", "--dry-run").code == 3
     for task in ("map-0", "map-1"):
         assert "has ended" in cli("topic", "end", "orders-marked", task, "--tasks", "2").out
+    assert shown(cli)["tasks"] == [
+        {"task": "map-0", "watermark_ms": 1_700_000_000_000, "ended": True},
+        {"task": "map-1", "watermark_ms": 1_700_000_000_005, "ended": True},
+    ]
+    assert "map-0 ended 1700000000000 map-1 ended" in cli("topic", "markers", "orders-marked", "-o", "table").out
     found = shown(cli, "--wait")
     assert (found["ended"], found["watermark_ms"]) == (True, 1_700_000_000_005)
     late = cli("topic", "watermark", "orders-marked", "map-0", "1700000000009", "--tasks", "2")

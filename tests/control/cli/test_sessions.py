@@ -17,5 +17,12 @@ def test_sessions_are_listed_shown_and_deleted(cli, server_url):
     assert json.loads(cli("tx", "sessions", "show", "nightly", "-o", "json").out)["committed_by"] == tx.id
     assert "would delete session nightly" in cli("tx", "sessions", "delete", "nightly", "--dry-run").out
     assert cli("tx", "sessions", "delete", "nightly").code == 2, "nobody is there to ask"
-    assert cli("tx", "sessions", "delete", "nightly", "--yes").code == 0
+    assert cli("tx", "sessions", "delete", "nightly", "--yes", "--reason", "it moved", "--as", "ada").code == 0
+    act = json.loads(cli("audit", "list", "--limit", "1", "-o", "json").out)[0]
+    assert (act["act"], act["what"], act["name"], act["reason"]) == (
+        "delete session",
+        "session nightly",
+        "ada",
+        "it moved",
+    )
     assert cli("tx", "sessions", "show", "nightly").code == 3

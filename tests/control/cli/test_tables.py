@@ -83,6 +83,8 @@ def test_what_is_not_there_is_exit_code_3_and_a_mistake_2(cli):
         ("table", "put", "stock", "row"),
         ("table", "put", "stock", "row", "novalue"),
         ("table", "put", "stock", "row", "a=1", "a=2"),
+        ("table", "put", "stock", "row", "a=1", "--delete", "a"),
+        ("table", "put", "stock", "row", "a=", "--delete", "a"),
         ("table", "create", "other", "--conflict", "topic"),
     ):
         assert cli(*arguments).code == 2, arguments

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,17 @@ def test_a_lost_answer_of_a_publish_is_told_and_not_made_worse(side, connected):
     with pytest.raises(UnknownOutcomeError):
         side.do(connected.topic("orders").publish("once"))
     assert everything(side, connected.topic("orders").read()) == [b"once"]
+
+
+def test_a_block_that_swallows_a_failed_store_publishes_nothing(side, connected):
+    with pytest.raises(TransactionEndedError, match="messages of topic shop:orders may be missing"):
+        with transaction(side, connected) as tx:
+            side.do(tx.publish("invoices", ["1"]))
+            connected.losing.loses = "/store"
+            with suppress(UnknownOutcomeError):
+                side.do(tx.store("orders", ["2"]))
+    assert side.do(connected.transactions.get(tx.id)).state == tx.outcome.state == "ABORTED"
+    assert everything(side, connected.topic("invoices").read()) == []
 
 
 def test_ending_a_transaction_again_is_answered_by_how_it_ended(side, connected):

@@ -123,6 +123,108 @@ def test_a_position_of_another_generation_is_refused(side, connected, orders):
         following(side, orders, told[0][1][:-1])
 
 
+def next_of(side, follower):
+    """The next message of either follower."""
+    return side.do(next(follower) if side.name == "blocking" else anext(follower))
+
+
+def test_the_topics_property_says_how_many_tasks_are_expected(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.watermark("a", 100))
+    side.do(topic.end("a"))
+    side.do(connected.topics.update("orders", tasks=2))
+    side.do(topic.publish("one"))
+    told, follower = following(side, topic, wait=False)
+    assert (shown(told), follower.ended) == (["one"], side.do(topic.markers()).ended) == (["one"], False)
+    side.do(topic.watermark("b", 120, 2))
+    side.do(topic.publish("two"))
+    side.do(topic.end("b", 2))
+    assert shown(following(side, topic, told[0][1])[0]) == [120, "two", "end"]
+
+
+def test_a_follower_learns_of_a_changed_property_on_its_way(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.publish("one"))
+    side.do(topic.end("a"))
+    side.do(topic.publish("two"))
+    told = []
+    follower: Any = topic.follow(on_end=lambda: told.append("end"), wait=False)
+    assert next_of(side, follower).text == "one"  # the page is here, and says that one task is expected
+    side.do(connected.topics.update("orders", tasks=2))
+    assert next_of(side, follower).text == "two"
+    assert (told, follower.ended) == ([], False)
+    side.do(connected.topics.update("orders", tasks=1))
+    with pytest.raises(StopAsyncIteration if side.name == "async" else StopIteration):
+        next_of(side, follower)
+    assert (told, follower.ended) == (["end"], True)
+
+
+def test_a_follower_does_not_take_two_generations_for_one(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.publish("one"))
+    follower: Any = topic.follow()
+    assert next_of(side, follower).text == "one"
+    side.do(connected.topics.delete("orders"))
+    side.do(connected.topics.create("orders"))
+    side.do(topic.publish("of another"))
+    with pytest.raises(InputError, match=r"generation 1 of .*orders, which is generation 2 now"):
+        next_of(side, follower)
+    assert json.loads(follower.position)["generation"] == 1
+
+
+def test_an_end_of_a_topic_that_was_created_again_is_not_told(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.publish("one"))
+    side.do(topic.end("a"))
+    follower: Any = topic.follow()
+    assert next_of(side, follower).text == "one"
+    side.do(connected.topics.delete("orders"))
+    side.do(connected.topics.create("orders"))
+    with pytest.raises(InputError, match="which is generation 2 now"):
+        next_of(side, follower)
+
+
+def test_async_callbacks_are_awaited_or_refused(side, orders):
+    told = []
+
+    async def on_watermark(ms):
+        told.append(ms)
+
+    async def on_end():
+        told.append("end")
+
+    if side.name == "blocking":
+        for callbacks in ({"on_watermark": on_watermark}, {"on_end": on_end}):
+            with pytest.raises(TypeError, match=r"on_\w+ is a coroutine.*async client"):
+                orders.follow(**callbacks)
+        with pytest.raises(TypeError, match=r"on_watermark is a coroutine.*async client"):
+            list(orders.follow(on_watermark=lambda ms: on_watermark(ms)))  # which nobody sees beforehand
+        return
+
+    async def run():
+        async for message in orders.follow(on_watermark=on_watermark, on_end=on_end):
+            told.append(message.text)
+
+    side.do(run())
+    assert told == EVERYTHING
+
+
+def test_a_callback_that_fails_leaves_the_follower_where_it_was(side, orders):
+    def fails(_ms):
+        raise ArithmeticError
+
+    follower: Any = orders.follow(on_watermark=fails)
+    got: list[str] = []
+    while not follower.ended:
+        try:
+            got.append(next_of(side, follower).text)
+        except ArithmeticError:
+            got.append(follower.watermark_ms)
+        except (StopIteration, StopAsyncIteration):
+            break
+    assert got == EVERYTHING[:-1]
+
+
 def test_what_the_markers_say_can_be_asked_for(side, connected, orders):
     found = side.do(orders.markers())
     assert (found.watermark_ms, found.ended, found.expected_tasks, found.generation) == (120, True, 2, 1)

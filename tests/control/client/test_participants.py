@@ -6,13 +6,14 @@ rolls everybody back, then aborts, or invalidates what could not be undone.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
 
 from basalt.client import participation
 from basalt.client.ending import abort, commit
-from basalt.client.open_transaction import changes, publish
+from basalt.client.open_transaction import changes, publish, store
 from basalt.client.participants import PostCommitError, planned
 from basalt.errors import (
     InternalError,
@@ -141,7 +142,17 @@ def test_while_the_outcome_cannot_be_learnt_nobody_is_told_anything(failures, as
 def test_a_fault_of_the_server_is_no_answer_either():
     world = World({"commit": "fault"}).block()
     assert world.story == f"{PERSISTED} commit get invalidate get {BACK}"
-    assert isinstance(world.raised, InternalError)
+    assert isinstance(world.raised, TransactionEndedError)
+    assert isinstance(world.raised.__cause__, InternalError)
+
+
+def test_a_fault_of_the_server_whose_outcome_cannot_be_learnt_is_unknown_too():
+    world = World({"commit": "fault", "get": "refuse"}).block()
+    assert world.story == f"{PERSISTED} commit get"
+    assert isinstance(world.raised, UnknownOutcomeError)
+    assert isinstance(world.raised.__cause__, InternalError)
+    assert "asked for either" in world.raised.__notes__[0]
+    assert world.raised.hint == "Ask client.transactions.get('42').state before doing the work again."
 
 
 def test_all_hear_of_a_commit_and_the_first_failure_wins():
@@ -277,6 +288,58 @@ def test_a_checkpoint_that_fails_ends_the_transaction(step):
     assert world.story.endswith(BACK)
     assert world.story.count("abort") == 1
     assert world.server.state == "ABORTED"
+
+
+def swallowed(plan):
+    """The plan, by a caller who goes on whatever comes of it."""
+
+    def tried(tx):
+        with contextlib.suppress(Exception):
+            yield from plan(tx)
+
+    return tried
+
+
+GOES_WRONG = [
+    ({"a.commit": "raise"}, participation.checkpoint, "its checkpoint", Broken),
+    ({"checkpoint": "refuse"}, participation.checkpoint, "its checkpoint", UnavailableError),
+    ({"canCommit": "refuse"}, commit, "its commit", TransactionConflictError),
+    (
+        {},
+        lambda tx: participation.add(tx, Recording("c", [], {"c.start": "raise"})),
+        "adding participant c",
+        Broken,
+    ),
+]
+
+
+@pytest.mark.parametrize(("failures", "plan", "step", "cause"), GOES_WRONG, ids=[str(row[2:]) for row in GOES_WRONG])
+def test_a_block_that_swallows_what_rolled_it_back_does_not_end_quietly(failures, plan, step, cause):
+    world = World(failures).block(swallowed(plan))
+    assert world.story.endswith(BACK)
+    assert isinstance(world.raised, TransactionEndedError)
+    assert str(world.raised) == f"transaction 42 was rolled back when {step} failed"
+    assert isinstance(world.raised.__cause__, cause)
+
+
+def test_what_follows_a_failed_checkpoint_is_told_of_it():
+    world = World({"checkpoint": "refuse"}).block(
+        swallowed(participation.checkpoint), lambda tx: publish(tx, "orders", ["1"])
+    )
+    assert str(world.raised) == "transaction 42 was rolled back when its checkpoint failed"
+
+
+def test_who_aborts_after_a_failed_checkpoint_is_left_in_peace():
+    world = World({"checkpoint": "refuse"}).block(swallowed(participation.checkpoint), abort)
+    assert world.story.count("abort") == 1
+    assert (world.raised, world.tx.outcome.state) == (None, "ABORTED")
+
+
+def test_nobody_persists_when_messages_may_be_missing():
+    world = World({"store": "refuse"}).block(swallowed(lambda tx: store(tx, "orders", ["1"])))
+    assert world.story == f"a.start b.start store {BACK}"
+    assert isinstance(world.raised, TransactionEndedError)
+    assert str(world.raised) == "transaction 42 cannot be committed: messages of topic shop:orders may be missing"
 
 
 def test_what_is_no_participant_is_refused_before_anything_begins():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import warnings
 
@@ -57,6 +58,16 @@ def test_it_rolls_back_with_the_transaction(side, connected):
     assert mine.journal == ["a.start", "a.changes", "a.commit", "a.rollback"]
     assert side.do(connected.transactions.get(tx.id)).state == tx.outcome.state == "ABORTED"
     assert everything(side, connected.topic("orders").read()) == []
+
+
+def test_a_block_that_swallows_a_failed_checkpoint_does_not_end_quietly(side, connected):
+    mine = participant(side, failures={"a.update": "raise"})
+    with pytest.raises(TransactionEndedError, match="was rolled back when its checkpoint failed"):
+        with transaction(side, connected, participants=[mine]) as tx:
+            with contextlib.suppress(Broken):
+                side.do(tx.checkpoint())
+    assert mine.journal[-1] == "a.rollback"
+    assert tx.outcome.state == "ABORTED"
 
 
 def test_what_cannot_be_undone_is_hidden_for_good(side, connected):

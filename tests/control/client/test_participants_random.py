@@ -53,7 +53,10 @@ def swallowing(plan):
     failures=failures(),
     hosted=st.sets(st.sampled_from("ab")),
     work=st.lists(
-        st.sampled_from(["add", "checkpoint", "commit", "abort", "swallow add", "swallow commit"]), max_size=3
+        st.sampled_from(
+            ["add", "checkpoint", "commit", "abort", "swallow add", "swallow checkpoint", "swallow commit"]
+        ),
+        max_size=3,
     ),
     raising=st.sampled_from([None, None, KeyError("mine"), Interrupt("mine")]),
 )
@@ -65,6 +68,7 @@ def test_the_server_and_the_participants_agree(failures, hosted, work, raising):
         "commit": commit,
         "abort": abort,
         "swallow add": swallowing(add_c(world)),
+        "swallow checkpoint": swallowing(participation.checkpoint),
         "swallow commit": swallowing(commit),
     }
     world.block(*(plans[each] for each in work), raising=raising)
@@ -86,7 +90,7 @@ def test_the_server_and_the_participants_agree(failures, hosted, work, raising):
         assert set(kept) <= {"nothing"} or not world.server.outside, "an abort left something behind that is seen"
     if isinstance(world.raised, PostCommitError) or (world.raised is None and promised == "COMMITTED"):
         assert end == "COMMITTED"
-    if world.raised is None and not {"abort", "swallow add", "swallow commit"} & set(work):
+    if world.raised is None and not {"abort", "swallow commit"} & set(work):
         assert (end, heard) == ("COMMITTED", [each.name for each in took_part])
     if isinstance(world.raised, UnknownOutcomeError) and world.journal[-1] in ("get", "invalidate"):
         assert heard == []

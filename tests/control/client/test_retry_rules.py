@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from basalt import errors
+from basalt.client import sessions, tables, topics, transactions
 from basalt.client.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
 from basalt.client.conversation import Pause, Send, Surroundings, converse
 from basalt.client.retries import Again, RetryPolicy, judge
+from basalt.client.scopes import TableScope
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
@@ -87,6 +89,33 @@ def test_every_reply_to_every_kind_of_call(reply, effect, error, again):
     else:
         assert isinstance(verdict, Again)
         assert (type(verdict.error), True) == (error, again)
+
+
+WHAT_NEXT = [
+    (transactions.commit, ("42",), "Ask client.transactions.get('42').state before doing the work again."),
+    (transactions.begin, (), "Begin again; one that has begun unheard is ended by its time-out."),
+    (
+        transactions.publish_atomically,
+        ({"orders": ["1"]},),
+        "Poll to see whether the messages came before publishing them again.",
+    ),
+    (tables.write, (TableScope("shop", "t"), "42", {}), "Call it again: done twice, it does no harm."),
+    (tables.delete, ("t",), "Ask for it by its name: when it is not found, it is deleted."),
+    (sessions.delete, ("billing",), "Ask for it by its name: when it is not found, it is deleted."),
+    (topics.create, ("orders",), "Look whether it did before calling it again, which may do it twice."),
+]
+
+
+@pytest.mark.parametrize("reply", [Lost("cut"), page(502), told(503, "outcome_unknown", hint="the server's")], ids=str)
+@pytest.mark.parametrize(("plan", "arguments", "hint"), WHAT_NEXT, ids=[row[2] for row in WHAT_NEXT])
+def test_whoever_does_not_know_the_outcome_is_told_what_to_do_next(scope, plan, arguments, hint, reply):
+    steps = plan(*arguments) if plan is tables.write else plan(scope, *arguments)
+    sent = next(steps)
+    try:
+        error = judge(sent, reply, "http://there").error
+    except errors.UnknownOutcomeError as raised:
+        error = raised
+    assert error.hint == hint
 
 
 def test_an_answer_that_cannot_be_read_is_a_protocol_error():

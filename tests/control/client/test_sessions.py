@@ -92,7 +92,9 @@ def test_operators_list_show_and_delete_them(side, connected):
     found = side.do(connected.sessions.get("billing"))
     assert (found.run, found.epoch, found.version, found.transactions) == ("monday", 1, 3, ())
     assert len(found.committed_by) == 32
-    side.do(connected.sessions.delete("billing"))
+    side.do(connected.sessions.delete("billing", reason="it moved", by="ada"))
+    act = side.do(connected.admin.audit(limit=1))[0]
+    assert (act["what"], act["name"], act["reason"]) == ("session billing", "ada", "it moved")
     with pytest.raises(SessionNotFoundError):
         side.do(connected.sessions.get("billing"))
     with pytest.raises(SessionNotFoundError):

@@ -41,6 +41,15 @@ def test_tables_are_created_shown_listed_and_deleted(client):
     assert client.tables.list(namespace="elsewhere") == []
 
 
+def test_a_client_that_creates_a_table_anew_writes_to_the_new_one_at_once(client):
+    for number in range(3):
+        with client.transaction() as tx:
+            tx.table("accounts").put("alice", {"balance": str(number)})
+        assert balance(client, "alice") == number
+        client.tables.delete("accounts")
+        client.tables.create("accounts", conflict=("cell", "none")[number % 2])
+
+
 def test_a_state_change_and_its_message_are_one_decision(client):
     with client.transaction() as tx:
         accounts = tx.table("accounts")
@@ -68,7 +77,7 @@ def test_of_two_that_change_the_same_row_the_second_starts_again(client):
                 pay_in(2)
             accounts.put("alice", {"balance": str(before + amount)})
 
-    with pytest.raises(TransactionConflictError):
+    with pytest.raises(TransactionConflictError, match="on row 'alice' of table default:accounts to"):
         pay_in(1)
     assert balance(client, "alice") == 2
     (first, *_) = client.transactions.list() or [None]
@@ -106,13 +115,13 @@ def test_checkpoints_rows_and_pages(client):
 
 
 def test_a_table_that_was_created_again_under_a_transaction_is_told(client):
-    with client.transaction() as tx:
-        tx.table("accounts").put("a", {"b": "1"})
-    client.tables.delete("accounts")
-    client.tables.create("accounts", conflict="none")
     with pytest.raises(basalt.errors.ConflictError, match="generation 2"):
         with client.transaction() as tx:
             tx.table("accounts").put("a", {"b": "1"})
+            tx.checkpoint()
+            client.tables.delete("accounts")
+            client.tables.create("accounts", conflict="none")
+            tx.table("accounts").put("c", {"b": "1"})
     with client.transaction() as tx:
         tx.table("accounts").put("a", {"b": "1"})
     assert client.table("accounts").get("a") == {b"b": b"1"}

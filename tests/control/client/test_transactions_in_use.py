@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from basalt.client import ending, open_transaction, participation
@@ -9,7 +11,11 @@ from basalt.client.open_transaction import OpenTransaction
 from basalt.client.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BusyError,
+    CorruptionError,
+    InternalError,
+    ProtocolError,
     TooLargeError,
+    TopicNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -126,6 +132,25 @@ def test_a_commit_that_did_nothing_is_aborted(make, play, error):
     assert played.raised is error
 
 
+def test_an_abort_that_comes_too_late_blames_no_time_out(make, play):
+    mine = KeyError("mine")
+    play(ending.leave(make(), mine), TransactionEndedError("INVALID"))
+    assert mine.__notes__ == ["transaction 42 could not be aborted (TransactionEndedError: INVALID)"]
+
+
+@pytest.mark.parametrize(
+    "error", [InternalError("broke"), CorruptionError("bad bytes"), ProtocolError("the answer cannot be read")]
+)
+def test_a_commit_that_was_answered_by_a_fault_may_have_happened(make, play, error):
+    error.request_id = "r1"
+    played = play(ending.leave(make(), None), error)
+    assert played.paths == [COMMIT]  # and no abort
+    assert isinstance(played.raised, UnknownOutcomeError)
+    assert str(played.raised) == f"whether transaction 42 was committed is unknown: {error}"
+    assert played.raised.hint == "Ask client.transactions.get('42').state before doing the work again."
+    assert (played.raised.__cause__, played.raised.request_id) == (error, "r1")
+
+
 @pytest.mark.parametrize(
     "error", [UnknownOutcomeError("?"), TransactionEndedError("aborted"), TransactionNotFoundError("forgotten")]
 )
@@ -143,6 +168,48 @@ def test_a_store_that_fails_before_the_commit_aborts(make, play):
     played = play(ending.leave(tx, None), lost, ABORTED)
     assert played.paths == [store_of("a"), ABORT]
     assert played.raised is lost
+
+
+@pytest.mark.parametrize(
+    "failure", [UnknownOutcomeError("lost"), BusyError("busy"), TopicNotFoundError("gone")], ids=lambda each: each.code
+)
+def test_messages_whose_early_store_failed_are_never_left_out_of_a_commit(make, play, failure):
+    tx = make(buffer_bytes_max=3)
+    play(open_transaction.publish(tx, "b", ["1"]))
+    assert play(open_transaction.publish(tx, "a", ["23"]), failure).raised is failure  # and its caller goes on
+    play(open_transaction.publish(tx, "c", ["4"]))
+    played = play(ending.leave(tx, None), ABORTED)
+    assert played.paths == [ABORT]
+    assert isinstance(played.raised, TransactionEndedError)
+    assert str(played.raised) == "transaction 42 cannot be committed: messages of topic shop:b may be missing"
+    assert played.raised.__cause__ is failure
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+def test_an_interrupted_store_leaves_messages_missing_too(make, play, interrupt):
+    tx = make()
+    with pytest.raises(type(interrupt)):
+        play(open_transaction.store(tx, "a", ["1"]), interrupt)
+    played = play(ending.commit(tx), ABORTED)
+    assert played.paths == [ABORT]
+    assert isinstance(played.raised, TransactionEndedError)
+
+
+def test_a_commit_by_hand_whose_last_store_failed_cannot_be_repeated(make, play):
+    tx = make()
+    play(open_transaction.store(tx, "a", ["1"]))
+    play(open_transaction.publish(tx, "a", ["2"]))
+    assert play(ending.commit(tx), BusyError("busy")).paths == [store_of("a")]
+    assert play(ending.commit(tx), ABORTED).paths == [ABORT]
+    assert "may be missing" in str(play(ending.leave(tx, None)).raised)
+
+
+def test_who_aborts_after_a_failed_store_is_left_in_peace(make, play):
+    tx = make()
+    play(open_transaction.store(tx, "a", ["1"]), BusyError("busy"))
+    assert play(ending.abort(tx), ABORTED).paths == [ABORT]
+    played = play(ending.leave(tx, None))
+    assert (played.paths, played.raised) == ([], None)
 
 
 def test_ending_it_by_hand_leaves_the_end_of_the_block_nothing_to_do(make, play):

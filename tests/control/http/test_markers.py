@@ -74,6 +74,17 @@ def test_a_query_that_is_none_is_refused(client, query):
     assert client.call("GET", f"{MARKERS}?{query}").status == 400
 
 
+def test_who_reads_markers_is_told_how_to_judge_them(client):
+    def headers(query):
+        reply = client.call("GET", f"{TOPIC}/records{query}")
+        return reply.header("basalt-generation"), reply.header("basalt-tasks")
+
+    assert headers("?markers=true") == ("1", None)
+    assert client.call("PUT", f"{TOPIC}/properties", {"tasks": 3}).status == 200
+    assert headers("?markers=true") == ("1", "3")
+    assert headers("") == (None, None)
+
+
 def test_topics_that_are_not_there_have_no_markers(client):
     missing = "/v1/namespaces/shop/topics/missing/markers"
     assert client.call("GET", missing).code == "topic_not_found"

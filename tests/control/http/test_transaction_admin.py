@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
+
+from basalt.http import transaction_admin
+from basalt.messaging import blocking as blocking_module
+from basalt.messaging import row_pages
 
 ADMIN = "/v1/admin/transactions"
 ORDERS = "/v1/namespaces/shop/topics/orders"
@@ -171,6 +177,51 @@ def test_what_hangs_is_found_worst_first(client):
     assert [each["owner"] for each in found["hanging"]] == ["old"]
 
 
+def test_what_is_left_out_is_counted_of_what_the_filters_let_through(client, monkeypatch):
+    monkeypatch.setattr(transaction_admin, "SEARCHED_MAX", 2)
+    for number in range(5):
+        begin(client, owner="many" if number < 3 else "few")
+    client.clock.advance(16_000)
+
+    def hanging(query: str = "") -> tuple[list[str], int]:
+        found = client.call("GET", f"{ADMIN}/hanging{query}").json()
+        assert found["open"] == 5
+        return [each["owner"] for each in found["hanging"]], found["leftOut"]
+
+    assert hanging() == (["many", "many"], 3)
+    assert hanging("?owner=many") == (["many", "many"], 1)
+    assert hanging("?owner=few") == (["few", "few"], 0)
+    assert hanging("?owner=nobody") == ([], 0)
+
+
+def test_a_call_about_what_hangs_reads_so_many_rows_and_no_more(client, monkeypatch):
+    client.topic()
+    blocking = [begin(client, owner=str(number)) for number in range(4)]
+    for each in blocking:
+        publish(client, each, "early")
+    read = 0
+    page_rows = row_pages.pages
+
+    async def counted(*given, **named):
+        nonlocal read
+        async for page in page_rows(*given, **named):
+            read += len(page)
+            yield page
+
+    monkeypatch.setattr(blocking_module, "pages", counted)
+    whole = client.call("GET", f"{ADMIN}/hanging").json()
+    assert (len(whole["hanging"]), whole["leftOut"]) == (4, 0)
+    assert all(each["blocks"][0]["exact"] for each in whole["hanging"])
+    rows_of_all, read = read, 0
+    monkeypatch.setattr(transaction_admin, "CALL_ROWS_MAX", 2)
+    found = client.call("GET", f"{ADMIN}/hanging").json()
+    assert ([each["owner"] for each in found["hanging"]], found["leftOut"]) == (["0"], 3)
+    assert not found["hanging"][0]["blocks"][0]["exact"], "its row was found, and nothing is left for a count"
+    assert read < rows_of_all
+    (block,) = describe(client, blocking[0])["blocks"]
+    assert (block["messages"], block["exact"]) == (0, False), "a description is bounded as well"
+
+
 # Ends by hand.
 
 
@@ -209,6 +260,90 @@ def test_an_abort_that_would_promise_too_much_is_refused_and_invalidate_is_not(c
     assert client.call("POST", f"{ADMIN}/{begun['id']}/abort?dryRun=true").code == "outside_writes"
     forced = client.call("POST", f"{ADMIN}/{begun['id']}/abort?force=true").json()
     assert (forced["was"], forced["state"]) == ("INVALID", "ABORTED")
+
+
+@pytest.mark.parametrize("end", ["expire", "invalidate"])
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+def test_what_becomes_invalid_while_an_abort_is_decided_stays_invalid(client, end, query):
+    """Whether the end is found when the abort comes, or between its look and its stage."""
+    refused = set()
+    transactions = client.services.transactions
+    for turns in range(40):
+        begun = begin(client, outsideWrites=True)
+        key = int(begun["writePointer"])
+        client.clock.advance(31_000)
+
+        async def race(turns: int, key: int, path: str) -> Any:
+            ends = transactions.expire() if end == "expire" else transactions.invalidate(key)
+            abort = asyncio.ensure_future(client.ask("POST", path))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await ends
+            return await abort
+
+        reply = client.run(race(turns, key, f"{ADMIN}/{begun['id']}/abort{query}"))
+        assert reply.status == 409
+        refused.add(reply.code)
+        assert key in transactions.state.invalid, f"after {turns} turns"
+    assert refused <= {"outside_writes", "conflict"}
+
+
+def test_one_that_becomes_invalid_between_the_look_and_the_stage_is_to_be_looked_at_again(client, monkeypatch):
+    begun = begin(client, outsideWrites=True)
+    transactions = client.services.transactions
+    abort = transactions.abort
+
+    async def overtaken(*given):
+        ended = asyncio.ensure_future(transactions.invalidate(begun["writePointer"]))
+        await asyncio.sleep(0)  # its stage is queued first
+        try:
+            return await abort(*given)
+        finally:
+            await ended
+
+    monkeypatch.setattr(transactions, "abort", overtaken)
+    reply = client.call("POST", f"{ADMIN}/{begun['id']}/abort")
+    assert (reply.status, reply.code) == (409, "conflict")
+    assert f"basalt tx describe {begun['id']}" in reply.json()["hint"]
+    assert begun["writePointer"] in transactions.state.invalid
+    assert client.call("POST", f"{ADMIN}/{begun['id']}/abort").code == "outside_writes"
+
+
+def test_the_note_about_an_end_that_is_being_written_is_waited_for(client, monkeypatch):
+    begun = begin(client, outsideWrites=True)
+    transactions, store = client.services.transactions, client.services.store
+    writing, go_on = threading.Event(), threading.Event()
+    write = store.write
+
+    def slow_write(writes):
+        if not writing.is_set():
+            writing.set()
+            assert go_on.wait(10)
+        write(writes)
+
+    monkeypatch.setattr(store, "remote", True)  # the group is written on a thread
+    monkeypatch.setattr(store, "write", slow_write)
+
+    async def race() -> Any:
+        ends = asyncio.ensure_future(transactions.invalidate(begun["writePointer"]))
+        while not writing.is_set():
+            await asyncio.sleep(0)
+        abort = asyncio.ensure_future(client.ask("POST", f"{ADMIN}/{begun['id']}/abort"))
+        await asyncio.sleep(0.1)  # long enough for an abort that does not wait to read that there is no note
+        go_on.set()
+        await ends
+        return await abort
+
+    assert client.run(race()).code == "outside_writes"
+    assert begun["writePointer"] in transactions.state.invalid
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+def test_a_long_one_that_is_invalid_stays_so_whoever_aborts_it(client, query):
+    begun = begin(client, kind="long", outsideWrites=True)
+    assert client.call("POST", f"{ADMIN}/{begun['id']}/invalidate").json()["state"] == "INVALID"
+    done = client.call("POST", f"{ADMIN}/{begun['id']}/abort{query}").json()
+    assert (done["was"], done["state"], done["changed"]) == ("INVALID", "INVALID", False)
 
 
 def test_a_client_still_aborts_its_own_transaction(client):

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from basalt.client.participants import TransactionAware
-from basalt.errors import TransactionEndedError, TransactionNotFoundError
+from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
 from basalt.outbox import OutboxParticipant, Relay
 from tests.control.client.participants_world import Broken, Recording
 
@@ -165,3 +165,9 @@ def test_it_leaves_nothing_on_the_invalid_list(outbox, connection, client):
     participant = OutboxParticipant(outbox, connection)
     with client.transaction(participants=[participant]) as tx:
         assert not client.transactions.get(tx.id).outside_writes
+
+
+def test_a_connection_that_commits_by_itself_takes_no_part(outbox, connection):
+    connection.isolation_level = None
+    with pytest.raises(InputError, match="autocommit"):
+        OutboxParticipant(outbox, connection)

@@ -118,7 +118,7 @@ def test_a_participant_publishes_and_what_it_could_not_the_relay_does(outbox, co
     connection.close()
 
 
-def test_a_connection_that_commits_by_itself_is_refused(connect):
+def test_a_connection_that_commits_by_itself_is_refused(connect, outbox):
     def alone() -> Any:
         connection = connect()
         connection.autocommit = True
@@ -126,6 +126,19 @@ def test_a_connection_that_commits_by_itself_is_refused(connect):
 
     with pytest.raises(InputError, match="autocommit"):
         Outbox(alone).create_table()
+    connection = alone()
+    for into in (connection, connection.cursor()):
+        with pytest.raises(InputError, match="autocommit"):
+            outbox.publish(into, "orders", "1")
+    with pytest.raises(InputError, match="autocommit"):
+        OutboxParticipant(outbox, connection)
+    connection.close()
+
+
+def test_without_its_tables_a_relay_stops(connect, client):
+    with pytest.raises(InputError, match="not in the database"):
+        Relay(Outbox(connect, name="bank"), client).run()
+    assert client.sessions.list() == []
 
 
 def test_the_drivers_module_is_found(connect):

@@ -17,6 +17,7 @@ from basalt.errors import (
 )
 from basalt.outbox import Outbox, OutboxBehindError, OutboxUncertainError, Relay
 from basalt.outbox.outbox import MESSAGE_BYTES_MAX
+from basalt.outbox.outbox_rows import OutboxRows
 
 NUMBERED = "INSERT INTO basalt_outbox (number, namespace, topic, payload) VALUES (?, 'default', 'orders', ?)"
 
@@ -122,8 +123,6 @@ def test_whatever_fails_the_next_attempt_goes_on_where_it_was(outbox, connect, c
 
     monkeypatch.setattr(client._driver, "run", broken)
     if step == "remove":
-        from basalt.outbox.outbox_rows import OutboxRows
-
         remove = OutboxRows.remove
 
         def locked(rows, batch):
@@ -244,6 +243,137 @@ def test_a_connection_that_commits_by_itself_is_refused(connect, client):
 
     with pytest.raises(InputError, match="autocommit"):
         Outbox(alone).create_table()
+
+
+def test_into_a_connection_that_commits_by_itself_nothing_is_written(outbox, connect, left):
+    connection = connect()
+    connection.isolation_level = None
+    for into in (connection, connection.cursor()):
+        with pytest.raises(InputError, match="autocommit"):
+            outbox.publish(into, "orders", "1")
+    assert left() == 0
+
+
+@pytest.mark.parametrize(
+    ("autocommit", "level", "refused"), [(True, "", True), (False, None, False), (-1, "", False), (-1, None, True)]
+)
+def test_what_autocommit_says_since_python_3_12_is_heeded(outbox, tmp_path, autocommit, level, refused):
+    kind = type("Newer", (sqlite3.Connection,), {"autocommit": autocommit})
+    connection = sqlite3.connect(tmp_path / "application.db", isolation_level=level, factory=kind)
+    if refused:
+        with pytest.raises(InputError, match="autocommit"):
+            outbox.refuse_autocommit(connection)
+    else:
+        outbox.refuse_autocommit(connection)
+    connection.close()
+
+
+def third_time():
+    """An `until` that ends a relay which does not stop by itself."""
+    return iter((False, False, True)).__next__
+
+
+def failing_once(monkeypatch, owner, name):
+    """The method fails when it is called next, as a database that is locked does."""
+    plain, failures = getattr(owner, name), ["database is locked"]
+
+    def method(*given):
+        if failures:
+            raise sqlite3.OperationalError(failures.pop())
+        return plain(*given)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+def test_an_older_relay_that_comes_back_after_an_error_does_not_fence_the_newer(
+    outbox, connect, client, read, monkeypatch
+):
+    first, second = Relay(outbox, client), Relay(outbox, client)
+    first.run_once()
+    second.run_once()
+    epoch = client.sessions.get("outbox bank").epoch
+    failing_once(monkeypatch, OutboxRows, "undecided")
+    with pytest.raises(SessionFencedError):
+        first.run(until=third_time(), sleep=lambda seconds: None)
+    assert client.sessions.get("outbox bank").epoch == epoch
+    announce(outbox, connect, "1")
+    assert second.run_once() == 1
+    with pytest.raises(SessionFencedError):
+        first.run_once()
+    assert read() == ["1"]
+
+
+def test_nor_when_basalt_has_forgotten_their_session(outbox, client, monkeypatch):
+    first, second = Relay(outbox, client), Relay(outbox, client)
+    first.run_once()
+    second.run_once()
+    client.sessions.delete("outbox bank")
+    failing_once(monkeypatch, OutboxRows, "undecided")
+    with pytest.raises(SessionFencedError):
+        first.run(until=third_time(), sleep=lambda seconds: None)
+
+
+def test_an_older_relay_that_finds_nothing_to_publish_stops(outbox, client):
+    first, second = Relay(outbox, client), Relay(outbox, client)
+    assert (first.run_once(), second.run_once(), second.run_once()) == (0, 0, 0)
+    with pytest.raises(SessionFencedError, match="newer relay"):
+        first.run_once()
+
+
+@pytest.mark.parametrize("step", ["answer", "register"])
+def test_a_relay_that_failed_while_it_opened_its_session_again_is_not_fenced_by_itself(
+    outbox, connect, client, read, monkeypatch, step
+):
+    relay = Relay(outbox, client)
+    relay.run_once()
+    relay.close()
+    announce(outbox, connect, "1")
+    opening = client.session
+
+    def lost(*given, **named):
+        monkeypatch.undo()
+        opening(*given, **named)
+        raise UnavailableError("the answer was lost")
+
+    if step == "answer":
+        monkeypatch.setattr(client, "session", lost)
+    else:
+        failing_once(monkeypatch, OutboxRows, "register")
+    with pytest.raises((UnavailableError, sqlite3.OperationalError)):
+        relay.run_once()
+    assert relay.run_once() == 1
+    assert read() == ["1"]
+
+
+def test_after_a_batch_that_was_published_before_the_next_one_follows_at_once(
+    outbox, connect, client, read, left, monkeypatch
+):
+    announce(outbox, connect, "1")
+    relay = Relay(outbox, client)
+    failing_once(monkeypatch, OutboxRows, "remove")
+    with pytest.raises(sqlite3.OperationalError):
+        relay.run_once()
+    announce(outbox, connect, "2", "3")
+    assert relay.run_once() == 2
+    assert (read(), left()) == (["1", "2", "3"], 0)
+
+
+@pytest.mark.parametrize("table", ["basalt_outbox", "Announced"])
+def test_without_its_tables_it_stops_and_leaves_the_session_alone(connect, client, table):
+    outbox = Outbox(connect, name="bank", table=table)
+    with pytest.raises(InputError, match="not in the database") as raised:
+        Relay(outbox, client).run(until=third_time(), sleep=lambda seconds: None)
+    assert "create_table()" in raised.value.hint
+    assert client.sessions.list() == []
+    outbox.create_table()
+    assert Relay(outbox, client).run_once() == 0
+
+
+def test_a_database_that_cannot_be_asked_yet_is_not_one_without_tables(outbox, connect, client, read, monkeypatch):
+    announce(outbox, connect, "1")
+    failing_once(monkeypatch, OutboxRows, "standing")
+    Relay(outbox, client).run(until=read, sleep=lambda seconds: None)
+    assert read() == ["1"]
 
 
 @pytest.mark.parametrize("limits", [{"rows_max": 0}, {"batch_bytes_max": 0}])

@@ -13,8 +13,9 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.tables import tables
 from basalt.tables.catalog import table_name
-from basalt.tables.tables import READ_ROWS_MAX, CellPut, CellWrites
+from basalt.tables.tables import LOOKUPS_MAX, READ_ROWS_MAX, CellPut, CellWrites
 from basalt.transactions.states import State, VisibilityLevel
 from basalt_engine.cell_names import CELLS_MAX, COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
 from tests.control.tables.conftest import STOCK, Shop
@@ -233,13 +234,88 @@ def test_a_read_of_too_much_says_what_to_do(shop: Shop):
     with pytest.raises(TooLargeError, match="1001 rows"):
         shop.run(shop.tables.read(STOCK, [b"%d" % n for n in range(1_001)]))
     for number in range(9):
-        shop.committed({f"row/{number}": "x" * VALUE_BYTES_MAX})
+        shop.committed({f"row-{number % 3}/{number}": "x" * VALUE_BYTES_MAX})
     with pytest.raises(TooLargeError) as told:
-        shop.get("row")
+        shop.get("row-0", "row-1", "row-2")
     assert (told.value.field, told.value.hint) == ("rows", "read fewer rows at a time, or name the columns")
-    assert len(shop.get("row", columns=[b"1", b"2"])) == 2
+    assert len(shop.get("row-0", "row-1", "row-2", columns=[b"1", b"2"])) == 2
     with pytest.raises(InputError, match="0 columns"):
         shop.get("row", columns=[])
+
+
+@pytest.fixture
+def large_row(shop: Shop) -> list[bytes]:
+    """The columns of `row`, which is larger than an answer; there is a row before it and one behind it."""
+    columns = [b"%02d" % number for number in range(9)]
+    for column in columns:
+        shop.committed({f"row/{column.decode()}": "x" * VALUE_BYTES_MAX})
+    shop.committed({"a/1": "before", "z/1": "behind"})
+    return columns
+
+
+def test_a_row_larger_than_an_answer_is_read_by_its_columns(shop: Shop, large_row: list[bytes]):
+    for call in (
+        shop.tables.read(STOCK, [b"row"]),
+        shop.tables.read(STOCK, [b"row"], large_row),
+        shop.tables.scan(STOCK, b"row"),
+        shop.tables.scan(STOCK, b"row", columns=large_row),
+    ):
+        with pytest.raises(TooLargeError, match="row 726f77 has more than 10000 cells or 8388608 bytes") as told:
+            shop.run(call)
+        assert told.value.field == "columns"
+        assert told.value.hint == "name the columns that you want, fewer of them in a call"
+    for some in (large_row[:5], large_row[5:]):
+        assert (
+            len(shop.get("row", columns=some)) == len(shop.scan(start=b"row", stop=b"row\0", columns=some)) == len(some)
+        )
+
+
+def test_a_scan_stops_before_a_row_larger_than_an_answer_and_goes_on_behind_it(shop: Shop, large_row: list[bytes]):
+    page = shop.run(shop.tables.scan(STOCK))
+    assert ([cell.row for cell in page.cells], page.next) == ([b"a"], b"row")
+    assert shop.scan(start=b"row\0") == {"z/1": "behind"}
+
+
+def test_an_answer_of_a_scan_is_never_larger_than_it_may_be(shop: Shop):
+    cells = {f"row-{row}/{column}": "x" * VALUE_BYTES_MAX for row in range(3) for column in range(5)}
+    for at, value in cells.items():
+        shop.committed({at: value})
+    page = shop.run(shop.tables.scan(STOCK))
+    assert (len(page.cells), page.next) == (5, b"row-1")
+    assert shop.scan() == cells
+
+
+def test_a_row_larger_than_an_answer_is_deleted_as_a_whole(shop: Shop, large_row: list[bytes]):
+    tx = shop.begin()
+    shop.delete_rows(tx, "row")
+    shop.commit(tx)
+    assert shop.scan() == {"a/1": "before", "z/1": "behind"}
+
+
+@pytest.mark.parametrize("limit", ["DELETED_CELLS_MAX", "DELETED_BYTES_MAX"])
+def test_rows_of_too_many_cells_to_delete_say_how_to_go_on(shop: Shop, monkeypatch, limit: str):
+    monkeypatch.setattr(tables, limit, 2 if limit == "DELETED_CELLS_MAX" else 2 * len("a/1"))
+    shop.committed({f"{row}/{column}": "x" for row in "ab" for column in "1234"})
+    tx = shop.begin()
+    with pytest.raises(TooLargeError) as told:
+        shop.delete_rows(tx, "a")
+    assert (told.value.field, told.value.hint) == (
+        "deleteRows",
+        "delete fewer rows in a call; of one so large, delete its cells in several calls",
+    )
+    shop.delete(tx, "a/1", "a/2")
+    shop.delete_rows(tx, "a")
+    shop.commit(tx)
+    assert list(shop.scan()) == ["b/1", "b/2", "b/3", "b/4"]
+
+
+def test_cells_to_look_up_are_counted_over_all_rows(shop: Shop):
+    shop.committed({"1/1": "x", "99/99": "y"})
+    rows, columns = [b"%d" % n for n in range(100)], [b"%d" % n for n in range(LOOKUPS_MAX // 100)]
+    assert len(shop.run(shop.tables.read(STOCK, rows, columns))) == 2
+    with pytest.raises(TooLargeError, match="10100 cells to look up in one call, the limit is 10000") as told:
+        shop.run(shop.tables.read(STOCK, rows, [*columns, b"one more"]))
+    assert told.value.hint == "name fewer rows or fewer columns in a call"
 
 
 def test_what_a_reader_under_way_needs_is_not_dropped_meanwhile(shop: Shop):

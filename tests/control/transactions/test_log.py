@@ -48,7 +48,9 @@ class Logged:
         return self.done(self.state.commit(key, self.now_ms, inline=inline))
 
     def snapshot(self, written: int | None = None) -> None:
-        self.table.write(self.log.snapshot(self.state)[:written])
+        draft = self.log.draft(self.state)
+        self.table.write([mutation for step in draft.steps() for mutation in step][:written])
+        self.log.snapshot_written(draft)
 
     def rows(self) -> list[Row]:
         return list(self.table.scan(b"\0", None))
@@ -199,7 +201,11 @@ def test_a_draft_may_be_written_after_later_entries(logged):
     busy(logged)
     for step in draft.steps():
         logged.table.write(step)
-    assert Logged(logged.table).state.image() == logged.state.image()
+    logged.log.snapshot_written(draft)
+    again = Logged(logged.table)
+    assert again.state.image() == logged.state.image()
+    assert logged.log.entries_since_snapshot == again.log.entries_since_snapshot > 0
+    assert logged.log.bytes_since_snapshot == again.log.bytes_since_snapshot > 0
     assert len(logged.rows()) > 1
 
 

@@ -40,7 +40,7 @@ def state() -> TransactionState:
         ({"tables": (TableJoin(b"shop:~stock:", 1),)}, "becomes invalid: cells", "tx invalidate 7"),
         ({"outside": True, "topics": (ORDERS,)}, "becomes invalid: it has", "tx invalidate 7"),
         ({"kind": Kind.LONG}, "it is aborted", "tx invalidate 7"),
-        ({"state": State.COMMITTING}, "will be committed", "wait: the commit is decided"),
+        ({"state": State.COMMITTING}, "undone if the server dies", "do not restart"),
         ({"state": State.ABORTING}, "will be aborted", "tx invalidate 7"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
+from basalt.messaging.participant import TopicParticipant
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt.transactions.limits import Limits
@@ -66,3 +67,15 @@ async def test_a_server_goes_on_after_it(atomic):
     assert again.transactions.state.last_pointer >= opened.id
     assert await again.transactions.list() == []
     await again.services.close()
+
+
+@pytest.mark.anyio
+async def test_topics_are_told_of_everything_that_was_open(monkeypatch: pytest.MonkeyPatch):
+    told: list[int] = []
+    monkeypatch.setattr(TopicParticipant, "ended", lambda _, transaction: told.append(transaction.id))
+    settings = Settings(transactions=TransactionSettings(allow_reset=True))
+    wired = await Wired.start(MemoryStore(atomic=True), settings=settings)
+    opened = [(await wired.transactions.begin()).id for _ in range(2)]
+    await wired.transactions.sessions.reset()
+    assert told == opened
+    await wired.services.close()

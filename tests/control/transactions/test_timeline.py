@@ -34,7 +34,7 @@ def test_each_step_is_told_with_its_time_and_those_of_others_are_not():
     journal.add(T0 + 9, [edits.Changed(FIRST, True, frozenset((b"a", b"b")))])
     journal.add(T0 + 12, [edits.Committing(FIRST, None, T0 + 12), edits.Committed(FIRST, T0 + 12, None)])
     assert events(journal, FIRST) == [
-        (0, "begun"), (5, "topic_joined"), (7, "checkpoint"), (9, "changes_told"), (12, "commit_decided"),
+        (0, "begun"), (5, "topic_joined"), (7, "checkpoint"), (9, "changes_told"), (12, "committing"),
         (12, "committed"),
     ]  # fmt: skip
     steps = timeline_of((FIRST,), journal.entries(), None, T0).steps

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options import Command, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.options import Command, author_options, common_options, confirm, dry_run_option, yes_option
 from basalt.cli.output import Column, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
@@ -50,11 +50,12 @@ def show(session: Session, name: str) -> None:
 
 @sessions.command("delete", cls=Command)
 @click.argument("name")
+@author_options
 @yes_option
 @dry_run_option
 @common_options
 @pass_session
-def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
+def delete(session: Session, name: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
     """End what is open in a session, and forget it and its version: work that it has committed may be committed again."""
     with session.client() as client:
         found = client.sessions.get(name)
@@ -64,7 +65,7 @@ def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
             session.out.done(f"would delete {told}", result)
             return
         confirm(f"Delete {told}?", yes=yes)
-        client.sessions.delete(name)
+        client.sessions.delete(name, reason=reason, by=by)
     session.out.done(f"deleted session {name}", result)
 
 

@@ -157,7 +157,7 @@ def put(
 
     Under --tx no conflicts are looked for: who needs that uses the client.
     """
-    changed: dict[bytes, bytes | None] = {**_given(cells), **dict.fromkeys(deleted)}
+    changed = _given(cells, deleted)
     if not changed and not delete_row:
         raise Usage("there is nothing to write", hint="give COLUMN=VALUE, --delete COLUMN or --delete-row")
     namespace = session.target().namespace
@@ -236,9 +236,9 @@ def _cell_rows(
             }
 
 
-def _given(cells: tuple[bytes, ...]) -> dict[bytes, bytes]:
-    """`COLUMN=VALUE`, each; a usage error when it is not that, or a column comes twice."""
-    found: dict[bytes, bytes] = {}
+def _given(cells: tuple[bytes, ...], deleted: tuple[bytes, ...]) -> dict[bytes, bytes | None]:
+    """`COLUMN=VALUE`, each, and the columns to delete; a usage error when it is not that, or a column comes twice."""
+    found: dict[bytes, bytes | None] = {}
     for cell in cells:
         column, equals, value = cell.partition(b"=")
         if not equals or not column:
@@ -246,6 +246,9 @@ def _given(cells: tuple[bytes, ...]) -> dict[bytes, bytes]:
         if column in found:
             raise Usage(f"column {payload_line(column, 'text')} is given twice", hint="leave one of them out")
         found[column] = value
+    for column in deleted:
+        if found.setdefault(column) is not None:
+            raise Usage(f"column {payload_line(column, 'text')} is set and deleted", hint="leave one of them out")
     return found
 
 

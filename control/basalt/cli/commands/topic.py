@@ -10,7 +10,7 @@ import click
 from basalt.cli.answers import described_topic_row, topic_row
 from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
 from basalt.cli.options import Command, DurationMs, Pair, common_options, confirm, dry_run_option, yes_option
-from basalt.cli.output import Column, count_text, counted, duration_text, size_text, time_text
+from basalt.cli.output import Column, count_text, counted, duration_text, plain, size_text, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
 
@@ -39,12 +39,22 @@ _STATS = (
 )
 
 
+def _tasks_text(tasks: object) -> str:
+    """What the tasks have said, on one line: map-0 at 1700000000000 map-1 ended ?"""
+    assert isinstance(tasks, list)
+    said = (
+        f"{task['task']} {'ended' if task['ended'] else 'at'} {'?' if task['watermark_ms'] is None else task['watermark_ms']}"
+        for task in tasks
+    )
+    return plain(list(said))
+
+
 _MARKERS = (
     Column("name"),
     Column("watermark_ms", time_text, "watermark"),
     Column("ended"),
     Column("expected_tasks", title="expected tasks"),
-    Column("tasks"),
+    Column("tasks", _tasks_text),
     Column("at"),
 )
 _tasks_option = click.option(
@@ -174,31 +184,42 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
 @click.argument("task")
 @click.argument("event_time_ms", type=int, metavar="MS")
 @_tasks_option
+@dry_run_option
 @common_options
 @pass_session
-def watermark(session: Session, name: str, task: str, event_time_ms: int, task_count: int) -> None:
+def watermark(session: Session, name: str, task: str, event_time_ms: int, task_count: int, dry_run: bool) -> None:
     """Say that the event time of a producing task has come so far (milliseconds since 1970)."""
     namespace = session.target().namespace
     with session.client() as client:
-        client.topic(name).watermark(task, event_time_ms, task_count)
-    result = {"name": name, "namespace": namespace, "task": task, "event_time_ms": event_time_ms}
-    session.out.done(f"task {task} of topic {namespace}:{name} has come to {event_time_ms}", result)
+        handle = client.topic(name)
+        if dry_run:
+            handle.markers()  # whether there is such a topic
+        else:
+            handle.watermark(task, event_time_ms, task_count)
+    result = {"name": name, "namespace": namespace, "task": task, "event_time_ms": event_time_ms, "dry_run": dry_run}
+    has = "would have" if dry_run else "has"
+    session.out.done(f"task {task} of topic {namespace}:{name} {has} come to {event_time_ms}", result)
 
 
 @topic.command("end", cls=Command)
 @click.argument("name")
 @click.argument("task")
 @_tasks_option
+@dry_run_option
 @common_options
 @pass_session
-def end(session: Session, name: str, task: str, task_count: int) -> None:
+def end(session: Session, name: str, task: str, task_count: int, dry_run: bool) -> None:
     """Say that nothing more comes from a producing task. The topic has ended when all of its tasks have."""
     namespace = session.target().namespace
     with session.client() as client:
-        client.topic(name).end(task, task_count)
-    session.out.done(
-        f"task {task} of topic {namespace}:{name} has ended", {"name": name, "namespace": namespace, "task": task}
-    )
+        handle = client.topic(name)
+        if dry_run:
+            handle.markers()  # whether there is such a topic
+        else:
+            handle.end(task, task_count)
+    result = {"name": name, "namespace": namespace, "task": task, "dry_run": dry_run}
+    has = "would have" if dry_run else "has"
+    session.out.done(f"task {task} of topic {namespace}:{name} {has} ended", result)
 
 
 @topic.command("markers", cls=Command)
@@ -220,10 +241,7 @@ def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> N
         if wait and not handle.wait_until_ended(within_ms):
             raise Failure(f"topic {namespace}:{name} has not ended in time")
         found = handle.markers()
-    tasks = [
-        f"{task.task} {'ended' if task.ended else 'at'} {'?' if task.watermark_ms is None else task.watermark_ms}"
-        for task in found.tasks
-    ]
+    tasks = [{"task": task.task, "watermark_ms": task.watermark_ms, "ended": task.ended} for task in found.tasks]
     shown = {
         "name": name,
         "namespace": namespace,

@@ -68,7 +68,7 @@ class Looked(NamedTuple):
 
 @dataclass
 class Pass:
-    """How far the look at a table has come. It began after `writes` to it; `notes` are about writers that had ended then."""
+    """How far the look at a table has come. It began after the write of number `writes`; `notes` are about writers that had ended then."""
 
     keys: TableKeys
     next: bytes

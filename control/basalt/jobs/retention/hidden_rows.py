@@ -19,6 +19,7 @@ from basalt.messaging.counts import RowCount
 from basalt.messaging.decisions import Decisions
 from basalt.messaging.hidden import HiddenRange
 from basalt.messaging.messaging import Messaging
+from basalt.messaging.rolled_back import RolledBack
 from basalt.messaging.row_pages import read_page
 from basalt.messaging.usage import Usage
 from basalt.store_calls import StoreCalls
@@ -155,6 +156,9 @@ class HiddenRows:
         assert written_by is not None
         verdict = judge_message(MessageKey.decode(row.key), written_by, row.expire_ms, rule, snapshot, group.now_ms)
         tail = self._messaging.tail
+        if verdict.fate is not Fate.KEEP and snapshot is not None and snapshot.judge(written_by) is Visibility.SKIP:
+            gone = RolledBack({abs(written_by)}, row.position, row.position + b"\0")
+            group.when_durable(lambda: self._messaging.gone(key, gone))
         if verdict.fate is Fate.DROP:
             group.add(MessageTable.name, Delete(row.key))
             if row.reference is not None:
