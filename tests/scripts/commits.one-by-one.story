@@ -90,7 +90,7 @@ poll orders as=committed
 poll invoices as=committed
 ---
 error: outcome_unknown
-error: unavailable
+ABORTING
 0 ended
 ABORTED
 @0/0<0/0 a

