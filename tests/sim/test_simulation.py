@@ -27,7 +27,7 @@ from tests.sim.seeds import (
 )
 from tests.sim.world import World
 
-SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if os.environ.get("CI") else 2_000))
+SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (4_000 if os.environ.get("CI") else 2_000))
 SHARED_SEEDS = SEEDS // 10  # each is the life of several servers
 SLICE = 250
 SHARED_SLICE = 50
