@@ -57,6 +57,8 @@ CHECKS_OF_BODIES = ("content_type_conformance", "response_schema_conformance")
 DOCUMENT = json.loads(msgspec.json.encode(describe(OPERATIONS)))
 
 
+WAIT_MS, WAITS_MS_MAX = 50, 60_000
+
 schema = schemathesis.openapi.from_dict(DOCUMENT)
 
 
@@ -78,6 +80,8 @@ def test_every_call_answers_as_the_document_says(case: Any, server: ServerProces
     for name, value in case.path_parameters.items():
         if name in names and NAME_PATTERN.fullmatch(str(value)):
             case.path_parameters[name] = names[name]
+    if str(case.query.get("waitMs", "")).isdecimal() and WAIT_MS < int(case.query["waitMs"]) <= WAITS_MS_MAX:
+        case.query["waitMs"] = WAIT_MS  # what it waits for does not come
     response = case.call(base_url=server.url, timeout=ANSWER_SECONDS_MAX)
     excluded = [*NOT_CHECKED]
     if not response.content and case.path.endswith(SOMETIMES_EMPTY):
