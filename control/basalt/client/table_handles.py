@@ -9,21 +9,10 @@ from basalt.client.scopes import ClientScope, TableScope
 from basalt.client.transactional_table import TableInUse
 
 
-class Tables(Handle[ClientScope]):
-    """Tables by name: `client.tables`."""
+class _Facts:
+    """What both kinds of table handle know."""
 
-    create = blocking(tables.create)
-    get = blocking(tables.get_info)
-    list = blocking(tables.names)
-    delete = blocking(tables.delete)
-
-
-class Table(Handle[TableScope]):
-    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
-
-    get = blocking(tables.get)
-    scan = scanning(transactional_table.scan_committed)
-    write = blocking(tables.write)
+    _scope: TableScope
 
     @property
     def name(self) -> str:
@@ -36,14 +25,10 @@ class Table(Handle[TableScope]):
         return self._scope.namespace
 
 
-class TransactionalTable(Handle[TableInUse]):
-    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+class _FactsInUse:
+    """What both kinds of table within a transaction know."""
 
-    get = blocking(transactional_table.get)
-    put = blocking(transactional_table.put)
-    delete = blocking(transactional_table.delete)
-    delete_row = blocking(transactional_table.delete_row)
-    scan = scanning(transactional_table.scan)
+    _scope: TableInUse
 
     @property
     def name(self) -> str:
@@ -54,6 +39,33 @@ class TransactionalTable(Handle[TableInUse]):
     def namespace(self) -> str:
         """The namespace that it is in."""
         return self._scope.scope.namespace
+
+
+class Tables(Handle[ClientScope]):
+    """Tables by name: `client.tables`."""
+
+    create = blocking(tables.create)
+    get = blocking(tables.get_info)
+    list = blocking(tables.names)
+    delete = blocking(tables.delete)
+
+
+class Table(_Facts, Handle[TableScope]):
+    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
+
+    get = blocking(tables.get)
+    scan = scanning(transactional_table.scan_committed)
+    write = blocking(tables.write)
+
+
+class TransactionalTable(_FactsInUse, Handle[TableInUse]):
+    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+
+    get = blocking(transactional_table.get)
+    put = blocking(transactional_table.put)
+    delete = blocking(transactional_table.delete)
+    delete_row = blocking(transactional_table.delete_row)
+    scan = scanning(transactional_table.scan)
 
 
 class AsyncTables(AsyncHandle[ClientScope]):
@@ -65,25 +77,15 @@ class AsyncTables(AsyncHandle[ClientScope]):
     delete = awaiting(tables.delete)
 
 
-class AsyncTable(AsyncHandle[TableScope]):
+class AsyncTable(_Facts, AsyncHandle[TableScope]):
     """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
 
     get = awaiting(tables.get)
     scan = async_scanning(transactional_table.scan_committed)
     write = awaiting(tables.write)
 
-    @property
-    def name(self) -> str:
-        """Its name in its namespace."""
-        return self._scope.name
 
-    @property
-    def namespace(self) -> str:
-        """The namespace that it is in."""
-        return self._scope.namespace
-
-
-class AsyncTransactionalTable(AsyncHandle[TableInUse]):
+class AsyncTransactionalTable(_FactsInUse, AsyncHandle[TableInUse]):
     """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
 
     get = awaiting(transactional_table.get)
@@ -91,13 +93,3 @@ class AsyncTransactionalTable(AsyncHandle[TableInUse]):
     delete = awaiting(transactional_table.delete)
     delete_row = awaiting(transactional_table.delete_row)
     scan = async_scanning(transactional_table.scan)
-
-    @property
-    def name(self) -> str:
-        """Its name in its namespace."""
-        return self._scope.scope.name
-
-    @property
-    def namespace(self) -> str:
-        """The namespace that it is in."""
-        return self._scope.scope.namespace
