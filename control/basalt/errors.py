@@ -135,6 +135,12 @@ class TopicExistsError(ConflictError):
     code: ClassVar[str] = "topic_exists"
 
 
+class GenerationError(ConflictError):
+    """The topic is of another generation than the caller expects: it was deleted and created again; the message says which."""
+
+    code: ClassVar[str] = "topic_generation"
+
+
 class TableExistsError(ConflictError):
     """A table of this name exists already."""
 
@@ -169,6 +175,12 @@ class SessionFencedError(ConflictError):
     """Another run holds the session now; this one must stop. The message names that run."""
 
     code: ClassVar[str] = "session_fenced"
+
+
+class SessionForeignError(ConflictError):
+    """The session's versions are those of another ledger: taken for one's own they would be skipped in silence."""
+
+    code: ClassVar[str] = "session_foreign"
 
 
 class OutsideWritesError(ConflictError):
@@ -240,6 +252,7 @@ __all__ = [
     "CorruptionError",
     "DataDirectoryError",
     "DiskFullError",
+    "GenerationError",
     "InputError",
     "InternalError",
     "InvalidNameError",
@@ -258,6 +271,7 @@ __all__ = [
     "RetryError",
     "RouteNotFoundError",
     "SessionFencedError",
+    "SessionForeignError",
     "SessionNotFoundError",
     "StoppingError",
     "StoreError",

@@ -40,9 +40,12 @@ from basalt.messaging.holds import Holds
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicParticipant, TopicPlan
 from basalt.messaging.peek import Peek
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.stable_end import StableEnds
 from basalt.messaging.stored import StoredPayloads
 from basalt.messaging.tail import TailCache
 from basalt.messaging.topic_markers import TopicMarkers
+from basalt.messaging.truncation import Truncation
 from basalt.messaging.usage import Usage
 from basalt.messaging.writers import ExternalWriters
 from basalt.pruning.hbase_cluster import HBaseCluster
@@ -162,7 +165,9 @@ async def _wire(
     )  # fmt: skip
     decisions = Decisions(manager)
     holds = Holds(store, clock, messaging, decisions)
-    markers = TopicMarkers(store, clock, topics, messaging, writer, holds, manager)
+    ends = StableEnds(store, messaging, holds, manager)
+    topics.when_deleted.append(ends.forget)
+    markers = TopicMarkers(store, clock, topics, messaging, writer, ends)
     participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
     transactions.attach(participant)
     await transactions.recover()
@@ -175,10 +180,14 @@ async def _wire(
         settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
+    ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, messaging, ends)
+    truncation = Truncation(
+        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
+    )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
-        peek=peek, usage=usage, transactions=transactions, ids=TransactionIds(facts.instance), pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        blocking=Blocking(store, clock, topics, messaging, usage), audit=Audit(store, clock),
+        peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        blocking=Blocking(store, clock, topics, messaging, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
 

@@ -15,7 +15,9 @@ from basalt.messaging.blocking import Blocking
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicPlan
 from basalt.messaging.peek import Peek
+from basalt.messaging.ranges import Ranges
 from basalt.messaging.topic_markers import TopicMarkers
+from basalt.messaging.truncation import Truncation
 from basalt.messaging.usage import Usage
 from basalt.pruning.prune import Pruner
 from basalt.scheduler import Scheduler
@@ -69,6 +71,8 @@ class Services:
     peek: Peek
     usage: Usage
     blocking: Blocking
+    ranges: Ranges
+    truncation: Truncation
     transactions: Coordinator[TopicPlan]
     ids: TransactionIds
     pruner: Pruner

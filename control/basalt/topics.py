@@ -16,6 +16,7 @@ from basalt.errors import (
     BasaltError,
     ConflictError,
     CorruptionError,
+    GenerationError,
     InvalidNameError,
     InvalidPropertyError,
     TopicExistsError,
@@ -90,6 +91,15 @@ class Topic(NamedTuple):
         return self.metadata.ttl_ms
 
     @property
+    def truncated_before_ms(self) -> int:
+        """What was published before is out of reach for ever; 0 where nothing was truncated."""
+        return self.metadata.truncated_before_ms
+
+    def oldest_ms(self, now_ms: int) -> int:
+        """What was published before is out of reach for every reader: its TTL is over, or the topic was truncated."""
+        return max(now_ms - self.ttl_ms + 1, self.truncated_before_ms, 0)
+
+    @property
     def tasks(self) -> int | None:
         """How many tasks give markers here; None where their markers say."""
         tasks = self.metadata.others.get("tasks", "")
@@ -98,6 +108,14 @@ class Topic(NamedTuple):
     @property
     def compression(self) -> Compression:
         return Compression.ZSTD if self.metadata.others.get("compression") == "zstd" else Compression.NONE
+
+    def of_generation(self, generation: int | None) -> Topic:
+        """The topic itself; `GenerationError` when it is of another generation than the one given."""
+        if generation is not None and generation != self.generation:
+            raise GenerationError(
+                f"topic {self.title} is of generation {self.generation}, not {generation}", field="generation"
+            )
+        return self
 
     @property
     def properties(self) -> dict[str, str]:
@@ -236,6 +254,20 @@ class Topics:
                 updated_ms=self._clock.now_ms(),
                 others=settled.others,
             )
+            await self._replace(title, old, new)
+            return self._remember(title, new)
+
+    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
+        """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.
+
+        `GenerationError`: it is of another generation than the one given.
+        """
+        async with self._changing(title):
+            topic = (await self._read(title)).of_generation(generation)
+            old = topic.metadata
+            if before_ms <= old.truncated_before_ms:
+                return topic
+            new = old._replace(truncated_before_ms=before_ms, updated_ms=self._clock.now_ms())
             await self._replace(title, old, new)
             return self._remember(title, new)
 

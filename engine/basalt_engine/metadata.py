@@ -1,11 +1,13 @@
 """The metadata table: one row per topic and transactional table that ever was. Format of its column m: docs/formats/metadata.md.
 
 The fields that the coprocessor needs (generation, TTL, onInvalid) stand first and have a fixed place. A deleted topic
-keeps its row, with a negative generation, so that no generation number is ever used twice.
+keeps its row, with a negative generation, so that no generation number is ever used twice. What no property can be
+named stands among the properties all the same, under a name with a `~`: how far the topic was truncated.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -20,9 +22,11 @@ from basalt_engine.table import Table, prefix_stop
 
 VERSION = 1
 METADATA = b"m"
+TRUNCATED_BEFORE = "~truncatedBefore"  # no property has a ~ in its name
 
 _FIXED = struct.Struct(">BiqBHHqqI")
 _CRC_BYTES = 4
+_MILLISECONDS = re.compile(r"[1-9][0-9]{0,17}")
 _ON_INVALID = {OnInvalid.DROP: 0, OnInvalid.RETAIN: 1}
 _ON_INVALID_BY_NUMBER = {number: value for value, number in _ON_INVALID.items()}
 
@@ -38,6 +42,7 @@ class TopicMetadata(NamedTuple):
     created_ms: int
     updated_ms: int
     others: Mapping[str, str]
+    truncated_before_ms: int = 0  # what was published before is out of reach for readers, for ever
 
     @property
     def rule(self) -> TopicRule:
@@ -46,7 +51,10 @@ class TopicMetadata(NamedTuple):
 
     def encode(self) -> bytes:
         """The value of column m."""
-        others = msgspec.json.encode(dict(self.others), order="sorted")
+        texts = dict(self.others)
+        if self.truncated_before_ms:
+            texts[TRUNCATED_BEFORE] = str(self.truncated_before_ms)
+        others = msgspec.json.encode(texts, order="sorted")
         on_invalid = _ON_INVALID[self.on_invalid]
         fixed = _FIXED.pack(
             VERSION, self.generation, self.ttl_ms, on_invalid, self.spread, self.spread_scanned,
@@ -77,8 +85,11 @@ class TopicMetadata(NamedTuple):
             properties = msgspec.json.decode(others, type=dict[str, str])
         except ValueError as error:
             raise CorruptionError(f"metadata of {topic} has properties that do not decode: {error}") from None
+        truncated = properties.pop(TRUNCATED_BEFORE, None)
+        if truncated is not None and _MILLISECONDS.fullmatch(truncated) is None:
+            raise CorruptionError(f"metadata of {topic} says that it was truncated before {truncated[:40]!r}")
         rule = _ON_INVALID_BY_NUMBER[on_invalid]
-        return cls(generation, ttl_ms, rule, spread, scanned, created, updated, properties)
+        return cls(generation, ttl_ms, rule, spread, scanned, created, updated, properties, int(truncated or 0))
 
 
 class MetadataTable:

@@ -157,6 +157,7 @@ class RecordBatch:
         "_data",
         "_extras_at",
         "_made_ends",
+        "_made_extras",
         "_payloads_at",
         "count",
         "flags",
@@ -172,6 +173,7 @@ class RecordBatch:
         self._extras_at = 4 * count
         self._payloads_at = 4 * count + _fixed_bytes(flags) * count
         self._made_ends: list[int] | None = None
+        self._made_extras: list[Extras] | None = None
         # Without flags nothing follows the payloads, so that nobody need add up their lengths.
         self.payload_bytes = sum(self.lengths()) if flags else len(body) - self._payloads_at
 
@@ -226,6 +228,11 @@ class RecordBatch:
 
     def extras(self) -> list[Extras]:
         """What each message carries beside its payload."""
+        if self._made_extras is None:
+            self._made_extras = self._read_extras()
+        return self._made_extras
+
+    def _read_extras(self) -> list[Extras]:
         count, at = self.count, self._extras_at
         if not self.flags:
             return [NO_EXTRAS] * count

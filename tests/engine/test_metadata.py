@@ -36,6 +36,7 @@ TOPICS = st.builds(
     LONGS,
     LONGS,
     st.dictionaries(TEXTS, TEXTS, max_size=3),
+    st.integers(0, 10**18 - 1),
 )
 
 
@@ -143,10 +144,22 @@ def test_a_metadata_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: d
         meaning["createdMs"],
         meaning["updatedMs"],
         meaning["others"],
+        meaning.get("truncatedBeforeMs", 0),
     )
     assert TopicMetadata.decode(data, meaning["topic"].encode()) == metadata
     assert metadata.encode() == data
     assert json.dumps(meaning["others"]) == json.dumps(dict(sorted(meaning["others"].items())))
+
+
+@pytest.mark.parametrize("text", ["", "0", "01", "-1", "1.0", "soon", "1" * 19])
+def test_a_truncation_before_no_time_is_corrupt(text: str) -> None:
+    with pytest.raises(CorruptionError, match="truncated before"):
+        TopicMetadata.decode(with_others(b'{"~truncatedBefore":"' + text.encode() + b'"}'), PREFIX)
+
+
+def test_a_truncation_is_no_property() -> None:
+    truncated = TopicMetadata.decode(with_others(b'{"a":"b","~truncatedBefore":"7"}'), PREFIX)
+    assert (truncated.others, truncated.truncated_before_ms) == ({"a": "b"}, 7)
 
 
 # The table.

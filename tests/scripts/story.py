@@ -11,7 +11,6 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable
-from typing import NamedTuple
 
 from basalt.errors import BasaltError
 from basalt.messaging.fetch import Fetch
@@ -28,11 +27,12 @@ from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.table import Store
 from tests.scripts.story_markers import marker, markers_shown, work_marker
+from tests.scripts.story_named import NamedCommands, with_segments
 from tests.scripts.story_store import StoryStore
+from tests.scripts.story_words import Words, milliseconds
 from tests.wiring import Wired, encoded
 
 START_MS = 1_700_000_000_000
-UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LEVELS = {
     "snapshot": VisibilityLevel.SNAPSHOT,
     "exclude-current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
@@ -41,34 +41,9 @@ LEVELS = {
 FAULTS = ("refuse", "lose-answer", "lose-write", "die-before", "die-after")
 
 _PLACE = re.compile(r"@(\d+)/(\d+)(?:<(\d+)/(\d+))?")
-_DURATION = re.compile(r"([+-]?\d+)(ms|s|m|h|d)")
 
 
-class Words(NamedTuple):
-    """A command's words after its name: plain ones, and those of the form NAME=VALUE."""
-
-    plain: list[str]
-    named: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, words: list[str]) -> Words:
-        plain: list[str] = []
-        named: dict[str, list[str]] = {}
-        for word in words:
-            name, equals, value = word.partition("=")
-            if equals:
-                named.setdefault(name, []).append(value)
-            else:
-                plain.append(word)
-        return cls(plain, named)
-
-    def take(self, name: str) -> str | None:
-        """The value of an option, which is not left for others."""
-        values = self.named.pop(name, None)
-        return None if values is None else values[0]
-
-
-class Story:
+class Story(NamedCommands):
     """One run of one script."""
 
     def __init__(self, open_store: Callable[[], Store], *, cached: bool) -> None:
@@ -315,7 +290,9 @@ class Story:
 
     async def do_commit(self, words: Words) -> list[str]:
         transaction, request_id = self._transactions[words.plain[0]], words.take("request")
-        outcome = await self._wired.transactions.commit(transaction.id, work(words), request_id)
+        segments = words.take("segments")
+        asked = with_segments(work(words), segments, self._transactions)
+        outcome = await self._wired.transactions.commit(transaction.id, asked, request_id)
         return [outcome.state.name]
 
     async def do_one_shot(self, words: Words) -> list[str]:
@@ -393,9 +370,3 @@ def position(words: Words) -> tuple[bytes | int | None, bool]:
 def place(message: MessageId) -> str:
     stored = f"<{message.write_ms - START_MS}/{message.payload_sequence}" if message.write_ms else ""
     return f"@{message.publish_ms - START_MS}/{message.sequence}{stored}"
-
-
-def milliseconds(text: str) -> int:
-    found = _DURATION.fullmatch(text)
-    assert found is not None, f"{text} is no duration"
-    return int(found[1]) * UNITS_MS[found[2]]

@@ -14,13 +14,14 @@ from basalt.messaging.appender import Appender
 from basalt.messaging.early import EarlyRows
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.participant import TopicParticipant
+from basalt.messaging.stored import StoredPayloads
 from basalt.pruning.embedded import read_notes
 from basalt.transactions import durable_state, edits
 from basalt.transactions.ledger import Ledger
 from basalt.transactions.log import TableTransactionLog
 from basalt.transactions.one_shot_rules import OneShotRules, Use
 from basalt.transactions.proposals import Proposal
-from basalt.transactions.sessions import Sessions
+from basalt.transactions.sessions import Session, Sessions
 from basalt.transactions.states import Join, Transaction
 from basalt.transactions.transaction_state import TransactionState
 from basalt.transactions.unlogged_changes import UnloggedChanges
@@ -163,3 +164,34 @@ def lost_sets_pass_for_empty() -> AbstractContextManager[object]:
         return unlogged.told().get(transaction.id, frozenset())
 
     return patch.object(UnloggedChanges, "of", of)
+
+
+# Of named transactions.
+
+
+def replaced_runs_come_back() -> AbstractContextManager[object]:
+    """A session does not remember which runs were replaced."""
+    held_by = Session.held_by
+    return patch.object(Session, "held_by", lambda session, *given: replace(held_by(session, *given), replaced=()))
+
+
+def every_segment_is_published() -> AbstractContextManager[object]:
+    """A commit publishes what every attempt has stored, in the order of the segments."""
+    commit = TopicParticipant.commit
+
+    def all_of_them(
+        participant: TopicParticipant, group: Any, plan: Any, pointer: int, transaction: Transaction | None
+    ) -> None:
+        commit(participant, group, plan._replace(segments=None), pointer, transaction)
+
+    return patch.object(TopicParticipant, "commit", all_of_them)
+
+
+def losers_stay() -> AbstractContextManager[object]:
+    """What the attempts have stored that lost is left where it is."""
+    return patch.object(StoredPayloads, "remove_unbound", lambda *_: None)
+
+
+def versions_are_committed_twice() -> AbstractContextManager[object]:
+    """A version that was committed before is begun again, and committed again."""
+    return patch.object(Session, "covers", lambda *_: False)

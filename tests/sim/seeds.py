@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from basalt import group_commit
 from basalt.jobs.retention import cells
+from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.shared_world import SharedWorld
@@ -38,6 +39,11 @@ def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
 def first_failure_of_markers(seeds: Iterable[int]) -> str | None:
     """The same of markers, some of one-shot transactions."""
     return _first_failure(seeds, MarkedWorld)
+
+
+def first_failure_of_jobs(seeds: Iterable[int]) -> str | None:
+    """The same of jobs whose runs follow each other, and that write in segments of named transactions."""
+    return _first_failure(seeds, JobWorld)
 
 
 def first_failure_with(

@@ -15,10 +15,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.sim import faults
+from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.seeds import (
     first_failure,
+    first_failure_of_jobs,
     first_failure_of_markers,
     first_failure_of_one_shots,
     first_failure_of_several_servers,
@@ -27,7 +29,7 @@ from tests.sim.seeds import (
 )
 from tests.sim.world import World
 
-SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (4_000 if os.environ.get("CI") else 2_000))
+SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or 2_000)
 SHARED_SEEDS = SEEDS // 10  # each is the life of several servers
 SLICE = 250
 SHARED_SLICE = 50
@@ -45,7 +47,7 @@ class Planted(NamedTuple):
 PLANTED = (
     Planted(faults.aborts_search_nothing, World, (1272,)),
     Planted(faults.bounds_count_at_once, World, (295,)),
-    Planted(faults.references_in_doubt_count_as_absent, OneShotWorld, (509,)),
+    Planted(faults.references_in_doubt_count_as_absent, OneShotWorld, (509, 3529)),
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
     Planted(faults.recovery_takes_no_place, OneShotWorld, (2, 52)),
@@ -55,7 +57,12 @@ PLANTED = (
     Planted(faults.pruning_overlooks_cells, World, (36, 128)),
     Planted(faults.versions_are_not_logged, World, (1, 2)),
     Planted(faults.lost_sets_pass_for_empty, World, (4, 47)),
+    Planted(faults.replaced_runs_come_back, JobWorld, (0, 1)),
+    Planted(faults.every_segment_is_published, JobWorld, (1, 2)),
+    Planted(faults.losers_stay, JobWorld, (0, 1)),
+    Planted(faults.versions_are_committed_twice, JobWorld, (7,)),
 )
+KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is JobWorld)
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
 KEPT_OF_MARKERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MarkedWorld)
@@ -75,6 +82,10 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
 
 def test_no_seed_breaks_a_promise_of_markers() -> None:
     run(first_failure_of_markers, [KEPT_OF_MARKERS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_of_named_transactions_and_their_segments() -> None:
+    run(first_failure_of_jobs, [KEPT_OF_JOBS, *slices(SEEDS // 4, SLICE)])
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.fault.__name__)

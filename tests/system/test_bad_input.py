@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -23,6 +24,8 @@ from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
 pytestmark = pytest.mark.system
 
 JSON, AVRO, LINES = "application/json", "avro/binary", "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+VECTORS = Path(__file__).parents[1] / "vectors" / "arrow-streams.tsv"
 ORDERS = "/v1/namespaces/shop/topics/orders"
 PUBLISH, STORE, POLL, ROLLBACK, RECORDS = (
     f"{ORDERS}/{call}" for call in ("publish", "store", "poll", "rollback", "records")
@@ -276,6 +279,27 @@ def transaction_requests() -> Iterator[Bad]:
     yield Bad("unknown job", "POST", "/v1/admin/jobs/format-disk/run", None, b"", "job_not_found")
 
 
+def arrow_requests() -> Iterator[Bad]:
+    """Rows of Arrow as they should not be; a good stream is the second of the format's page."""
+    line = next(line for line in VECTORS.read_text().splitlines() if line.startswith("values alone"))
+    good = bytes.fromhex(line.split("\t")[2])
+    for call in (PUBLISH, f"{STORE}?transactionWritePointer=1"):
+        for name, body in (
+            ("empty", b""), ("nonsense", b"nonsense"), ("cut", good[:-8]), ("cut within a message", good[:100]),
+            ("something follows", good + good), ("no rows", good[:120] + good[-8:]), ("another column", good.replace(b"value", b"valve")),
+            ("a huge count", good.replace((3).to_bytes(8, "little"), (2**62).to_bytes(8, "little"))),
+            ("huge metadata", b"\xff\xff\xff\xff\xff\xff\xff\x7f" + good[8:]),
+        ):  # fmt: skip
+            yield Bad(f"Arrow: {name} to {call[-30:]}", "POST", call, ARROW, body, None)
+    yield Bad("Arrow: no pointer", "POST", STORE, ARROW, good, "invalid_input")
+    yield Bad(
+        "Arrow: a pointer twice", "POST", f"{PUBLISH}?transactionWritePointer=1", AVRO, GOOD_PUBLISH, "invalid_input"
+    )
+    yield get("a range without an end", f"{ORDERS}/range", "invalid_input")
+    yield get("a range with a strange column", f"{ORDERS}/range?through={'0' * 40}&columns=id,payload", "invalid_input")
+    yield get("a range beyond all", f"{ORDERS}/range?through={'f' * 40}", "conflict")
+
+
 def operators_requests() -> Iterator[Bad]:
     admin = "/v1/admin/transactions"
     for query in ("state=gone", "owner=a%0Ab", "olderThanMs=-1", "topic=orders", "topic=%2F%3A%2F", "owner=%FF", "x=1"):
@@ -380,6 +404,7 @@ BAD = [
     *property_requests(),
     *transaction_requests(),
     *operators_requests(),
+    *arrow_requests(),
     *marker_requests(),
     *table_requests(),
 ]

@@ -27,9 +27,9 @@ STOCK = "/v1/namespaces/shop/tables/stock"
 NOT_CHECKED = ("positive_data_acceptance", "use_after_free", "ensure_resource_availability", "ignored_auth")
 
 
-@schemathesis.serializer("avro/binary", "application/x-ndjson")
+@schemathesis.serializer("avro/binary", "application/x-ndjson", "application/vnd.apache.arrow.stream")
 def _as_bytes(ctx: Any, value: Any) -> Any:
-    """Avro and JSON lines bodies are any bytes to schemathesis: malformed nearly always, which is the point."""
+    """Bodies of Avro, JSON lines and Arrow are any bytes to schemathesis: malformed nearly always, which is the point."""
     return {"data": value if isinstance(value, bytes) else repr(value).encode()}
 
 

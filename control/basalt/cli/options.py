@@ -234,6 +234,21 @@ class PositionText(click.ParamType["Position"]):
             self.fail(f"{error.message}; {error.hint}", param, ctx)
 
 
+class MessageIdText(click.ParamType[bytes]):
+    """An id in 40 hex digits, whether or not a message has it."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        import re
+
+        if re.fullmatch(r"[0-9a-fA-F]{40}", str(value)) is None:
+            self.fail(f"{_short(value)} is not an id of 40 hex digits", param, ctx)
+        return bytes.fromhex(str(value))
+
+
 def _short(value: object) -> str:
     text = str(value)
     return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")

@@ -10,12 +10,17 @@ from typing import Any, NamedTuple
 import click
 
 import basalt
-from basalt.cli.failures import Usage
+from basalt.cli.failures import Failure, Usage
 from basalt.cli.options import common_options
+
+ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line names them, and never imports them
 
 
 class Lazy(NamedTuple):
-    """Where a command is (module of `basalt.cli.commands`, attribute) and its one line of help."""
+    """Where a command is (module of `basalt.cli.commands`, attribute) and its one line of help.
+
+    One without a module comes from the entry point of its name.
+    """
 
     module: str
     attribute: str
@@ -44,6 +49,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "prune": Lazy("prune", "prune", "Forget failed writers once no row of theirs is left."),
         "audit": Lazy("audit", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("backup", "backup", "Copy a server's store while it runs."),
+        "jobs": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
         "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
     },
     "This machine": {
@@ -83,6 +89,8 @@ class LazyGroup(NearestGroup):
         lazy = self._lazy.get(cmd_name)
         if lazy is None:
             return None
+        if not lazy.module:
+            return _from_entry_point(cmd_name)
         command = getattr(importlib.import_module(f"basalt.cli.commands.{lazy.module}"), lazy.attribute)
         assert isinstance(command, click.Command)
         return command
@@ -97,6 +105,21 @@ class LazyGroup(NearestGroup):
 
         found = [CompletionItem(n, help=lazy.help) for n, lazy in self._lazy.items() if n.startswith(incomplete)]
         return found or click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _from_entry_point(name: str) -> click.Command:
+    """The command that another package of this distribution brings."""
+    from importlib.metadata import entry_points
+
+    found = tuple(entry_points(group=ENTRY_POINTS, name=name))
+    if not found:
+        raise Failure(
+            f"this installation does not say where `basalt {name}` is",
+            hint="install the package anew: pip install basalt-mq",
+        )
+    command = found[0].load()
+    assert isinstance(command, click.Command)
+    return command
 
 
 def group(name: str, help: str) -> NearestGroup:  # noqa: A002 - click's own word for it
@@ -123,4 +146,4 @@ def root() -> None:
     """
 
 
-__all__: Sequence[str] = ["SECTIONS", "Lazy", "LazyGroup", "NearestGroup", "group", "root"]
+__all__: Sequence[str] = ["ENTRY_POINTS", "SECTIONS", "Lazy", "LazyGroup", "NearestGroup", "group", "root"]

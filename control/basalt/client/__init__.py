@@ -8,12 +8,14 @@ transport (`drivers`, `http_transport`, `async_transport`); and the two clients 
 from __future__ import annotations
 
 from basalt.client.admin import Part, Readiness, Version
-from basalt.client.async_client import AsyncClient, AsyncSession, AsyncTopic, AsyncTransaction
-from basalt.client.blocking_client import Client, Session, Topic, Transaction
+from basalt.client.arrow import ArrowPage
+from basalt.client.async_client import AsyncClient, AsyncNamedTransaction, AsyncSession, AsyncTopic, AsyncTransaction
+from basalt.client.blocking_client import Client, NamedTransaction, Session, Topic, Transaction
 from basalt.client.connecting import connect, connect_async
 from basalt.client.pages import Message, Page
 from basalt.client.participants import PostCommitError, TransactionAware
 from basalt.client.positions import Position, PositionLike
+from basalt.client.ranges import Advance, Split, StableEnd
 from basalt.client.readers import AsyncReader, Reader
 from basalt.client.sessions import SessionInfo
 from basalt.client.table_handles import (
@@ -24,7 +26,7 @@ from basalt.client.table_handles import (
 )
 from basalt.client.tables import TableInfo, TableRow
 from basalt.client.topic_facts import Holder, PeekedMessage, TopicStats
-from basalt.client.topics import TopicInfo
+from basalt.client.topics import TopicInfo, TopicTruncation
 from basalt.client.transaction_info import (
     Outcome,
     TransactionInfo,
@@ -35,7 +37,10 @@ from basalt.client.transaction_info import (
 from basalt.wire.bodies import PublishResponse, RecordIn
 
 __all__ = [
+    "Advance",
+    "ArrowPage",
     "AsyncClient",
+    "AsyncNamedTransaction",
     "AsyncReader",
     "AsyncSession",
     "AsyncTable",
@@ -45,6 +50,7 @@ __all__ = [
     "Client",
     "Holder",
     "Message",
+    "NamedTransaction",
     "Outcome",
     "Page",
     "Part",
@@ -58,12 +64,15 @@ __all__ = [
     "RecordIn",
     "Session",
     "SessionInfo",
+    "Split",
+    "StableEnd",
     "Table",
     "TableInfo",
     "TableRow",
     "Topic",
     "TopicInfo",
     "TopicStats",
+    "TopicTruncation",
     "Transaction",
     "TransactionAware",
     "TransactionInfo",

@@ -8,10 +8,13 @@ from typing import Self
 
 from basalt.client import (
     admin,
+    arrow,
     ending,
     messages,
+    named_transactions,
     open_transaction,
     participation,
+    ranges,
     sessions,
     topic_facts,
     topics,
@@ -22,7 +25,8 @@ from basalt.client import markers as marker_plans
 from basalt.client import reading as reading_plans
 from basalt.client.drivers import AsyncDriver
 from basalt.client.followers import async_following
-from basalt.client.handles import AsyncHandle, SessionFacts, TopicFacts, TransactionFacts, awaiting
+from basalt.client.handles import AsyncHandle, NamedFacts, SessionFacts, TopicFacts, TransactionFacts, awaiting
+from basalt.client.named_transactions import NamedScope
 from basalt.client.open_transaction import OpenTransaction
 from basalt.client.participants import Participant
 from basalt.client.readers import async_reading
@@ -41,6 +45,7 @@ class AsyncTopics(AsyncHandle[ClientScope]):
     get = awaiting(topics.get)
     list = awaiting(topics.names)
     delete = awaiting(topics.delete)
+    truncate = awaiting(topics.truncate)
 
 
 class AsyncTopic(TopicFacts, AsyncHandle[TopicScope]):
@@ -51,6 +56,9 @@ class AsyncTopic(TopicFacts, AsyncHandle[TopicScope]):
     store = awaiting(messages.store)
     roll_back = awaiting(messages.roll_back)
     poll = awaiting(messages.poll)
+    range = awaiting(arrow.read_range)
+    publish_arrow = awaiting(arrow.publish_arrow)
+    store_arrow = awaiting(arrow.store_arrow)
     stats = awaiting(topic_facts.stats)
     message = awaiting(topic_facts.message)
     peek = awaiting(topic_facts.peek)
@@ -60,6 +68,9 @@ class AsyncTopic(TopicFacts, AsyncHandle[TopicScope]):
     end = awaiting(marker_plans.end)
     markers = awaiting(marker_plans.facts)
     wait_until_ended = awaiting(marker_plans.wait_until_ended)
+    stable_end = awaiting(ranges.stable_end)
+    advance = awaiting(ranges.advance)
+    splits = awaiting(ranges.splits)
     follow = async_following(following_plans.follow)
 
 
@@ -70,6 +81,7 @@ class AsyncTransactions(AsyncHandle[ClientScope]):
     get = awaiting(transactions.get)
     list = awaiting(transactions.open_ones)
     commit = awaiting(transactions.commit)
+    commit_segments = awaiting(transactions.commit_segments)
     abort = awaiting(transactions.abort)
     invalidate = awaiting(transactions.invalidate)
     checkpoint = awaiting(transactions.checkpoint)
@@ -135,6 +147,12 @@ class AsyncSession(SessionFacts, AsyncHandle[SessionScope]):
             participants=participants,
         )
         return AsyncTransaction(begun, self._driver)
+
+
+class AsyncNamedTransaction(NamedFacts, AsyncHandle[NamedScope]):
+    """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
+
+    segment = awaiting(named_transactions.segment)
 
 
 class AsyncSessions(AsyncHandle[ClientScope]):
@@ -207,6 +225,30 @@ class AsyncClient(AsyncHandle[ClientScope]):
     async def session(self, name: str, *, run: str | None = None) -> AsyncSession:
         """Open a named session, which fences every run that has it open, but for the same `run` (None: a run of its own)."""
         return AsyncSession(await self._driver.run(sessions.open_session(self._scope, name, run=run)), self._driver)
+
+    async def named_transaction(
+        self,
+        session: str,
+        run: str,
+        version: int,
+        *,
+        ledger: str | None = None,
+        kind: Kind = "long",
+        timeout_ms: int | None = None,
+        owner: str = "",
+    ) -> AsyncNamedTransaction:
+        """The transaction of this run for this version of a session's work, which all processes of the run share.
+
+        The first one begins it, the others join. `SessionFencedError`: another run has taken the session over.
+        `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it open: it is ended
+        by its id, with `client.transactions`.
+        """
+        begun = await self._driver.run(
+            named_transactions.begin(
+                self._scope, session, run, version, ledger=ledger, kind=kind, timeout_ms=timeout_ms, owner=owner
+            )
+        )
+        return AsyncNamedTransaction(begun, self._driver)
 
     def transaction(
         self,

@@ -11,10 +11,13 @@ from typing import Self
 
 from basalt.client import (
     admin,
+    arrow,
     ending,
     messages,
+    named_transactions,
     open_transaction,
     participation,
+    ranges,
     sessions,
     topic_facts,
     topics,
@@ -25,7 +28,8 @@ from basalt.client import markers as marker_plans
 from basalt.client import reading as reading_plans
 from basalt.client.drivers import BlockingDriver
 from basalt.client.followers import following
-from basalt.client.handles import Handle, SessionFacts, TopicFacts, TransactionFacts, blocking
+from basalt.client.handles import Handle, NamedFacts, SessionFacts, TopicFacts, TransactionFacts, blocking
+from basalt.client.named_transactions import NamedScope
 from basalt.client.open_transaction import OpenTransaction
 from basalt.client.participants import Participant
 from basalt.client.readers import reading
@@ -44,6 +48,7 @@ class Topics(Handle[ClientScope]):
     get = blocking(topics.get)
     list = blocking(topics.names)
     delete = blocking(topics.delete)
+    truncate = blocking(topics.truncate)
 
 
 class Topic(TopicFacts, Handle[TopicScope]):
@@ -54,6 +59,9 @@ class Topic(TopicFacts, Handle[TopicScope]):
     store = blocking(messages.store)
     roll_back = blocking(messages.roll_back)
     poll = blocking(messages.poll)
+    range = blocking(arrow.read_range)
+    publish_arrow = blocking(arrow.publish_arrow)
+    store_arrow = blocking(arrow.store_arrow)
     stats = blocking(topic_facts.stats)
     message = blocking(topic_facts.message)
     peek = blocking(topic_facts.peek)
@@ -63,6 +71,9 @@ class Topic(TopicFacts, Handle[TopicScope]):
     end = blocking(marker_plans.end)
     markers = blocking(marker_plans.facts)
     wait_until_ended = blocking(marker_plans.wait_until_ended)
+    stable_end = blocking(ranges.stable_end)
+    advance = blocking(ranges.advance)
+    splits = blocking(ranges.splits)
     follow = following(following_plans.follow)
 
 
@@ -73,6 +84,7 @@ class Transactions(Handle[ClientScope]):
     get = blocking(transactions.get)
     list = blocking(transactions.open_ones)
     commit = blocking(transactions.commit)
+    commit_segments = blocking(transactions.commit_segments)
     abort = blocking(transactions.abort)
     invalidate = blocking(transactions.invalidate)
     checkpoint = blocking(transactions.checkpoint)
@@ -138,6 +150,12 @@ class Session(SessionFacts, Handle[SessionScope]):
             participants=participants,
         )
         return Transaction(begun, self._driver)
+
+
+class NamedTransaction(NamedFacts, Handle[NamedScope]):
+    """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
+
+    segment = blocking(named_transactions.segment)
 
 
 class Sessions(Handle[ClientScope]):
@@ -210,6 +228,30 @@ class Client(Handle[ClientScope]):
     def session(self, name: str, *, run: str | None = None) -> Session:
         """Open a named session, which fences every run that has it open, but for the same `run` (None: a run of its own)."""
         return Session(self._driver.run(sessions.open_session(self._scope, name, run=run)), self._driver)
+
+    def named_transaction(
+        self,
+        session: str,
+        run: str,
+        version: int,
+        *,
+        ledger: str | None = None,
+        kind: Kind = "long",
+        timeout_ms: int | None = None,
+        owner: str = "",
+    ) -> NamedTransaction:
+        """The transaction of this run for this version of a session's work, which all processes of the run share.
+
+        The first one begins it, the others join. `SessionFencedError`: another run has taken the session over.
+        `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it open: it is ended
+        by its id, with `client.transactions`.
+        """
+        begun = self._driver.run(
+            named_transactions.begin(
+                self._scope, session, run, version, ledger=ledger, kind=kind, timeout_ms=timeout_ms, owner=owner
+            )
+        )
+        return NamedTransaction(begun, self._driver)
 
     def transaction(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from basalt.client.calls import Steps
 from basalt.client.drivers import AsyncDriver, BlockingDriver
+from basalt.client.named_transactions import NamedScope
 from basalt.client.open_transaction import OpenTransaction
 from basalt.client.scopes import TopicScope
 from basalt.client.sessions import SessionScope
@@ -104,6 +105,37 @@ class TransactionFacts:
     def outcome(self) -> Outcome | None:
         """How it ended; None while it is open, and when that could not be learnt."""
         return self._scope.outcome
+
+
+class NamedFacts:
+    """What both kinds of named transaction know."""
+
+    _scope: NamedScope
+
+    @property
+    def committed_before(self) -> bool:
+        """Whether its session had committed this version before: leave the work out, there is no transaction."""
+        return self._scope.id is None
+
+    @property
+    def committed_by(self) -> str | None:
+        """The transaction that had committed the session's newest version then; None: this one is open."""
+        return self._scope.committed_by
+
+    @property
+    def id(self) -> str:
+        """Its id, which commits or aborts it. `TransactionEndedError` when its version was committed before."""
+        return self._scope.described()[0]
+
+    @property
+    def write_pointer(self) -> int:
+        """Its newest write pointer when it was begun or joined. Others may store under it: see `segment`."""
+        return self._scope.described()[1]
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """When the server aborts it, by its clock."""
+        return self._scope.expires_at_ms
 
 
 def blocking(plan: Callable[Concatenate[ScopeT, P], Steps[T]]) -> Callable[Concatenate[Handle[ScopeT], P], T]:

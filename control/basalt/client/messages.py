@@ -28,10 +28,10 @@ from basalt.wire.bodies import (
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
 
-_PUBLISHED_UNHEARD = (
+PUBLISHED_UNHEARD = (
     "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."
 )
-_STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
+STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
 
 
 def publish(
@@ -84,7 +84,7 @@ def publish_records(
                 body=body,
                 content_type=AVRO,
                 accept=AVRO,
-                lost_hint=_PUBLISHED_UNHEARD,
+                lost_hint=PUBLISHED_UNHEARD,
             )
         )
     )
@@ -98,7 +98,7 @@ def store(scope: TopicScope, messages: Payloads, transaction: TransactionInfo | 
         body = avro.encode_publish_request(PublishRequest(write_pointer, run))
         what = f"store messages for {scope}"
         yield from ask(
-            Call(what, "POST", path, nothing, Effect.ONCE, body=body, content_type=AVRO, lost_hint=_STORED_UNHEARD)
+            Call(what, "POST", path, nothing, Effect.ONCE, body=body, content_type=AVRO, lost_hint=STORED_UNHEARD)
         )
 
 
@@ -189,7 +189,7 @@ def _publish_call(scope: TopicScope, request: PublishRequest) -> Call[PublishRes
         body=body,
         content_type=AVRO,
         accept=AVRO,
-        lost_hint=_PUBLISHED_UNHEARD,
+        lost_hint=PUBLISHED_UNHEARD,
     )
 
 

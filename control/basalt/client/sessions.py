@@ -25,7 +25,8 @@ T = TypeVar("T")
 class SessionInfo(msgspec.Struct, frozen=True, rename="camel"):
     """A session: the run that holds it, the newest version that was committed, and the ids of what is open in it.
 
-    `committed_by` is the transaction that committed `version`; `used_at_ms` is by the server's clock.
+    `committed_by` is the transaction that committed `version`; `used_at_ms` is by the server's clock. `ledger` says whose
+    count the versions are, if anybody said so; `replaced` are the runs before, which cannot begin by their names any more.
     """
 
     name: str
@@ -35,6 +36,8 @@ class SessionInfo(msgspec.Struct, frozen=True, rename="camel"):
     committed_by: str | None = None
     used_at_ms: int | None = msgspec.field(default=None, name="usedAt")
     transactions: tuple[str, ...] = ()
+    ledger: str | None = None
+    replaced: tuple[str, ...] = ()
 
 
 class SessionScope(msgspec.Struct, frozen=True):

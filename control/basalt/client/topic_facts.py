@@ -13,7 +13,8 @@ class TopicStats(msgspec.Struct, frozen=True, rename="camel"):
     """A topic's figures. Times are milliseconds since 1970, ids hex; None: there is nothing to have one.
 
     `publish_rate` is messages per second of late; `exact` is False where the oldest part was estimated;
-    `oldest_open_write_pointer` is the transaction at which readers of committed messages wait.
+    `oldest_open_write_pointer` is the transaction at which readers of committed messages wait; messages published before
+    `truncated_before_ms` were truncated.
     """
 
     messages: int
@@ -26,6 +27,7 @@ class TopicStats(msgspec.Struct, frozen=True, rename="camel"):
     publish_rate: float = 0.0
     stored_bytes: int = 0
     oldest_open_write_pointer: int | None = None
+    truncated_before_ms: int | None = msgspec.field(default=None, name="truncatedBefore")
 
 
 class PeekedHeader(msgspec.Struct, frozen=True, rename="camel"):

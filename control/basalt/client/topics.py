@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from basalt.client.admin import act
 from basalt.client.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.scopes import ClientScope
 
@@ -27,6 +28,20 @@ class TopicInfo(msgspec.Struct, frozen=True):
     def generation(self) -> int:
         """Its incarnation: higher each time that it is deleted and created again."""
         return int(self.properties["generation"])
+
+
+class TopicTruncation(msgspec.Struct, frozen=True, rename="camel"):
+    """Before which time (ms since 1970) a topic's messages are gone, and whether the call changed that.
+
+    After a dry run: what would be, and how many messages and bytes readers would lose; at least so many unless `exact`.
+    """
+
+    truncated_before_ms: int = msgspec.field(name="truncatedBefore")
+    changed: bool
+    dry_run: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    exact: bool | None = None
 
 
 def create(
@@ -89,6 +104,36 @@ def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> St
     what = f"delete topic {namespace or scope.namespace}:{name}"
     path = scope.topics_path(namespace, name)
     return (yield from ask(Call(what, "DELETE", path, nothing, Effect.ONCE)))
+
+
+def truncate(
+    scope: ClientScope,
+    name: str,
+    before_ms: int,
+    *,
+    namespace: str | None = None,
+    generation: int | None = None,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
+) -> Steps[TopicTruncation]:
+    """Put what was published before this time (ms since 1970) out of every reader's reach, for ever. The audit keeps who and why.
+
+    An earlier time than the last one changes nothing. `ConflictError` when an open transaction has published before it,
+    `GenerationError` when the topic is of another generation than the one given.
+    """
+    asked = {"before": before_ms} if generation is None else {"before": before_ms, "generation": generation}
+    call = Call(
+        f"truncate topic {namespace or scope.namespace}:{name}",
+        "POST",
+        scope.topics_path(namespace, name, "truncate"),
+        lambda answer: msgspec.json.decode(answer.body, type=TopicTruncation),
+        Effect.NONE if dry_run else Effect.REPEATABLE,  # the time only rises
+        query=act(reason, by, dry_run),
+        body=msgspec.json.encode(asked),
+        content_type=JSON,
+    )
+    return (yield from ask(call))
 
 
 def _put(what: str, path: str, body: bytes, effect: Effect, name: str) -> Call[TopicInfo]:

@@ -12,7 +12,7 @@ from basalt.client.payloads import BODY_BYTES_MAX, Payloads, each_payload
 from basalt.client.scopes import ClientScope
 from basalt.client.transaction_info import Outcome, TransactionInfo
 from basalt.errors import TooLargeError
-from basalt.wire import avro
+from basalt.wire import avro, json_bodies
 from basalt.wire.bodies import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
     session: str | None = None
     session_epoch: int | None = None
     version: int | None = None
+    run: str | None = None
+    ledger: str | None = None
 
 
 class InSession(NamedTuple):
@@ -128,6 +130,23 @@ def commit_call(transaction: TransactionInfo | str, work: Work | None) -> Call[O
         content_type=AVRO if body else None,
         lost_hint=ask_its_state(transaction),
     )
+
+
+def commit_segments(
+    scope: ClientScope,
+    transaction: TransactionInfo | str,
+    segments: Sequence[int],
+    markers: Sequence[WorkMarker] = (),
+) -> Steps[Outcome]:
+    """Commit what was stored under these write pointers of the transaction, in this order, and drop all else it stored.
+
+    Each is one that its begin or a checkpoint answered; without any, nothing stored is published. `markers` come behind the
+    messages. A second commit, whatever its segments, answers the first one's outcome.
+    """
+    body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments)))
+    what = f"commit segments of transaction {_id(transaction)}"
+    path = _path(transaction, "commit")
+    return (yield from ask(_post(what, path, _outcome, body=body, lost_hint=ask_its_state(transaction))))
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:

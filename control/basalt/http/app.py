@@ -18,6 +18,7 @@ from basalt.errors import BasaltError, RouteNotFoundError
 from basalt.http import (
     access_log,
     admin,
+    arrow,
     audit,
     health,
     inspection,
@@ -26,12 +27,14 @@ from basalt.http import (
     metrics,
     openapi,
     pruning,
+    ranges,
     records,
     sessions,
     tables,
     topics,
     transaction_admin,
     transactions,
+    truncation,
 )
 from basalt.http.answers import JSON, Answer, send_answer
 from basalt.http.metrics import Figures
@@ -55,12 +58,15 @@ async def describe(request: Request) -> Answer:
 OPERATIONS: tuple[Operation, ...] = (
     *messages.OPERATIONS,
     *records.OPERATIONS,
+    *arrow.OPERATIONS,
     *transactions.OF_ALL,
     *markers.OPERATIONS,
+    *ranges.OPERATIONS,
     *sessions.OPERATIONS,  # before those of one transaction, of which "sessions" is no id
     *transactions.OF_ONE,
     *tables.OPERATIONS,
     *topics.OPERATIONS,
+    *truncation.OPERATIONS,
     *inspection.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,

@@ -29,7 +29,7 @@ MESSAGES_DEFAULT = 100
 class Stats(msgspec.Struct, rename="camel"):
     """A topic's figures. Times in ms since 1970, ids in hex, null where there is no message; the rate is per second.
 
-    `exact` is false where the oldest part was estimated. Readers of committed messages stop at `oldest_open_write_pointer`.
+    `exact` is false where the oldest part was estimated. `truncated_before` is null where nothing was truncated. Readers of committed messages stop at `oldest_open_write_pointer`.
     """
 
     messages: int
@@ -42,6 +42,7 @@ class Stats(msgspec.Struct, rename="camel"):
     publish_rate: float
     stored_bytes: int
     oldest_open_write_pointer: int | None
+    truncated_before: int | None
 
 
 class PeekedHeader(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -83,7 +84,9 @@ class Holder(msgspec.Struct, rename="camel"):
 
 async def stats(request: Request) -> Answer:
     """A topic's figures."""
-    found = await request.services.usage.stats(named_topic(request))
+    title = named_topic(request)
+    found = await request.services.usage.stats(title)
+    topic = await request.services.topics.get(title)
     return json_answer(
         Stats(
             messages=found.messages,
@@ -96,6 +99,7 @@ async def stats(request: Request) -> Answer:
             publish_rate=found.published_per_second,
             stored_bytes=found.stored_bytes,
             oldest_open_write_pointer=found.oldest_open_write_pointer,
+            truncated_before=topic.truncated_before_ms or None,
         )
     )
 

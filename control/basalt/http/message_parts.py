@@ -6,7 +6,8 @@ their rows are gathered, for a block of their own would cost each of them more t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from basalt.messaging.fetch import Slice
 from basalt.wire import avro, batches, json_bodies
@@ -55,9 +56,14 @@ def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
 
 def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
     """A Messages answer as batches. Long stretches are the stored bytes themselves, not copied."""
-    joined: list[Buffer] = [batches.START]
+    return in_parts(chain([batches.START], _batch_pieces(slices), [batches.END]))
+
+
+def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in parts worth a call to send them: short pieces joined, long ones as they lie."""
+    joined: list[Buffer] = []
     joined_bytes = 0
-    for piece in _batch_pieces(slices):
+    for piece in pieces:
         if len(piece) < ALONE_BYTES_MIN:
             joined.append(piece)
             joined_bytes += len(piece)
@@ -68,7 +74,8 @@ def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
             joined, joined_bytes = [], 0
         if len(piece) >= ALONE_BYTES_MIN:
             yield piece
-    yield b"".join([*joined, batches.END])
+    if joined:
+        yield b"".join(joined)
 
 
 def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:

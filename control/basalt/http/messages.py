@@ -18,12 +18,14 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.http import arrow
 from basalt.http.answers import AVRO, BATCHES, JSON, Answer, Headers
 from basalt.http.bodies import MESSAGE_TYPES, accepts, read_body, required_type
 from basalt.http.message_parts import avro_parts, batch_parts, json_parts
 from basalt.http.operations import Operation, choice, flag, integer, words
 from basalt.http.requests import ClientGoneError, Request
 from basalt.http.schemas import (
+    ARROW_STREAM,
     BATCHED,
     CONSUME_REQUEST,
     MESSAGES,
@@ -38,9 +40,11 @@ from basalt.topics import TopicName
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.ids import ID_PATTERN
 from basalt.wire import avro, json_bodies
-from basalt.wire.bodies import Buffer
+from basalt.wire.arrow import ARROW
+from basalt.wire.bodies import LONG_MAX, Buffer
 from basalt_engine.snapshot import TransactionSnapshot
 
+WRITTEN_TYPES = (*MESSAGE_TYPES, ARROW)
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
 WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
 
@@ -50,6 +54,8 @@ _CODECS = {AVRO: avro, JSON: json_bodies}
 
 async def publish(request: Request) -> Answer:
     """Append messages; under a write pointer answer their range."""
+    if is_arrow(request):
+        return await arrow.publish(request)
     codec, content_type = _codec(request)
     title = named_topic(request)
     body = codec.decode_publish_request(await read_body(request))
@@ -61,12 +67,27 @@ async def publish(request: Request) -> Answer:
 
 async def store(request: Request) -> Answer:
     """Keep messages aside for a transaction's commit."""
+    if is_arrow(request):
+        return await arrow.store(request)
     codec, _ = _codec(request)
     title = named_topic(request)
     body = codec.decode_store_request(await read_body(request))
     assert body.write_pointer is not None
     await request.services.messaging.store(title, body.messages, body.write_pointer)
     return Answer()
+
+
+def is_arrow(request: Request) -> bool:
+    """Whether the body is an Arrow stream, which has no room for a write pointer: the query has it then."""
+    if required_type(request, WRITTEN_TYPES) == ARROW:
+        return True
+    if request.query:
+        raise InputError(
+            "the query names a transactionWritePointer, and the body has room for it",
+            field="transactionWritePointer",
+            hint="Put it into the body; the query is for Arrow.",
+        )
+    return False
 
 
 async def roll_back(request: Request) -> Answer:
@@ -191,6 +212,7 @@ READ_QUERY = (
     words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
     flag("markers", "markers too, in their places; they count for no limit"),
 )
+_ARROW_QUERY = (integer("transactionWritePointer", 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
 _TOPIC = (InvalidNameError, TopicNotFoundError)
 _WRITER = (*_TOPIC, TransactionEndedError, TransactionConflictError)
 
@@ -201,7 +223,8 @@ OPERATIONS = (
         handler=publish,
         summary="Publish messages",
         tag="messages",
-        body=in_both(PUBLISH_REQUEST),
+        query=_ARROW_QUERY,
+        body={**in_both(PUBLISH_REQUEST), ARROW: ARROW_STREAM},
         body_required=True,
         answers={200: in_both(PUBLISH_RESPONSE)},
         errors=_WRITER,
@@ -224,7 +247,8 @@ OPERATIONS = (
         handler=store,
         summary="Store messages aside, for a transaction's commit to publish",
         tag="messages",
-        body=in_both(STORE_REQUEST),
+        query=_ARROW_QUERY,
+        body={**in_both(STORE_REQUEST), ARROW: ARROW_STREAM},
         body_required=True,
         errors=_WRITER,
     ),

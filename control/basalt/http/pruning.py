@@ -126,6 +126,7 @@ async def restore(request: Request) -> Answer:
         "restore", f"writers pruned since {wanted.since_ms} ms", author_of(request), reason_of(request), request.id,
         lambda: services.pruner.restore(wanted.since_ms), lambda count: f"{count} writers invalid again",
     )  # fmt: skip
+    services.ranges.forget_all()  # it goes by who had failed
     return json_answer(RestoredShown(count, dry_run=False))
 
 

@@ -11,7 +11,15 @@ from typing import TypeAlias
 
 from basalt.http.answers import AVRO, JSON
 from basalt.markers.marker import TASK_CHARS_MAX, TASKS_MAX
-from basalt.wire.bodies import INT_MAX, LONG_MAX, MARKER_KINDS, PUBLISH_MESSAGES_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
+from basalt.wire.bodies import (
+    INT_MAX,
+    LONG_MAX,
+    MARKER_KINDS,
+    PUBLISH_MESSAGES_MAX,
+    SEGMENTS_MAX,
+    SEQUENCE_MAX,
+    WORK_ENTRIES_MAX,
+)
 from basalt_engine.keys import NAME_CHARS_MAX
 
 Schema: TypeAlias = Mapping[str, object]
@@ -27,6 +35,7 @@ TRANSACTION_ID: Schema = {"type": "string", "pattern": "^([0-9a-f]{16}[0-7][0-9a
 SESSION_NAME: Schema = {"type": "string", "pattern": "^[^/]{1,255}$"}
 BINARY: Schema = {"contentMediaType": "avro/binary"}
 BATCHED: Schema = {"contentMediaType": "application/vnd.basalt.batches"}
+ARROW_STREAM: Schema = {"contentMediaType": "application/vnd.apache.arrow.stream"}
 LINES: Schema = {"contentMediaType": "application/x-ndjson"}
 
 _BYTES: Schema = {"type": "string", "pattern": "^[\\u0000-\\u00ff]*$"}
@@ -98,6 +107,11 @@ WORK = _object(
         },
         "acknowledge": {"type": "array", "maxItems": 0},
         "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
+        "segments": {
+            "type": ["array", "null"],
+            "maxItems": SEGMENTS_MAX,
+            "items": _object({"writePointer": _POINTER}, ("writePointer",)),
+        },
     }
 )
 _HEADER = _object(

@@ -32,7 +32,9 @@ class Opened(msgspec.Struct):
 
 
 class NamedSession(msgspec.Struct, rename="camel"):
-    """A session as operators see it. `committed_by` is the transaction that committed `version`."""
+    """A session as operators see it. `committed_by` is the transaction that committed `version`, `ledger` whose count
+    that is, `replaced` the runs before this one that cannot begin by name any more, the newest last.
+    """
 
     name: str
     run: str
@@ -41,6 +43,8 @@ class NamedSession(msgspec.Struct, rename="camel"):
     committed_by: str | None
     used_at: int
     transactions: list[str]
+    ledger: str | None
+    replaced: list[str]
 
 
 class SessionList(msgspec.Struct):
@@ -89,6 +93,8 @@ def _shown(request: Request, standing: SessionStanding) -> NamedSession:
         committed_by=text(session.committed_by) if session.committed_by else None,
         used_at=session.used_ms,
         transactions=[text(transaction.id) for transaction in standing.transactions],
+        ledger=session.ledger,
+        replaced=list(session.replaced),
     )
 
 

@@ -22,7 +22,8 @@ class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The body of a begin. `outside_writes`: the client also writes elsewhere under the transaction's pointer.
 
     With a `session`, `session_epoch` is the one that opening it answered; `version` that of the work, if it is to be
-    committed once.
+    committed once. With `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
+    version; `ledger` says whose version that is.
     """
 
     kind: Literal["short", "long"] = "short"
@@ -32,7 +33,15 @@ class BeginRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     snapshot: bool = True
     session: str | None = None
     session_epoch: int | None = None
+    run: str | None = None
     version: int | None = None
+    ledger: str | None = None
+
+
+class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a checkpoint, which may be empty."""
+
+    snapshot: bool = True
 
 
 class OneShotRequest(msgspec.Struct, forbid_unknown_fields=True):

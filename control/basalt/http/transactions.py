@@ -16,6 +16,7 @@ from basalt.errors import (
     MarkerRefusedError,
     RequestReusedError,
     SessionFencedError,
+    SessionForeignError,
     SessionNotFoundError,
     TopicNotFoundError,
     TransactionConflictError,
@@ -33,6 +34,7 @@ from basalt.http.transaction_answers import (
     BeginRequest,
     Begun,
     ChangesRequest,
+    CheckpointRequest,
     DoneBefore,
     Ended,
     Invalidated,
@@ -47,6 +49,7 @@ from basalt.http.transaction_answers import (
     shown,
 )
 from basalt.topics import topic_name
+from basalt.transactions.named_rules import Name
 from basalt.transactions.session_calls import Beginning
 from basalt.transactions.sessions import Session
 from basalt.transactions.states import InSession, Transaction
@@ -70,9 +73,14 @@ async def begin(request: Request) -> Answer:
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
     asked = convert_json(value, BeginRequest)
     wished = Beginning(KINDS[asked.kind], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
-    session = _session(asked)
-    manager = request.services.transactions
-    found = await (manager.begin(*wished) if session is None else manager.sessions.begin(session, wished))
+    session, manager = _session(asked), request.services.transactions
+    found: Transaction | Session
+    if session is None:
+        found = await manager.begin(*wished)
+    elif isinstance(session, Name):
+        found = await manager.sessions.begin_named(session, wished)
+    else:
+        found = await manager.sessions.begin(session, wished)
     if isinstance(found, Session):
         return json_answer(done_before(request.services.ids, found))
     return json_answer(begun(request, found, asked.snapshot))
@@ -118,9 +126,12 @@ async def invalidate(request: Request) -> Answer:
 async def checkpoint(request: Request) -> Answer:
     """Give an open transaction a further write pointer."""
     transaction_id = id_of(request)
-    await read_no_members(request)
+    body = await read_body(request)
+    if body:
+        content_type(request, (JSON,))
+    asked = decode_json(body, CheckpointRequest) if body else CheckpointRequest()
     transaction = await request.services.transactions.checkpoint(transaction_id)
-    return json_answer(begun(request, transaction, with_bytes=True))
+    return json_answer(begun(request, transaction, asked.snapshot))
 
 
 async def set_changes(request: Request) -> Answer:
@@ -153,20 +164,44 @@ def id_of(request: Request) -> int:
     return request.services.ids.parse(request.path["transaction"], "id")
 
 
-def _session(asked: BeginRequest) -> InSession | None:
-    """The session that a begin names with its epoch, or with neither."""
+def _session(asked: BeginRequest) -> InSession | Name | None:
+    """The session that a begin names with its epoch, or with its run, or with neither."""
     if asked.session is None:
-        for field, value in (("sessionEpoch", asked.session_epoch), ("version", asked.version)):
+        named = (
+            ("sessionEpoch", asked.session_epoch),
+            ("run", asked.run),
+            ("version", asked.version),
+            ("ledger", asked.ledger),
+        )
+        for field, value in named:
             if value is not None:
                 raise InputError(f"a begin with {field} names no session", field="session", hint="Name the session.")
         return None
+    if asked.run is not None:
+        return _name(asked, asked.session, asked.run)
+    if asked.ledger is not None:
+        raise InputError("a begin with a ledger names no run", field="run", hint="Name the run.")
     if asked.session_epoch is None:
         raise InputError(
-            "a begin in a session tells the session's epoch",
+            "a begin in a session tells the session's epoch, or a run",
             field="sessionEpoch",
-            hint="Open the session first; the answer has its epoch.",
+            hint="Open the session first; the answer has its epoch. Or name the run and the version.",
         )
     return InSession(asked.session, asked.session_epoch, asked.version)
+
+
+def _name(asked: BeginRequest, session: str, run: str) -> Name:
+    if asked.session_epoch is not None:
+        raise InputError(
+            "a begin tells the session's epoch or a run, and this one both", field="sessionEpoch", hint="Leave it out."
+        )
+    if asked.version is None:
+        raise InputError(
+            "a begin by the name of a run has no version",
+            field="version",
+            hint="Say which version of the session's work this is: those who say the same share the transaction.",
+        )
+    return Name(session, run, asked.version, asked.ledger)
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Answer:
@@ -202,6 +237,7 @@ OF_ALL = (
             TransactionConflictError,
             MarkerRefusedError,
             SessionFencedError,
+            SessionForeignError,
             RequestReusedError,
             BusyError,
         ),
@@ -252,7 +288,7 @@ OF_ONE = (
         handler=checkpoint,
         summary="A further write pointer",
         tag="transactions",
-        body=schemas.EMPTY_BODY,
+        body={JSON: CheckpointRequest},
         answers={200: {JSON: Begun}},
         errors=_ENDING,
     ),

@@ -64,6 +64,21 @@ def apply(state: MarkerState, marker: Marker, published_ms: int) -> MarkerState:
     return MarkerState(marker.task_count, {**state.tasks, marker.task: after})
 
 
+def merged(state: MarkerState, later: MarkerState) -> MarkerState:
+    """The state after `state` and then the markers that alone made `later`: as if each of them had been applied."""
+    if not later.tasks:
+        return state
+    tasks = dict(state.tasks)
+    for name, task in later.tasks.items():
+        before = tasks.get(name, TaskState())
+        marks = [
+            mark for mark in (before.watermark_ms, None if before.ended else task.watermark_ms) if mark is not None
+        ]
+        published_ms = max(before.published_ms, task.published_ms)
+        tasks[name] = TaskState(max(marks, default=None), before.ended or task.ended, published_ms)
+    return MarkerState(later.task_count, tasks)
+
+
 def malformed(marker: Marker) -> Refusal | None:
     """Why this can be no marker of any topic; None when it can."""
     if not 1 <= len(marker.task) <= TASK_CHARS_MAX or not marker.task.isprintable():

@@ -315,7 +315,8 @@ class Appender:
 
     def _take(self, group: Group, topic: Topic, count: int) -> tuple[list[Run], bytes]:
         key, stamp = topic.keys[:2], self._stamp(topic)
-        runs = places(stamp, group.now_ms, count)
+        # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
+        runs = places(stamp, max(group.now_ms, topic.truncated_before_ms), count)
         self._keep(key, after(runs))
         return runs, b"" if stamp is NEVER else position(*stamp)
 

@@ -79,7 +79,7 @@ class Blocking:
         stretch = self._messaging.early.range_of(join[:2], transaction, position(join.from_ms, 0))
         if topic.generation != join.generation or stretch is None:
             return None
-        oldest = position(max(self._clock.now_ms() - topic.ttl_ms + 1, 0), 0)
+        oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
         row, given_up = await self._first(topic, transaction, max(stretch[0], oldest), stretch[1], rows)
         waiting = self._messaging.arrivals.waiting(topic.keys[:2])
         if row is None:

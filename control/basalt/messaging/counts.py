@@ -214,6 +214,9 @@ class OwnExpiry:
             counted = Count(known.messages + sign * messages, known.payload_bytes + sign * payload_bytes)
             self._by_time[expire_ms] = counted
 
+    def __len__(self) -> int:
+        return len(self._by_time)
+
     def alive(self, now_ms: int) -> Count:
         """The sum of those that have not expired; the others are forgotten."""
         for expire_ms in [time for time, count in self._by_time.items() if time <= now_ms or not count.messages]:

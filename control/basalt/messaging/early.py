@@ -35,12 +35,16 @@ class EarlyRows:
 
     def range_of(self, topic: TopicKey, transaction: Transaction, from_position: bytes) -> Range | None:
         """Where rows of the transaction may lie in the topic; None when it has none there."""
-        if transaction.id <= self._unknown_up_to or transaction.was_invalid:  # it was forgotten when it became invalid
+        if not self.all_known(transaction):
             return from_position, None
         ranges = [self._ranges[topic, pointer] for pointer in transaction.pointers if (topic, pointer) in self._ranges]
         if not ranges:
             return None
         return min(start for start, _ in ranges), max(stop for _, stop in ranges)
+
+    def all_known(self, transaction: Transaction) -> bool:
+        """Whether all its rows were noted."""
+        return transaction.id > self._unknown_up_to and not transaction.was_invalid  # else it was forgotten
 
     def has(self, topic: TopicKey, write_pointer: int) -> bool:
         """Whether rows of the writer were noted."""

@@ -13,7 +13,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Extras, Kind, RecordBatch, decode
+from basalt_engine.records import Extras, Kind, RecordBatch, count_messages, decode
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 
 ROWS_MAX = 10_000  # rows one fetch looks at; behind a long stretch of hidden rows it answers "go on from here"
@@ -113,6 +113,14 @@ class Slice:
         first = int.from_bytes(rest[:2], "big") + passed - self._first_sequence
         return self._part(min(max(self.start, first), self.stop), self.stop)
 
+    def through(self, last: bytes) -> Slice:
+        """Without the messages after this id."""
+        return self._part(self.start, self.after(last, False).start)
+
+    def cut_at(self, at: int) -> tuple[Slice, Slice]:
+        """The messages before index `at`, and the others."""
+        return self._part(self.start, at), self._part(at, self.stop)
+
     def up_to(self, messages_max: int, bytes_max: int, least: int) -> Slice:
         """At most so many messages, and bytes; but `least` messages whatever their bytes."""
         within = max(self.batch.stop_within(self.start, bytes_max), self.start + least)
@@ -121,9 +129,9 @@ class Slice:
 
     def unexpired(self, now_ms: int) -> list[Slice]:
         """The parts whose messages have no TTL of their own, or one that still runs."""
-        ttls = self.batch.ttls_ms()
+        ttls = self.batch.ttls_ms() if self.count else None
         if ttls is None:
-            return [self]
+            return [self] if self.count else []
         parts, first = [], None
         for index in range(self.start, self.stop):
             lives = not ttls[index] or self.publish_ms + ttls[index] > now_ms
@@ -149,6 +157,7 @@ class Fetch(NamedTuple):
     held_at: bytes | None = None
     generation: int | None = None
     tasks: int | None = None
+    full: bool = False  # it ended because a message did not fit the limits
 
 
 class Start(NamedTuple):
@@ -217,10 +226,29 @@ def row_slices(
 
 
 class Limits(NamedTuple):
-    """How much one fetch returns."""
+    """How much one fetch returns: `least` messages whatever their bytes, and none after the id `through`."""
 
     messages_max: int
     bytes_max: int
+    least: int = 1
+    through: bytes | None = None
+
+    def end_before(self, row: MessageRow) -> bool:
+        """Whether all messages of the row, and so of those after it, come after `through`."""
+        if self.through is None or row.position <= self.through[:POSITION_BYTES]:
+            return False
+        if row.batch is None:
+            return True
+        publish_ms, last = position_fields(row.position)
+        return position(publish_ms, max(0, last - count_messages(row.batch) + 1)) > self.through[:POSITION_BYTES]
+
+    def within(self, piece: Slice) -> Slice:
+        """The messages that do not come after `through`."""
+        return piece if self.through is None else piece.through(self.through)
+
+    def end_at(self, id_: bytes) -> bool:
+        """Whether nothing more is to be read from this id on."""
+        return self.through is not None and id_ >= self.through
 
 
 def fetch(
@@ -243,6 +271,8 @@ def fetch(
     next_id: bytes | None = None
     messages = payload_bytes = looked_at = 0
     for row in rows:
+        if limits.end_before(row):
+            return Fetch(slices, limits.through, None, messages, payload_bytes)
         seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
         if start.is_past(row):
             seen = Visibility.SKIP
@@ -251,21 +281,21 @@ def fetch(
         looked_at += 1
         if seen is Visibility.VISIBLE:
             for whole in row_slices(start.within(row), payload_rows, verify, markers=markers):
-                for part in whole.after(start.id, start.inclusive).unexpired(now_ms):
-                    if not part.count:
-                        continue
+                for part in limits.within(whole.after(start.id, start.inclusive)).unexpired(now_ms):
                     if part.batch.kind is not Kind.USER:
                         slices.append(part)
                         continue
-                    least = 0 if messages else 1  # a first message comes whole, however large
+                    least = 0 if messages else limits.least  # a first message comes whole, however large
                     cut = part.up_to(limits.messages_max - messages, limits.bytes_max - payload_bytes, least)
                     if cut.count:
                         slices.append(cut)
                         messages += cut.count
                         payload_bytes += cut.payload_bytes
                     if cut.stop < part.stop:
-                        return Fetch(slices, slices[-1].last_id(), None, messages, payload_bytes)
+                        passed = slices[-1].last_id() if slices else next_id
+                        return Fetch(slices, passed, None, messages, payload_bytes, full=True)
         next_id = end_of(row.position)
-        if messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX:
+        enough = messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX
+        if enough or limits.end_at(next_id):
             break
     return Fetch(slices, next_id, None, messages, payload_bytes)

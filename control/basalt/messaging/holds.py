@@ -53,7 +53,7 @@ class Holds:
         stretch = self._stretch(topic)
         if snapshot is None or stretch is None:
             return HoldSearch()
-        oldest = position(max(self._clock.now_ms() - topic.ttl_ms + 1, 0), 0)
+        oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
         first = max(start, stretch[0], oldest)
         searched = 0
         async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, first, stretch[1])) as found:

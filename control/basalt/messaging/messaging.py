@@ -58,7 +58,7 @@ class Messaging:
         self._topics = topics
         self._writer = writer
         self.stored = stored
-        self._limits = limits
+        self.limits = limits
         self._lifetime_ms_max = lifetime_ms_max
         self._stopping = False
         self.roll_backs: list[Callable[[TopicKey, RolledBack], None]] = []  # told of rows that count no more
@@ -104,14 +104,16 @@ class Messaging:
         ]
         return await self.publish(title, [record.payload for record in records], write_pointer, extras=extras)
 
-    async def store(self, title: TopicName, messages: Sequence[Buffer], write_pointer: int) -> None:
+    async def store(
+        self, title: TopicName, messages: Sequence[Buffer], write_pointer: int, extras: Sequence[Extras] | None = None
+    ) -> None:
         """Keep messages aside under a transaction; its commit publishes them, its abort removes them."""
         topic = await self._topics.get(title)
         self._check(messages, write_pointer)
         await self.appender.ready(topic)
         await self.stored.ready(topic, write_pointer)
         await self._writer.run(
-            lambda group: self._store(group, title, messages, write_pointer), sum(map(len, messages))
+            lambda group: self._store(group, title, messages, extras, write_pointer), sum(map(len, messages))
         )
 
     async def roll_back(self, title: TopicName, published: PublishResponse) -> None:
@@ -167,8 +169,8 @@ class Messaging:
         With `markers` these come in between; they are waited for as messages are.
         """
         limits = Limits(
-            min(messages_max or self._limits.messages_max, self._limits.messages_max),
-            min(bytes_max or self._limits.bytes_max, self._limits.bytes_max),
+            min(messages_max or self.limits.messages_max, self.limits.messages_max),
+            min(bytes_max or self.limits.bytes_max, self.limits.bytes_max),
         )
         begin = start_from(start, inclusive)
         deadline_ms = self._clock.monotonic_ms() + wait_ms
@@ -214,7 +216,7 @@ class Messaging:
             if topic.keys[:2] in self.appender.doubtful:
                 await self.appender.settle(topic)
             now_ms = self._clock.now_ms()
-            begin = not_before(begin, now_ms - topic.ttl_ms + 1)
+            begin = not_before(begin, topic.oldest_ms(now_ms))
             # The tail and the appender belong to the event loop: a thread gets what they say, and reads only the store.
             cached = self.tail.rows(topic.keys[:2], begin.position, ROWS_MAX)
             if not self._remote:
@@ -227,7 +229,7 @@ class Messaging:
             else:
                 found = look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed
-            if found.slices or found.held_by is not None or found.next_id is None:
+            if found.slices or found.held_by is not None or found.next_id is None or limits.end_at(found.next_id):
                 return found._replace(next_id=passed)
             begin = Start(found.next_id, False)
             await asyncio.sleep(0)  # others get their turn on a long way through hidden rows
@@ -295,10 +297,12 @@ class Messaging:
         self.stored.bind(group, topic, writer, reference, placed)
         return placed
 
-    def _store(self, group: Group, title: TopicName, messages: Sequence[Buffer], write_pointer: int) -> None:
+    def _store(
+        self, group: Group, title: TopicName, messages: Sequence[Buffer], extras: Sequence[Extras] | None, writer: int
+    ) -> None:
         topic = self._topics.known(title)
-        self.writers.join(group, write_pointer, topic, self.newest_ms(topic))
-        self.stored.store(group, topic, write_pointer, messages)
+        self.writers.join(group, writer, topic, self.newest_ms(topic))
+        self.stored.store(group, topic, writer, messages, extras)
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended from now on has an earlier publish time."""

@@ -7,6 +7,7 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
@@ -24,6 +25,7 @@ from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer
 
 FOREVER = position((1 << 64) - 1, 0xFFFF)
+REMOVED_TOGETHER_MAX = 100  # writers whose stored payloads one group removes: others wait for it
 MARKER_BYTES = 512  # what a marker counts in the queue
 
 
@@ -39,6 +41,7 @@ class TopicPlan(NamedTuple):
 
     publications: list[Publication]
     markers: Sequence[tuple[Topic, Marker]] = ()
+    segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
 
     @property
     def topics(self) -> list[Topic]:
@@ -69,6 +72,7 @@ class TopicParticipant:
     def recovered(self, last_pointer: int) -> None:
         """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
         self._messaging.early.nothing_known_of(last_pointer)
+        self._stored.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
         """See `Participant.unknown_writers`. What a write that was given up has left undecided is decided on the way."""
@@ -87,8 +91,8 @@ class TopicParticipant:
                 found.setdefault(writer, []).append(join._replace(from_ms=position_fields(where[0])[0]))
         return found
 
-    async def plan(self, work: Work | None) -> TopicPlan:
-        """Check the work, and read where its topics end."""
+    async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
+        """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
         if work is not None and work.acknowledge:
             hint = "leave it empty: it arrives with consumer groups"
             raise InputError("acknowledge is not supported yet", field="acknowledge", hint=hint)
@@ -104,7 +108,24 @@ class TopicParticipant:
             await self._messaging.appender.ready(topic)
             if part.messages:
                 publications.append(Publication(topic, part.messages))
-        return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers))
+        segments = None if work is None else work.segments
+        if transaction is not None:
+            await self._read_ahead(transaction, early_rows=segments is not None)
+        return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers), segments)
+
+    async def _read_ahead(self, transaction: Transaction, *, early_rows: bool) -> None:
+        """Know what the stage would have to read otherwise: of a transaction that is older than this process."""
+        for join in transaction.topics:
+            topic = await self._joined(join)
+            if topic is None:
+                continue
+            for pointer in transaction.pointers:
+                await self._stored.ready(topic, pointer)
+            if early_rows and not self._messaging.early.all_known(transaction):
+                rows = await self._messaging.rows_after(topic, position(join.from_ms, 0), transaction.id - 1)
+                for pointer in transaction.pointers:
+                    for at in rows.get(pointer, ()):
+                        self._messaging.early.found(topic.keys[:2], pointer, at)
 
     async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[Topic, Marker]]:
         planned = []
@@ -116,8 +137,8 @@ class TopicParticipant:
             planned.append((topic, marker))
         return planned
 
-    def check(self, plan: TopicPlan) -> None:
-        """In a stage: every topic is still the one that was planned for."""
+    def check(self, plan: TopicPlan, transaction: Transaction | None) -> None:
+        """In a stage: every topic is still the one that was planned for, and segments are the transaction's."""
         for topic in plan.topics:
             if self._topics.known(topic.title).generation != topic.generation:
                 raise TopicNotFoundError(
@@ -127,15 +148,54 @@ class TopicParticipant:
             self._markers.check(
                 [(self._topics.known(topic.title), marker) for topic, marker in plan.markers], "markers"
             )
+        if plan.segments is not None:
+            if transaction is None:
+                raise InputError(
+                    "a one-shot transaction has stored nothing, and no segments",
+                    field="segments",
+                    hint="Leave them out.",
+                )
+            self._check_segments(plan.segments, transaction)
+
+    def _check_segments(self, segments: Sequence[int], transaction: Transaction) -> None:
+        own = frozenset(transaction.pointers)
+        left = set(own)
+        for index, pointer in enumerate(segments):
+            if pointer not in left:
+                again = "is named twice, as a segment" if pointer in own else "is no segment"
+                raise InputError(
+                    f"write pointer {pointer} {again} of transaction {transaction.id}",
+                    field=f"segments[{index}].writePointer",
+                    hint="Name write pointers that its begin or a checkpoint of it answered, each once.",
+                )
+            left.remove(pointer)
+        for join in transaction.topics:
+            for pointer in left:
+                if self._messaging.early.has(join[:2], pointer):
+                    raise InputError(
+                        f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
+                        f" {title_of(join.topic)} ahead of the commit, which would show them",
+                        field="segments",
+                        hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
+                    )
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended to the topic from now on has an earlier publish time."""
         return self._messaging.newest_ms(topic)
 
     def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
-        """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows."""
+        """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
+
+        With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
+        are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
+        """
         # Read first: a read may fail, and then nothing must have been added that the group would write all the same.
-        unbound = [] if transaction is None else self._unbound(transaction)
+        unbound: list[tuple[Topic, int, Reference]] = []
+        lost = unbound
+        if transaction is not None:
+            segments = transaction.pointers if plan.segments is None else plan.segments
+            unbound = self._unbound(transaction, segments)
+            lost = self._unbound(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
         publications = [(self._topics.known(topic.title), messages) for topic, messages in plan.publications]
         for topic, pointer, reference in unbound:
             payload_bytes = self._stored.unbound_bytes(topic, pointer)
@@ -145,13 +205,15 @@ class TopicParticipant:
             self._messaging.appender.append(group, topic, messages, None, write_pointer)
         for topic, marker in plan.markers:
             self._markers.emit(group, self._topics.known(topic.title), marker, write_pointer)
+        for topic, pointer, _ in lost:
+            self._stored.remove_unbound(group, topic, pointer)
 
-    def _unbound(self, transaction: Transaction) -> list[tuple[Topic, int, Reference]]:
-        """What the transaction stored and no reference publishes yet; where its topics end is known from then on."""
+    def _unbound(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[Topic, int, Reference]]:
+        """What was stored under the pointers and no reference publishes yet; where its topics end is known from then on."""
         found = []
         for join in transaction.topics:
             topic = self._known(join)  # a topic that was deleted took along all that was stored in it
-            for pointer in transaction.pointers if topic is not None else ():
+            for pointer in pointers if topic is not None else ():
                 assert topic is not None
                 reference = self._stored.unbound(topic, pointer)
                 if reference is not None:
@@ -168,11 +230,15 @@ class TopicParticipant:
             rows = self._messaging.early.range_of(topic.keys[:2], transaction, position(join.from_ms, 0))
             if rows is not None:
                 await self._messaging.hide(topic, list(transaction.pointers), *rows)
-            for pointer in transaction.pointers:
-                await self._stored.ready(topic, pointer)
-                await self._writer.run(
-                    lambda group, topic=topic, pointer=pointer: self._stored.remove_unbound(group, topic, pointer)  # type: ignore[misc]
-                )
+            for start in range(0, len(transaction.pointers), REMOVED_TOGETHER_MAX):
+                pointers = transaction.pointers[start : start + REMOVED_TOGETHER_MAX]
+                for pointer in pointers:
+                    await self._stored.ready(topic, pointer)
+                await self._writer.run(partial(self._remove_unbound, topic, pointers))
+
+    def _remove_unbound(self, topic: Topic, pointers: Sequence[int], group: Group) -> None:
+        for pointer in pointers:
+            self._stored.remove_unbound(group, topic, pointer)
 
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""

@@ -29,11 +29,15 @@ class Newest(msgspec.Struct, frozen=True):
     position: str
 
 
-class Expired(msgspec.Struct, frozen=True):
-    """Every row of this generation that was published before this time is gone."""
+class Expired(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Every row of this generation that was published before this time is gone.
+
+    `last` is the position (hex) of the newest one that was there to be removed; None where nobody looked.
+    """
 
     generation: int
     before_ms: int
+    last: str | None = None
 
 
 def entry_name(prefix: bytes) -> str:
@@ -49,11 +53,10 @@ def note_newest(group: Group, topic: Topic, newest: bytes) -> None:
     group.add(SystemTable.name, put, phase=Phase.INTENT)
 
 
-def note_expired(group: Group, topic: Topic, before_ms: int) -> None:
-    """Write, with the group that removes them, that all rows published before this time are gone."""
-    put = SystemTable.put(
-        EXPIRED, entry_name(topic.keys.prefix), msgspec.json.encode(Expired(topic.generation, before_ms))
-    )
+def note_expired(group: Group, topic: Topic, before_ms: int, last: bytes) -> None:
+    """Write, with the group that removes them, that all rows published before this time are gone, and which was the last."""
+    noted = Expired(topic.generation, before_ms, last.hex())
+    put = SystemTable.put(EXPIRED, entry_name(topic.keys.prefix), msgspec.json.encode(noted))
     group.add(SystemTable.name, put, phase=Phase.OUTCOME)
 
 
@@ -71,8 +74,14 @@ def newest(system: SystemTable, topic: Topic) -> bytes:
 
 def expired_before_ms(system: SystemTable, topic: Topic) -> int:
     """The time before which every row is gone; 0 when none was ever removed."""
+    found = expired(system, topic)
+    return 0 if found is None else found.before_ms
+
+
+def expired(system: SystemTable, topic: Topic) -> Expired | None:
+    """What is known of rows of this generation that the TTL has taken; None when none ever went."""
     found = read(system, EXPIRED, topic, Expired)
-    return 0 if found is None or found.generation != topic.generation else found.before_ms
+    return None if found is None or found.generation != topic.generation else found
 
 
 def read(system: SystemTable, kind: str, topic: Topic, form: type[T]) -> T | None:

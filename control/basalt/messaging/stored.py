@@ -20,10 +20,11 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import Buffer, decode, encode
+from basalt_engine.records import Buffer, Extras, decode, encode
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
+POINTER_MAX = (1 << 63) - 1
 WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
 
 WriterKey = tuple[TopicKey, int]
@@ -54,26 +55,36 @@ class StoredPayloads:
         self._clock = clock
         self._call = StoreCalls(store)
         self._writers: dict[WriterKey, _Writer] = {}
+        self._known_after = POINTER_MAX  # who writes under a later pointer and is not kept here has stored nothing
+
+    def recovered(self, last_pointer: int) -> None:
+        """Pointers after this one are handed out from now on, so all that they store comes through here."""
+        self._known_after = last_pointer
 
     async def ready(self, topic: Topic, write_pointer: int) -> None:
         """Read what the writer has stored, if this process does not know it yet, before a stage needs it."""
         key = (topic.keys[:2], write_pointer)
-        if key not in self._writers:
+        if key not in self._writers and write_pointer <= self._known_after:
             writer = await self._call(self._read, topic, write_pointer)
             self._keep(key, self._writers.get(key, writer))
 
-    def store(self, group: Group, topic: Topic, write_pointer: int, payloads: Sequence[Buffer]) -> None:
+    def store(
+        self, group: Group, topic: Topic, write_pointer: int, payloads: Sequence[Buffer],
+        extras: Sequence[Extras] | None = None,
+    ) -> None:  # fmt: skip
         """Keep messages aside, after what the writer stored before. Cannot fail."""
         writer = self._writer(topic, write_pointer)
-        group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
         runs = places(writer.stamp, group.now_ms, len(payloads))
         at = 0
         for run in runs:
-            messages = payloads[at : at + run.stop - run.start]
-            at += run.stop - run.start
-            for cut in cuts(messages):
+            stop = at + run.stop - run.start
+            messages, carried = payloads[at:stop], None if extras is None else extras[at:stop]
+            at = stop
+            for cut in cuts(messages, carried):
                 where = position(run.ms, run.start + cut.stop - 1)
-                batch = encode(messages[cut.start : cut.stop], compression=topic.compression)
+                theirs = None if carried is None else carried[cut.start : cut.stop]
+                batch = encode(messages[cut.start : cut.stop], theirs, compression=topic.compression)
                 group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
                 writer.first = writer.first or where
                 writer.last = where
@@ -83,6 +94,8 @@ class StoredPayloads:
 
     def unbound(self, topic: Topic, write_pointer: int) -> Reference | None:
         """What the writer's next reference would publish; None when it stored nothing since the last one."""
+        if write_pointer > self._known_after and (topic.keys[:2], write_pointer) not in self._writers:
+            return None  # nothing is kept of the many that store nothing in a topic
         writer = self._writer(topic, write_pointer)
         return None if writer.first is None else Reference(writer.first, writer.last, writer.messages)
 
@@ -101,7 +114,7 @@ class StoredPayloads:
         Where the two are not one batch, the note is durable before the reference, and holds only once that is.
         """
         writer = self._writer(topic, write_pointer)
-        group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
         at = None if self._atomic else position(placed.end_ms, placed.end_sequence)
         note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
@@ -115,7 +128,7 @@ class StoredPayloads:
         """
         writer = self._writer(topic, write_pointer)
         if writer.announced == at:
-            group.when_failed(lambda: self.forget(topic.keys[:2], write_pointer))
+            group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
             group.add(PayloadTable.name, PayloadTable.confirm(topic.keys, write_pointer), phase=Phase.INTENT)
             writer.announced = None
 
@@ -127,23 +140,31 @@ class StoredPayloads:
         # The bound row stays: without it, a second try after a crash would take all that is published for unbound.
         rows = PayloadTable.remove_between(topic.keys, write_pointer, reference.first, reference.last)
         group.add(PayloadTable.name, rows)
+        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
         self.forget(topic.keys[:2], write_pointer)
 
     def forget(self, topic: TopicKey, write_pointer: int) -> None:
         """Drop from memory what is known of a writer."""
         self._writers.pop((topic, write_pointer), None)
 
+    def _doubt(self, topic: TopicKey, write_pointer: int) -> None:
+        """What the writer has stored is only to be learnt from the store now."""
+        self.forget(topic, write_pointer)
+        self._known_after = max(self._known_after, write_pointer)
+
     def _writer(self, topic: Topic, write_pointer: int) -> _Writer:
         key = (topic.keys[:2], write_pointer)
         writer = self._writers.get(key)
-        return self._keep(key, self._read(topic, write_pointer) if writer is None else writer)
+        if writer is None:
+            writer = self._read(topic, write_pointer) if write_pointer <= self._known_after else _Writer()
+        return self._keep(key, writer)
 
     def _keep(self, key: WriterKey, writer: _Writer) -> _Writer:
         # The least recently used one goes: the store does not know rows that are being written.
         self._writers.pop(key, None)
         self._writers[key] = writer
         if len(self._writers) > WRITERS_MAX:
-            del self._writers[next(iter(self._writers))]
+            self._doubt(*next(iter(self._writers)))
         return writer
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:

@@ -11,8 +11,11 @@ import msgspec
 from basalt.messaging.counts import Buckets, Expiry, OwnExpiry, Recent, RowCount
 
 
-class SavedCounts(msgspec.Struct, frozen=True):
-    """The body of a `usage` entry: everything up to position `counted_to` (hex) and not published before `from_ms`."""
+class SavedCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a `usage` entry: everything up to position `counted_to` (hex) and not published before `from_ms`.
+
+    Nothing in `own` was published before `truncated_ms`.
+    """
 
     generation: int
     counted_to: str
@@ -22,6 +25,7 @@ class SavedCounts(msgspec.Struct, frozen=True):
     messages: list[int]
     payload_bytes: list[int]
     own: list[tuple[int, int, int]]
+    truncated_ms: int = 0
 
 
 class TopicCounts:
@@ -29,10 +33,11 @@ class TopicCounts:
 
     __slots__ = (
         "buckets", "changed_ms", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals",
-        "unsaved_bytes",
+        "truncated_ms", "unsaved_bytes",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, truncated_ms: int = 0) -> None:
+        self.truncated_ms = truncated_ms  # the topic was truncated before: no message in `own` is older
         self.buckets = Buckets()
         self.own = OwnExpiry()
         self.recent = Recent()
@@ -58,7 +63,8 @@ class TopicCounts:
         """Count a row that is newer than all before it."""
         self.counted_to = where
         self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes)
-        self.own.add(counted.own)
+        if counted.publish_ms >= self.truncated_ms:
+            self.own.add(counted.own)
 
     def complete_with(self, older: TopicCounts) -> None:
         """Add the counts of all rows older than those that were observed."""
@@ -73,8 +79,23 @@ class TopicCounts:
         """The row at this position is gone."""
         if where <= self.counted_to:
             self.buckets.subtract(counted.publish_ms, counted.messages, counted.payload_bytes)
-            self.own.add(counted.own, -1)
+            if counted.publish_ms >= self.truncated_ms:
+                self.own.add(counted.own, -1)
             self.removals += 1
+
+    def truncated(self, before_ms: int) -> TopicCounts:
+        """The counts of a topic that was truncated before this time.
+
+        Buckets tell what is older; of messages with a TTL of their own nobody knows, so where there are some it is counted anew.
+        """
+        if before_ms <= self.truncated_ms:
+            return self
+        if self.complete and not self.own:
+            self.truncated_ms = before_ms
+            return self
+        anew = TopicCounts(before_ms)
+        anew.recent = self.recent
+        return anew
 
     def expired(self, before_ms: int) -> None:
         """All rows published before this time are gone."""
@@ -98,13 +119,14 @@ class TopicCounts:
                 kept.messages.tolist(),
                 kept.payload_bytes.tolist(),
                 [(entry.expire_ms, entry.messages, entry.payload_bytes) for entry in self.own.entries()],
+                self.truncated_ms,
             )
         )
 
     @classmethod
     def of(cls, stored: SavedCounts) -> TopicCounts:
         """The counts that were saved."""
-        counts = cls()
+        counts = cls(stored.truncated_ms)
         counts.counted_to = bytes.fromhex(stored.counted_to)
         counts.own = OwnExpiry(Expiry(*entry) for entry in stored.own)
         counts.buckets = Buckets.of(

@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,20 +28,20 @@ from basalt.markers.reconcile import (
     refusal,
     watermark_ms,
 )
-from basalt.messaging import decisions, removed
+from basalt.messaging import removed
 from basalt.messaging.appender import Placed
 from basalt.messaging.fetch import end_of
-from basalt.messaging.holds import Holds
 from basalt.messaging.messaging import Messaging
 from basalt.messaging.rolled_back import RolledBack
 from basalt.messaging.row_pages import pages
+from basalt.messaging.stable_end import StableEnds, before
 from basalt.messaging.tail import TopicKey
 from basalt.messaging.topic_locks import TopicLocks
 from basalt.store_calls import StoreCalls
 from basalt.topics import Topic, TopicName, Topics, title_of
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
-from basalt_engine.messages import POSITION_BYTES, MessageRow
+from basalt_engine.messages import MessageRow
 from basalt_engine.records import Kind, decode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
@@ -60,14 +60,6 @@ class Saved(msgspec.Struct, frozen=True):
     position: str
     task_count: int | None
     tasks: dict[str, tuple[int | None, bool, int]]
-
-
-class Manager(decisions.Manager, Protocol):
-    """The transaction manager."""
-
-    async def known(self) -> None:
-        """Return once `state` answers: after a failed write the log is read first."""
-        ...
 
 
 class MarkerFacts(NamedTuple):
@@ -116,7 +108,7 @@ class _Tracked:
             if seen is Visibility.SKIP:
                 continue  # also after `stop`: a failed writer is forgotten one day, and would pass for a committed one
             if ahead.position > stop or seen is Visibility.HOLD:
-                stop = min(stop, _before(ahead.position))
+                stop = min(stop, before(ahead.position))
                 rest.append(ahead)
             elif seen is Visibility.VISIBLE:
                 self.settled = apply(self.settled, ahead.marker, position_fields(ahead.position)[0])
@@ -140,20 +132,18 @@ class _Tracked:
 
 
 class TopicMarkers:
-    """The markers of one store. `manager` is None where transactions are managed elsewhere: then none has a writer."""
+    """The markers of one store. Where transactions are managed elsewhere none has a writer."""
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, holds: Holds,
-        manager: Manager | None,
-    ) -> None:  # fmt: skip
+        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, ends: StableEnds
+    ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._topics = topics
         self._messaging = messaging
         self._writer = writer
-        self._holds = holds
-        self._manager = manager
+        self._ends = ends
         self._tracked: OrderedDict[TopicKey, _Tracked] = OrderedDict()  # the least recently used first
         self._loading = TopicLocks()
         self._gone: dict[TopicKey, list[RolledBack]] = {}  # what was rolled back while it was read
@@ -242,6 +232,11 @@ class TopicMarkers:
                 saved += await self._writer.run(lambda group, topic=topic: self._save(group, topic))  # type: ignore[misc]
         return saved
 
+    async def keep(self, topic: Topic) -> None:
+        """Before rows are put out of reach: what their markers say is durable without them."""
+        await self._settled(topic)
+        await self._writer.run(lambda group: self._save(group, topic))
+
     def _save(self, group: Group, topic: Topic) -> int:
         tracked = self._tracked.get(topic.keys[:2])
         if tracked is None or not tracked.noted:
@@ -306,24 +301,9 @@ class TopicMarkers:
             self._tracked.popitem(last=False)
 
     async def _settle(self, topic: Topic, tracked: _Tracked) -> None:
-        if self._manager is not None:
-            await self._manager.known()
-        stop = (await self._messaging.durable_stop(topic))[:-1]  # of the last durable row; empty when there is none
-        snapshot = self._snapshot()
-        found = await self._holds.first(topic, tracked.through + b"\0" if tracked.through else b"")
-        if found.held_at is not None:
-            stop = min(stop, _before(found.held_at[:POSITION_BYTES]))
-        elif found.searched_to is not None:
-            stop = min(stop, found.searched_to[:POSITION_BYTES])
+        stop, snapshot = await self._ends.settled(topic, tracked.through)
         if stop > tracked.through or (snapshot is not None and snapshot.invalid is not tracked.invalid):
             tracked.settle(stop, snapshot)
-
-    def _snapshot(self) -> TransactionSnapshot | None:
-        """The newest durable snapshot; None without a manager. `RetryError` when a write has just failed again."""
-        if self._manager is None:
-            return None
-        _ = self._manager.state
-        return self._manager.current()
 
     async def _read(self, topic: Topic) -> _Tracked:
         """What the store has of the topic; rows that are rolled back while it is read may have been read before that."""
@@ -383,8 +363,3 @@ def _judge(written_by: int | None, snapshot: TransactionSnapshot | None) -> Visi
     if snapshot is not None:
         return snapshot.judge(written_by)
     return Visibility.SKIP if written_by is not None and written_by < 0 else Visibility.VISIBLE
-
-
-def _before(where: bytes) -> bytes:
-    """The last position before this one."""
-    return (int.from_bytes(where, "big") - 1).to_bytes(POSITION_BYTES, "big")

@@ -92,7 +92,7 @@ class Usage:
         """A row became durable."""
         topic, row = appended.topic, appended.row
         counted = self._count_appended(appended)
-        counts = self._of(topic.keys[:2])
+        counts = self._of(topic)
         counts.observe(row.position, counted, self._clock.now_ms())
 
     def forget(self, topic: TopicKey) -> None:
@@ -207,10 +207,13 @@ class Usage:
 
     # How.
 
-    def _of(self, key: TopicKey) -> TopicCounts:
+    def _of(self, topic: Topic) -> TopicCounts:
+        key = topic.keys[:2]
         counts = self._counts.get(key)
-        if counts is None:
-            counts = self._counts[key] = TopicCounts()
+        if counts is not None:
+            counts = self._counts[key] = counts.truncated(topic.truncated_before_ms)
+        else:
+            counts = self._counts[key] = TopicCounts(topic.truncated_before_ms)
             if len(self._counts) > TOPICS_MAX:
                 self._counts.popitem(last=False)
         self._counts.move_to_end(key)
@@ -218,20 +221,20 @@ class Usage:
 
     async def _complete(self, topic: Topic) -> TopicCounts:
         """The topic's counts, with all rows in them."""
-        key = topic.keys[:2]
-        counts = self._of(key)
+        counts = self._of(topic)
         if counts.complete:
             return counts
-        async with self._loading.of(key):
-            counts = self._of(key)
+        async with self._loading.of(topic.keys[:2]):
+            counts = self._of(topic)
             if not counts.complete:
                 counts.complete_with(await self._older(topic, counts))
         return counts
 
     async def _older(self, topic: Topic, counts: TopicCounts) -> TopicCounts:
         """The counts of all rows before those that were observed: what was saved, and what was read to fill the gap."""
-        older = await self._call(self._saved, topic)
+        older = await self._call(self._saved, topic, counts.truncated_ms)
         start = older.counted_to + b"\0" if older.counted_to else b""
+        start = max(start, position(counts.truncated_ms, 0))
         stop = await self._messaging.durable_stop(topic)  # what comes after it is told to us
         async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
@@ -245,19 +248,21 @@ class Usage:
         """The rows with what each holds, for which payload rows may have to be read."""
         return await self._call(lambda: [(row, self.count(topic, row)) for row in page])
 
-    def _saved(self, topic: Topic) -> TopicCounts:
-        counts = TopicCounts()
+    def _saved(self, topic: Topic, truncated_ms: int) -> TopicCounts:
+        counts = TopicCounts(truncated_ms)
         gone_before_ms = removed.expired_before_ms(self._system, topic)
         stored = removed.read(self._system, KIND, topic, SavedCounts)
         if stored is not None and stored.generation == topic.generation:
             found = TopicCounts.of(stored)
-            if found.buckets.from_ms <= max(self._clock.now_ms() - topic.ttl_ms + 1, gone_before_ms):
+            if found.own and found.truncated_ms < truncated_ms:
+                return counts  # nobody knows which of these are older
+            if found.buckets.from_ms <= max(topic.oldest_ms(self._clock.now_ms()), gone_before_ms):
                 counts = found  # else the TTL was raised, and rows count again that were left out
         counts.expired(gone_before_ms)
         return counts
 
     def _oldest_ms(self, topic: Topic, counts: TopicCounts) -> int:
-        return max(self._clock.now_ms() - topic.ttl_ms + 1, counts.gone_before_ms, 0)
+        return max(topic.oldest_ms(self._clock.now_ms()), counts.gone_before_ms)
 
     async def _settled(self, topic: Topic) -> tuple[TopicCounts, int, bool]:
         """The topic's counts, from which publish time on they count, and whether they do so to the message."""
@@ -302,7 +307,7 @@ class Usage:
         stored = self._messaging.stored_rows
         rows = self._messaging.messages.scan(topic.read_keys, reverse=True, rows_max=LAST_ROWS_MAX)
         for row in islice(rows, LAST_ROWS_MAX):
-            if position_fields(row.position)[0] + topic.ttl_ms <= now_ms:
+            if position_fields(row.position)[0] < topic.oldest_ms(now_ms):
                 return None
             slices = row_slices(row, lambda reference: stored(topic, reference), verify=True)
             living = [part for whole in slices for part in whole.unexpired(now_ms)]

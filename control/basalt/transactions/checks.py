@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from basalt.errors import InputError, InvalidNameError, TooLargeError
-from basalt.transactions.limits import OWNER_CHARS_MAX, REQUEST_ID_CHARS_MAX, SESSION_CHARS_MAX, Limits
+from basalt.transactions.limits import (
+    LEDGER_CHARS_MAX,
+    OWNER_CHARS_MAX,
+    REQUEST_ID_CHARS_MAX,
+    SESSION_CHARS_MAX,
+    Limits,
+)
 from basalt.transactions.states import Kind, Transaction
 
 
@@ -44,6 +50,16 @@ def check_run(run: str) -> None:
             f"a run is 1 to {SESSION_CHARS_MAX} printable characters, not {run[:40]!r}; use something that differs in each"
             " run of the job, such as a host name and a start time, or a UUID",
             field="run",
+        )
+
+
+def check_ledger(ledger: str | None) -> None:
+    """`InputError` unless the ledger's identity, if there is one, can be shown in one line of a message."""
+    if ledger is not None and not (0 < len(ledger) <= LEDGER_CHARS_MAX and ledger.isprintable()):
+        raise InputError(
+            f"a ledger is 1 to {LEDGER_CHARS_MAX} printable characters, not {ledger[:40]!r}; use what names the one whose"
+            " versions these are, such as the id of a query",
+            field="ledger",
         )
 
 

@@ -127,8 +127,9 @@ class Coordinator(Generic[P]):
 
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise.
         """
+        await self._durable.known()
         try:
-            plan = await self._participant.plan(work)
+            plan = await self._participant.plan(work, self.state.find(transaction_id))
         except InputError:
             before = await self.outcome(transaction_id)
             if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
@@ -139,7 +140,7 @@ class Coordinator(Generic[P]):
     async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing."""
         try:
-            plan = await self._participant.plan(work)
+            plan = await self._participant.plan(work, None)
         except InputError:
             before = await self._durable.run(lambda group: self._one_shots.before(group, owner, request_id))
             if before is not None:

@@ -44,6 +44,7 @@ OUTCOMES = (
     edits.Reset,
     edits.SessionOpened,
     edits.SessionsForgotten,
+    edits.LedgerClaimed,
 )
 
 P = TypeVar("P", bound=Plan)

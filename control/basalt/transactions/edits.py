@@ -183,6 +183,14 @@ class SessionsForgotten(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class LedgerClaimed(msgspec.Struct, frozen=True):
+    """The versions of a session are those of this ledger from now on."""
+
+    number: ClassVar[int] = 23
+    name: str
+    ledger: str
+
+
 class TopicsUsed(msgspec.Struct, frozen=True):
     """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
 
@@ -222,6 +230,7 @@ Edit = (
     | SessionOpened
     | SessionBegan
     | SessionsForgotten
+    | LedgerClaimed
     | TopicsUsed
     | ChangesUnlogged
 )

@@ -238,6 +238,10 @@ def _read_sessions_forgotten(reader: Reader) -> edits.SessionsForgotten:
     return edits.SessionsForgotten(names)
 
 
+def _read_ledger_claimed(reader: Reader) -> edits.LedgerClaimed:
+    return edits.LedgerClaimed(reader.text(), reader.text())
+
+
 def _topics_used(edit: edits.TopicsUsed) -> bytes:
     return long_field(edit.until) + count_field(len(edit.topics)) + b"".join(map(join_field, edit.topics))
 
@@ -281,6 +285,7 @@ _ENCODE: dict[type, Callable[[Any], bytes]] = {
     edits.SessionBegan: lambda edit: long_field(edit.id) + in_session_field(edit.session),
     edits.ChangesUnlogged: lambda edit: long_field(edit.id),
     edits.SessionsForgotten: _sessions_forgotten,
+    edits.LedgerClaimed: lambda edit: text_field(edit.name) + text_field(edit.ledger),
     edits.TopicsUsed: _topics_used,
 }
 _DECODE: dict[int, Callable[[Reader], Edit]] = {
@@ -305,5 +310,6 @@ _DECODE: dict[int, Callable[[Reader], Edit]] = {
     edits.SessionBegan.number: lambda reader: edits.SessionBegan(reader.pointer(), read_in_session(reader)),
     edits.ChangesUnlogged.number: lambda reader: edits.ChangesUnlogged(reader.pointer()),
     edits.SessionsForgotten.number: _read_sessions_forgotten,
+    edits.LedgerClaimed.number: _read_ledger_claimed,
     edits.TopicsUsed.number: _read_topics_used,
 }

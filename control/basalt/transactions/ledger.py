@@ -20,7 +20,7 @@ from basalt.transactions.image import Image
 from basalt.transactions.limits import Limits
 from basalt.transactions.outcomes import Call, Memory, Outcome, Request
 from basalt.transactions.pointers import PointerSet
-from basalt.transactions.sessions import Session, Sessions
+from basalt.transactions.sessions import Sessions
 from basalt.transactions.states import NO_SHORT, Event, Join, Kind, State, Transaction, step
 from basalt.transactions.topics_in_use import TopicsInUse
 from basalt_engine.errors import CorruptionError
@@ -54,6 +54,7 @@ class Ledger:
             edits.SessionOpened: self._session_opened,
             edits.SessionBegan: self._session_began,
             edits.SessionsForgotten: self._sessions_forgotten,
+            edits.LedgerClaimed: self._ledger_claimed,
             edits.TopicsUsed: self._topics_used,
             edits.ChangesUnlogged: self._changes_unlogged,
         }
@@ -304,15 +305,7 @@ class Ledger:
         self._start(kept)
 
     def _session_opened(self, edit: edits.SessionOpened) -> None:
-        known = self.sessions.get(edit.name)
-        over = self.sessions.epoch_over if known is None else known.epoch - (known.run == edit.run)
-        taken = known is None or known.epoch < edit.epoch
-        if edit.epoch <= over or (taken and self._is_open(edit.name)):
-            raise CorruptionError(
-                f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
-            )
-        version, by = (None, 0) if known is None else (known.version, known.committed_by)
-        self.sessions.put(Session(edit.name, edit.run, edit.epoch, edit.at_ms, version, by))
+        self.sessions.opened(edit, self._is_open(edit.name))
 
     def _session_began(self, edit: edits.SessionBegan) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
@@ -320,15 +313,13 @@ class Ledger:
         if transaction.session is not None or known is None or known.epoch != edit.session.epoch:
             raise CorruptionError(f"transaction {edit.id} began in session {edit.session.name!r}, where it cannot")
         self.transactions[edit.id] = transaction = replace(transaction, session=edit.session)
-        self.sessions.entered(transaction)
-        self.sessions.put(replace(known, used_ms=max(known.used_ms, transaction.began_ms)))
+        self.sessions.began(edit, transaction)
 
     def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
-        for name in edit.names:
-            if self.sessions.get(name) is None or self._is_open(name):
-                raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
-        for name in edit.names:
-            self.sessions.forget(name)
+        self.sessions.forgotten(edit, map(self._is_open, edit.names))
+
+    def _ledger_claimed(self, edit: edits.LedgerClaimed) -> None:
+        self.sessions.claimed(edit)
 
     def _is_open(self, session: str) -> bool:
         """Whether the session has a transaction that may still commit by a call of its client."""

@@ -10,6 +10,10 @@ CHECKPOINTS_MAX = 10_000  # per transaction; each is an entry of every later sna
 TOPICS_MAX = 1_024  # per transaction; an abort rolls each of them back
 TABLES_MAX = 1_024  # per transaction; each is a field of every later snapshot of the log
 SESSION_CHARS_MAX = 255  # of a session's name and of a run: shown in messages, and in each path of the session
+LEDGER_CHARS_MAX = 255  # of a ledger's identity: shown in messages; a UUID takes 36
+# Of a session: its runs of before that may not begin by name any more. Whoever woke up after so many others would take the
+# session over as a new run does, which loses nothing that was committed. About 0.1 KiB each.
+REPLACED_RUNS_MAX = 64
 FORGOTTEN_MAX = 100  # idle sessions that one call forgets, so that its log entry stays small
 EXPIRED_MAX = 1_000  # transactions ended by one call of `expire`, so that its log entry stays small
 

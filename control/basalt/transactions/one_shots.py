@@ -58,7 +58,7 @@ class OneShots(Generic[P]):
         state = self._durable.state
         made = state.begin_committed(group.now_ms, owner, request_id)
         if made.edits:
-            self._participant.check(plan)
+            self._participant.check(plan, None)
             self._participant.commit(group, plan, made.transaction_id, None)
             self._durable.apply(group, made.edits)
         return state.outcome(made.transaction_id)
@@ -69,7 +69,7 @@ class OneShots(Generic[P]):
         made = state.begin_committed(group.now_ms, owner, request_id)
         if not made.edits:
             return state.outcome(made.transaction_id)
-        self._participant.check(plan)
+        self._participant.check(plan, None)
         written = group.part(self, _Written)
         joins = written.without(self._joins(plan))
         use = state.one_shots.use(made.transaction_id, joins)

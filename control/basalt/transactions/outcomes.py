@@ -59,6 +59,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
             transaction.tables if invalid else (),
         )
 
+    @property
+    def undone_by_abort(self) -> bool:
+        """Whether an abort that comes late promises that its writes are undone: see `Transaction.undone_by_abort`."""
+        return not self.tables and self.kind is Kind.SHORT
+
     def revived(self) -> Transaction:
         """The invalid transaction, with what is left to know of it."""
         assert self.state is State.INVALID, "only of an invalid transaction is enough kept"

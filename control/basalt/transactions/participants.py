@@ -42,12 +42,15 @@ class Participant(Protocol[P]):
         """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie."""
         ...
 
-    async def plan(self, work: Work | None) -> P:
-        """Check the work of a commit, and read what its stage will need; refuse what cannot be done."""
+    async def plan(self, work: Work | None, transaction: Transaction | None) -> P:
+        """Check the work of a commit, and read what its stage will need; refuse what cannot be done.
+
+        `transaction` is None for a one-shot transaction, and for one that is over.
+        """
         ...
 
-    def check(self, plan: P) -> None:
-        """In a stage: refuse a plan that does not hold any more, before anything is added."""
+    def check(self, plan: P, transaction: Transaction | None) -> None:
+        """In a stage: refuse a plan that does not hold any more, before anything is added. None: a one-shot's plan."""
         ...
 
     def newest_ms(self, topic: Topic) -> int:

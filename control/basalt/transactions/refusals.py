@@ -10,6 +10,7 @@ from basalt.errors import (
     ConflictError,
     RequestReusedError,
     SessionFencedError,
+    SessionForeignError,
     SessionNotFoundError,
     TooLargeError,
     TransactionConflictError,
@@ -149,6 +150,29 @@ def fenced(session: Session, epoch: int) -> SessionFencedError:
         f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
         " this run, or open the session again to take it back",
         field="sessionEpoch",
+    )
+
+
+def replaced(session: Session, run: str) -> SessionFencedError:
+    """A run wants to go on that another one has replaced."""
+    return SessionFencedError(
+        f"run {run!r} of session {session.name!r} was replaced: run {session.run!r} holds it, at epoch {session.epoch}; stop"
+        " this run: it cannot begin by its name any more",
+        field="run",
+    )
+
+
+def foreign(session: Session, ledger: str) -> SessionForeignError:
+    """The session's versions are not those of the ledger."""
+    writer = "a writer that named no ledger" if session.ledger is None else f"ledger {session.ledger!r}"
+    so_far = (
+        "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
+    )
+    return SessionForeignError(
+        f"session {session.name!r} was written by {writer}, this is ledger {ledger!r}: its versions ({so_far}) would be taken"
+        " for this one's, and work be left out that was never done",
+        field="ledger",
+        hint="Use a session of its own, or delete this one, if what it counts is of no more use.",
     )
 
 

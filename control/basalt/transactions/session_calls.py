@@ -6,8 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-from basalt.group_commit import Group, NextGroupError
+from basalt.group_commit import Group, NextGroupError, Phase
 from basalt.transactions.durable_state import DurableState
+from basalt.transactions.edits import SessionOpened
+from basalt.transactions.named_rules import Name
 from basalt.transactions.sessions import Session
 from basalt.transactions.states import InSession, Kind, State, Transaction
 
@@ -80,6 +82,29 @@ class SessionCalls:
             return sessions.get(session.name) if sessions.is_done(session) else self._begin(group, asked, session)
 
         return await self._durable.run(stage)
+
+    async def begin_named(self, name: Name, asked: Beginning) -> Transaction | Session:
+        """The run's transaction for the version, new or open before; or the session, when it has committed the version.
+
+        What a run that is replaced by this one had open is ended by then, and rolled back where that succeeds. A request
+        id is of no use here: to ask again is to join.
+        """
+
+        def stage(group: Group) -> tuple[Transaction | Session, list[Transaction]]:
+            state = self._durable.state
+            done = state.named.done_before(name)
+            if done is not None:
+                return done, []
+            proposal = state.named.begin(group.now_ms, name, *asked[:-1])
+            # As one entry, for a session that is taken over and the begin in it are one decision.
+            self._durable.apply(group, proposal.edits, phase=Phase.OUTCOME)
+            taken = any(isinstance(edit, SessionOpened) for edit in proposal.edits)
+            ending = _unfinished(state.sessions.transactions(name.session)) if taken else []
+            return state.get(proposal.transaction_id), ending
+
+        found, unfinished = await self._durable.run(stage)
+        await self._drive(unfinished)
+        return found
 
     async def get(self, name: str) -> SessionStanding:
         """A session, as it durably is."""

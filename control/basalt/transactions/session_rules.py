@@ -7,6 +7,7 @@ same proposal, so an open transaction of a session always has the session's epoc
 from __future__ import annotations
 
 from itertools import islice
+from typing import NamedTuple
 
 from basalt.transactions import edits, refusals
 from basalt.transactions.checks import check_run, check_session_name, check_version
@@ -17,6 +18,13 @@ from basalt.transactions.limits import FORGOTTEN_MAX
 from basalt.transactions.proposals import Proposal
 from basalt.transactions.sessions import Session
 from basalt.transactions.states import InSession, Loss, State, Transaction
+
+
+class Taking(NamedTuple):
+    """How a run comes to hold a session."""
+
+    epoch: int
+    edits: tuple[Edit, ...]
 
 
 class SessionRules:
@@ -44,9 +52,14 @@ class SessionRules:
         """The run holds the session from now on, at its present epoch if it did before, at the next one otherwise.
 
         `BusyError` when there are too many sessions. Sessions that nobody has used for long are forgotten on the way.
+        Whoever opens a session does so when it starts, so a run that was replaced may come back this way.
         """
         check_session_name(name)
         check_run(run)
+        return Proposal(self.taking(name, run, now_ms).edits)
+
+    def taking(self, name: str, run: str, now_ms: int) -> Taking:
+        """The edits with which the run holds the session, whoever may, and the epoch that it holds then."""
         idle = self._idle(name, now_ms)
         sessions = self._ledger.sessions
         found = sessions.get(name)
@@ -62,7 +75,7 @@ class SessionRules:
         else:
             epoch = found.epoch + 1
             made += self._ends(name, now_ms)
-        return Proposal((*made, edits.SessionOpened(name, run, epoch, now_ms)))
+        return Taking(epoch, (*made, edits.SessionOpened(name, run, epoch, now_ms)))
 
     def delete(self, name: str, now_ms: int) -> Proposal:
         """End the session's open transactions and forget it. `SessionNotFoundError` when there is none of the name."""
@@ -83,7 +96,7 @@ class SessionRules:
     def is_done(self, session: InSession) -> bool:
         """Whether the version, if there is one, was committed before. Refuses what `admit` refuses."""
         self.admit(session)
-        return _covers(self.get(session.name), session.version)
+        return self.get(session.name).covers(session.version)
 
     def loss(self, transaction: Transaction) -> Loss | None:
         """Why a transaction may not commit: another one of its session has committed, or is committing, its version."""
@@ -92,7 +105,7 @@ class SessionRules:
         name, version = transaction.session.name, transaction.session.version
         key = f"version {version} of session {name}".encode()
         found = self._ledger.sessions.get(name)
-        if found is not None and _covers(found, version):
+        if found is not None and found.covers(version):
             return Loss(found.committed_by, key, found.run)
         for other in self.transactions(name):
             theirs = None if other.session is None else other.session.version
@@ -113,7 +126,3 @@ class SessionRules:
             for session in islice(sessions, FORGOTTEN_MAX)
             if session.used_ms <= unused_since_ms and session.name != besides and not sessions.open_in(session.name)
         ]
-
-
-def _covers(session: Session, version: int | None) -> bool:
-    return version is not None and session.version is not None and version <= session.version

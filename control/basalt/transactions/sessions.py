@@ -1,8 +1,9 @@
 """Named sessions: which run of a job may write now, and how far its work has been committed. The memory of the ledger.
 
 A session has an epoch. A run that opens it raises the epoch by one, and whoever still holds an older epoch (a zombie) can
-begin nothing. A transaction of a session may carry a version of the session's work; its commit sets the session's version,
-so that the same work is never committed twice. The rules are in session_rules.py, the bytes in
+begin nothing. Who begins by the name of its run need hold no epoch: therefore a session remembers which runs were replaced.
+A transaction of a session may carry a version of the session's work; its commit sets the session's version, so that the
+same work is never committed twice. The rules are in session_rules.py and named_rules.py, the bytes in
 docs/formats/transaction-log.md.
 """
 
@@ -14,11 +15,18 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
+from basalt.transactions import edits
+from basalt.transactions.limits import REPLACED_RUNS_MAX
 from basalt.transactions.states import Transaction
+from basalt_engine.errors import CorruptionError
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What is known of one session. `committed_by` is the transaction that committed `version`; 0 while there is none."""
+    """What is known of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
+
+    `ledger` says whose count the versions are, if anybody said so. `replaced` are the runs that held the session before,
+    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
+    """
 
     name: str
     run: str
@@ -26,6 +34,19 @@ class Session(msgspec.Struct, frozen=True):
     used_ms: int
     version: int | None = None
     committed_by: int = 0
+    ledger: str | None = None
+    replaced: tuple[str, ...] = ()
+
+    def held_by(self, run: str, epoch: int, at_ms: int) -> Session:
+        """The session as it is once this run holds it."""
+        if run == self.run:
+            return replace(self, epoch=epoch, used_ms=at_ms)
+        replaced = (*(known for known in self.replaced if known != run), self.run)[-REPLACED_RUNS_MAX:]
+        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
+
+    def covers(self, version: int | None) -> bool:
+        """Whether the version was committed before."""
+        return version is not None and self.version is not None and version <= self.version
 
 
 class Sessions:
@@ -50,19 +71,48 @@ class Sessions:
         """The session, or None."""
         return self._sessions.get(name)
 
-    def put(self, session: Session) -> None:
-        """Keep what is known of a session now, as the one used last."""
-        self._sessions[session.name] = session
-        self._sessions.move_to_end(session.name)
-
-    def forget(self, name: str) -> None:
-        """Drop a session that is there. What of it is being committed or rolled back is still found by its name."""
-        session = self._sessions.pop(name)
-        self.epoch_over = max(self.epoch_over, session.epoch)
-
     def open_in(self, name: str) -> tuple[int, ...]:
         """The ids of the session's transactions that have not ended, ascending."""
         return tuple(sorted(self._open.get(name, ())))
+
+    # What edits do. `CorruptionError`, and nothing changed, when the state does not allow it.
+
+    def opened(self, edit: edits.SessionOpened, is_open: bool) -> None:
+        """A run holds a session. `is_open`: a transaction of the session may still commit by a call of its client."""
+        known = self.get(edit.name)
+        over = self.epoch_over if known is None else known.epoch - (known.run == edit.run)
+        taken = known is None or known.epoch < edit.epoch
+        if edit.epoch <= over or (taken and is_open):
+            raise CorruptionError(
+                f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
+            )
+        if known is None:
+            self._put(Session(edit.name, edit.run, edit.epoch, edit.at_ms))
+        else:
+            self._put(known.held_by(edit.run, edit.epoch, edit.at_ms))
+
+    def claimed(self, edit: edits.LedgerClaimed) -> None:
+        """A session's versions are those of a ledger."""
+        known = self.get(edit.name)
+        if known is None or known.ledger == edit.ledger or not edit.ledger:
+            raise CorruptionError(f"session {edit.name!r} gets ledger {edit.ledger!r}, which it has, or cannot have")
+        self._sessions[edit.name] = replace(known, ledger=edit.ledger)
+
+    def began(self, edit: edits.SessionBegan, transaction: Transaction) -> None:
+        """A transaction, which is one of the session now, has begun."""
+        known = self.get(edit.session.name)
+        assert known is not None, "the ledger has looked"
+        self.entered(transaction)
+        self._put(replace(known, used_ms=max(known.used_ms, transaction.began_ms)))
+
+    def forgotten(self, edit: edits.SessionsForgotten, is_open: Iterable[bool]) -> None:
+        """Nothing is known of some sessions any more."""
+        for name, in_use in zip(edit.names, is_open, strict=True):
+            if in_use or self.get(name) is None:
+                raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
+        for name in edit.names:
+            # What of it is being committed or rolled back is still found by its name.
+            self.epoch_over = max(self.epoch_over, self._sessions.pop(name).epoch)
 
     def entered(self, transaction: Transaction) -> None:
         """A transaction of a session is in progress."""
@@ -83,7 +133,12 @@ class Sessions:
         if transaction.session is None or found is None:
             return
         used_ms, version = max(found.used_ms, at_ms), transaction.session.version
-        if version is None or (found.version is not None and found.version >= version):
-            self.put(replace(found, used_ms=used_ms))
+        if version is None or found.covers(version):
+            self._put(replace(found, used_ms=used_ms))
         else:
-            self.put(replace(found, used_ms=used_ms, version=version, committed_by=transaction.id))
+            self._put(replace(found, used_ms=used_ms, version=version, committed_by=transaction.id))
+
+    def _put(self, session: Session) -> None:
+        """Keep what is known of a session now, as the one used last."""
+        self._sessions[session.name] = session
+        self._sessions.move_to_end(session.name)

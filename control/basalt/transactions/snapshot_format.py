@@ -42,9 +42,10 @@ from basalt.transactions.topics_in_use import UsedTopic
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
 
-VERSION = 3  # what is written
+VERSION = 4  # what is written
 VERSION_FIRST = 1  # what can still be read: no epoch, tables or sessions yet
 VERSION_LED = 2  # the same with the epoch, where servers take turns to lead
+VERSION_SESSIONS = 3  # the same with tables and sessions, which know no ledger and no runs that were replaced
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBHqqqq")
 _TRANSACTION_BEFORE = struct.Struct(">qBBBqqqq")  # before version 3: fewer flags
@@ -106,7 +107,7 @@ def decode_snapshot(data: bytes, what: str) -> Image:
         raise reader.failure("a negative number in the header", 1)
     invalid_version = reader.varint()
     invalid = InvalidList(reader.pointers(), invalid_version)
-    with_sessions = version >= VERSION
+    with_sessions = version >= VERSION_SESSIONS
     image = Image(
         edits_applied=edits_applied,
         last_pointer=last_pointer,
@@ -119,7 +120,7 @@ def decode_snapshot(data: bytes, what: str) -> Image:
         outcomes=_read_all(reader, _outcome_reader(version)),
         requests=_read_all(reader, _read_request),
         session_epoch_over=reader.pointer() if with_sessions else 0,
-        sessions=_read_all(reader, _read_session) if with_sessions else (),
+        sessions=_read_all(reader, _session_reader(version)) if with_sessions else (),
         topics_used=_read_all(reader, _read_used_topic) if with_sessions else (),
     )
     reader.end()
@@ -191,7 +192,7 @@ def _read_transactions(reader: Reader, version: int, invalid: InvalidList) -> tu
 
 
 def _read_transaction(reader: Reader, version: int, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
-    start, before = reader.offset, version < VERSION
+    start, before = reader.offset, version < VERSION_SESSIONS
     fixed = reader.unpack(_TRANSACTION_BEFORE if before else _TRANSACTION)
     key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = fixed
     flags_max = _FLAGS_MAX_BEFORE if before else _FLAGS_MAX
@@ -279,7 +280,7 @@ def _outcome_reader(version: int) -> Callable[[Reader], Outcome]:
         invalid = state == State.INVALID
         pointers = reader.pointers() if invalid else ()
         topics = _read_all(reader, read_join) if invalid else ()
-        tables = _read_all(reader, read_table_join) if invalid and version >= VERSION else ()
+        tables = _read_all(reader, read_table_join) if invalid and version >= VERSION_SESSIONS else ()
         owner = owners.setdefault(owner, owner)
         found, of_kind, late = _STATES[state], _KINDS[kind], timed_out == 1
         return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables)
@@ -302,16 +303,26 @@ def _read_request(reader: Reader) -> Request:
 
 def _session(session: Session) -> bytes:
     fixed = _SESSION.pack(session.epoch, session.used_ms, session.committed_by)
-    return fixed + version_field(session.version) + text_field(session.name) + text_field(session.run)
+    named = version_field(session.version) + text_field(session.name) + text_field(session.run)
+    replaced = count_field(len(session.replaced)) + b"".join(map(text_field, session.replaced))
+    return fixed + named + text_field(session.ledger) + replaced
 
 
-def _read_session(reader: Reader) -> Session:
-    start = reader.offset
-    epoch, used_ms, committed_by = reader.unpack(_SESSION)
-    if epoch < 1 or committed_by < 0:
-        raise reader.failure("a session that cannot be", start)
-    version, name, run = read_version(reader), reader.text(), reader.text()
-    return Session(name, run, epoch, used_ms, version, committed_by)
+def _session_reader(version: int) -> Callable[[Reader], Session]:
+    def read(reader: Reader) -> Session:
+        start = reader.offset
+        epoch, used_ms, committed_by = reader.unpack(_SESSION)
+        if epoch < 1 or committed_by < 0:
+            raise reader.failure("a session that cannot be", start)
+        committed, name, run = read_version(reader), reader.text(), reader.text()
+        if version == VERSION_SESSIONS:
+            return Session(name, run, epoch, used_ms, committed, committed_by)
+        ledger, replaced = reader.optional_text(), _read_all(reader, Reader.text)
+        if len({*replaced, run}) <= len(replaced):
+            raise reader.failure("a session in which a run follows itself", start)
+        return Session(name, run, epoch, used_ms, committed, committed_by, ledger, replaced)
+
+    return read
 
 
 def _read_used_topic(reader: Reader) -> UsedTopic:

@@ -63,8 +63,8 @@ class Stages(Generic[P]):
             if proposal.refusal is not None or not proposal.edits:
                 durable.apply(group, proposal.edits)
                 return proposal.refusal or state.outcome(transaction_id)
-            participant.check(plan)
             transaction = state.get(transaction_id)
+            participant.check(plan, transaction)
             self._join(group, transaction_id, plan)
             participant.commit(group, plan, transaction.write_pointer, transaction)
             durable.apply(group, proposal.edits)

@@ -176,6 +176,14 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.outside or bool(self.tables)
 
     @property
+    def undone_by_abort(self) -> bool:
+        """Whether an abort promises that its writes are undone.
+
+        Of a long one nobody knows where its client wrote, unless it is of a session, which says so.
+        """
+        return not self.tables and (self.kind is Kind.SHORT or (self.session is not None and not self.outside))
+
+    @property
     def in_progress(self) -> tuple[int, ...]:
         """The write pointers that were in progress when it began, ascending; costs their number."""
         return self.concurrent.as_tuple()

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from basalt.transactions import edits, refusals
-from basalt.transactions.checks import check_changes, check_owner, check_request_id, checked_timeout_ms
+from basalt.transactions.beginnings import begun, check_room
+from basalt.transactions.checks import check_changes, check_owner, check_request_id
 from basalt.transactions.edits import Edit
 from basalt.transactions.ends import ends
 from basalt.transactions.image import Image
 from basalt.transactions.ledger import Ledger
 from basalt.transactions.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TABLES_MAX, TOPICS_MAX, Limits
+from basalt.transactions.named_rules import NamedRules
 from basalt.transactions.one_shot_rules import OneShotRules
 from basalt.transactions.outcomes import Call, Outcome
 from basalt.transactions.pointers import POINTERS_PER_MS, next_pointer
@@ -35,6 +37,7 @@ class TransactionState:
         self.limits = limits or Limits()
         self._ledger = Ledger(self.limits, image)
         self.sessions = SessionRules(self._ledger)
+        self.named = NamedRules(self._ledger, self.sessions)
         self.one_shots = OneShotRules(self._ledger)
         self.unlogged = UnloggedChanges(self._ledger)
 
@@ -155,14 +158,10 @@ class TransactionState:
         answered = self._answered(request_id, Call.BEGIN, None, "a begin")
         if answered is not None:
             return Proposal((), answered)
-        check_owner(owner)
-        timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
         if session is not None:
             self.sessions.admit(session)
-        self._check_room()
-        pointer = next_pointer(self.last_pointer, now_ms)
-        began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
-        return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
+        check_room(self._ledger)
+        return begun(self._ledger, now_ms, kind, timeout_ms, owner, outside, request_id, session)
 
     def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
@@ -180,7 +179,7 @@ class TransactionState:
             return self._too_late(transaction, "checkpoint", now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
             raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
-        self._check_room()
+        check_room(self._ledger)
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
 
@@ -274,13 +273,13 @@ class TransactionState:
     def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
         """The decision to abort. A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics
         or `inline` says that the caller rolls them back together with the edit; it leaves the invalid list, if it is
-        there. A long one goes to the invalid list. A repeated abort has no edits; `TransactionEndedError` when the
+        there. A long one goes to the invalid list, unless it is of a session and nothing outside. A repeated abort has no edits; `TransactionEndedError` when the
         commit is decided.
         """
         found = self._standing(transaction_id, Event.ABORT, "abort")
         if step(found.state, Event.ABORT) is found.state:
             return Proposal((), transaction_id)
-        if found.kind is Kind.LONG or found.tables:
+        if not found.undone_by_abort:
             return self.invalidate(transaction_id, now_ms)
         if inline or not found.topics:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
@@ -383,10 +382,6 @@ class TransactionState:
         if first.call is not call or transaction_id not in (None, first.transaction_id):
             raise refusals.reused(first, words)
         return first.transaction_id
-
-    def _check_room(self) -> None:
-        if self.in_progress_count >= self.limits.in_progress_max:
-            raise refusals.too_many(self.in_progress_count, self.limits.in_progress_max, self.oldest)
 
     def _doomed(
         self, transaction: Transaction, loss: Loss, request_id: str | None, now_ms: int, *before: Edit

@@ -253,6 +253,8 @@ def decode_work(
 def encode_work(work: Work) -> bytes:
     """What a commit or a one-shot transaction is to do; every part is there, an empty one as a zero count."""
     check_work(work)
+    if work.segments is not None:
+        raise MalformedBodyError("Avro has no place for segments", field="segments", hint="Send the work as JSON.")
     publish = [
         encode_byte_strings(p.messages, before=encode_string(p.namespace) + encode_string(p.topic))
         for p in work.publish

@@ -22,6 +22,7 @@ LONG_MAX = 2**63 - 1  # Avro long; write pointers and times are signed 64-bit on
 SEQUENCE_MAX = 65_535  # sequences are unsigned 16-bit, although Avro carries them in an int
 PUBLISH_MESSAGES_MAX = 65_536  # one millisecond has as many sequences, so a publish spans two milliseconds at most
 WORK_ENTRIES_MAX = 10_000  # per part of Work: one entry per topic or task, and a commit must stay one log entry
+SEGMENTS_MAX = 10_001  # a transaction's first write pointer and the checkpoints that one may have
 WORK_IDS_MAX = 65_536  # acknowledged ids in one Work; longer runs are acknowledged by upTo
 RECORD_HEADERS_MAX = 1_024  # headers of one record: far more than tracing and routing need
 HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
@@ -138,11 +139,16 @@ class WorkMarker(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What is to happen when a transaction commits, or the whole of a one-shot transaction."""
+    """What is to happen when a transaction commits, or the whole of a one-shot transaction.
+
+    `segments` are the write pointers whose stored payloads a commit publishes, in this order, and no others'; None: all.
+    Avro has no place for them.
+    """
 
     publish: Sequence[WorkPublish] = ()
     acknowledge: Sequence[WorkAcknowledge] = ()
     markers: Sequence[WorkMarker] = ()
+    segments: Sequence[int] | None = None
 
 
 def check_write_pointer(write_pointer: int | None) -> None:
@@ -280,6 +286,21 @@ def check_work(work: Work) -> None:
         _check_acknowledge(acknowledge, f"acknowledge[{index}]")
     for index, marker in enumerate(work.markers):
         _check_marker(marker, f"markers[{index}]")
+    _check_segments(() if work.segments is None else work.segments)
+
+
+def _check_segments(segments: Sequence[int]) -> None:
+    check_count(len(segments), SEGMENTS_MAX, "segments")
+    first: dict[int, int] = {}
+    for index, write_pointer in enumerate(segments):
+        field = f"segments[{index}].writePointer"
+        check_long(write_pointer, field, minimum=1)
+        if first.setdefault(write_pointer, index) != index:
+            raise MalformedBodyError(
+                f"{field} names segment {write_pointer}, as segments[{first[write_pointer]}] did",
+                field=field,
+                hint="Name each segment once: what it holds is published once.",
+            )
 
 
 def _check_acknowledge(acknowledge: WorkAcknowledge, field: str) -> None:

@@ -14,6 +14,7 @@ from basalt.errors import MalformedBodyError
 from basalt.wire.bodies import (
     INT_MAX,
     PUBLISH_MESSAGES_MAX,
+    SEGMENTS_MAX,
     WORK_ENTRIES_MAX,
     WORK_IDS_MAX,
     Buffer,
@@ -57,9 +58,10 @@ _RESPONSE_LONGS = ("startTimestamp", "startSequenceId", "endTimestamp", "endSequ
 _RESPONSE_FIELDS = ("transactionWritePointer", *_RESPONSE_LONGS)
 _CONSUME_FIELDS = ("startFrom", "inclusive", "limit", "transaction")
 _MESSAGE_FIELDS = ("id", "payload")
-_WORK_FIELDS = ("publish", "acknowledge", "markers")
+_WORK_FIELDS = ("publish", "acknowledge", "markers", "segments")
 _WORK_PUBLISH_FIELDS = ("namespace", "topic", "messages")
 _WORK_ACKNOWLEDGE_FIELDS = ("namespace", "topic", "group", "ids", "upTo")
+_WORK_SEGMENT_FIELDS = ("writePointer",)
 _WORK_MARKER_FIELDS = ("namespace", "topic", "task", "taskCount", "kind", "eventTimeMs")
 
 Entry = TypeVar("Entry")
@@ -202,6 +204,9 @@ def read_work(
         publish=_entries(fields, "publish", _WORK_PUBLISH_FIELDS, entries_max, _read_work_publish),
         acknowledge=_entries(fields, "acknowledge", _WORK_ACKNOWLEDGE_FIELDS, entries_max, _read_work_acknowledge),
         markers=_entries(fields, "markers", _WORK_MARKER_FIELDS, entries_max, _read_work_marker),
+        segments=_entries(fields, "segments", _WORK_SEGMENT_FIELDS, SEGMENTS_MAX, _read_work_segment)
+        if fields.get("segments") is not None
+        else None,
     )
     check_count(sum(len(entry.messages) for entry in work.publish), messages_max, "publish.messages")
     check_count(sum(len(entry.ids) for entry in work.acknowledge), ids_max, "acknowledge.ids")
@@ -237,7 +242,10 @@ def encode_work(work: Work) -> bytes:
         }
         for m in work.markers
     ]
-    return _encode({"publish": publish, "acknowledge": acknowledge, "markers": markers})
+    parts: dict[str, object] = {"publish": publish, "acknowledge": acknowledge, "markers": markers}
+    if work.segments is not None:
+        parts["segments"] = [{"writePointer": write_pointer} for write_pointer in work.segments]
+    return _encode(parts)
 
 
 def _read_publish_request(body: Buffer, messages_max: int) -> PublishRequest:
@@ -312,6 +320,10 @@ def _read_work_acknowledge(fields: dict[str, object], field: str) -> WorkAcknowl
         ids=_byte_strings(ids, f"{field}.ids"),
         up_to=optional_bytes(fields.get("upTo"), f"{field}.upTo"),
     )
+
+
+def _read_work_segment(fields: dict[str, object], field: str) -> int:
+    return as_long(_required(fields, "writePointer", field), f"{field}.writePointer")
 
 
 def _read_work_marker(fields: dict[str, object], field: str) -> WorkMarker:

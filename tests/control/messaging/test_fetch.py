@@ -123,7 +123,7 @@ SNAPSHOTS = st.none() | st.builds(
     st.sets(st.sampled_from(WRITERS), max_size=2),
     st.sets(st.sampled_from(WRITERS), max_size=1),
 )
-LIMITS = st.builds(Limits, st.integers(1, 12), st.integers(1, 30))
+LIMITS = st.builds(Limits, st.integers(1, 12), st.integers(1, 30), st.just(1), st.none())
 
 
 @st.composite

@@ -206,7 +206,7 @@ def test_what_a_reference_published_is_not_published_again_once_that_has_expired
 
         def expire(group: Group) -> None:
             group.add(MessageTable.name, *before)
-            removed.note_expired(group, topic, 2)
+            removed.note_expired(group, topic, 2, b"")
 
         await scene.writer.run(expire)
         assert list(scene.store.table(MessageTable.name).scan(b"", None)) == []

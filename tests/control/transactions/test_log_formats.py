@@ -34,7 +34,7 @@ VECTORS = {
 }
 ENTRIES = [name for name in VECTORS if name.startswith("entry_")]
 SNAPSHOTS = [name for name in VECTORS if name.startswith("snapshot_")]
-OLD_SNAPSHOTS = [name for name in VECTORS if name.startswith("old_snapshot_")]  # versions 1 and 2: read, not written
+OLD_SNAPSHOTS = [name for name in VECTORS if name.startswith("old_snapshot_")]  # versions 1 to 3: read, not written
 
 pointers = st.integers(0, 2**63 - 1)
 times_ms = st.integers(-(2**63), 2**63 - 1)
@@ -71,6 +71,7 @@ EDITS = (
     st.builds(edits.SessionBegan, pointers, in_sessions),
     st.builds(edits.TopicsUsed, pointers, st.lists(joins, max_size=3).map(tuple)),
     st.builds(edits.ChangesUnlogged, pointers),
+    st.builds(edits.LedgerClaimed, texts, texts),
     st.builds(edits.SessionsForgotten, st.frozensets(texts, max_size=3).map(lambda found: tuple(sorted(found)))),
 )
 
@@ -97,7 +98,7 @@ def test_a_snapshot_of_an_earlier_version_reads_as_its_vector_and_is_written_in_
     image = decode_snapshot(data, name)
     assert as_json(image) == value
     written = encode_snapshot(image)
-    assert (data[0] in (1, 2), written[0]) == (True, 3)
+    assert (data[0] in (1, 2, 3), written[0]) == (True, 4)
     assert decode_snapshot(written, name) == image
 
 
@@ -184,10 +185,17 @@ def _encode_entry(read: tuple) -> bytes:
 @pytest.mark.parametrize(("decode", "name"), [(decode_entry, "entry_began"), (decode_snapshot, "snapshot_new")])
 def test_a_newer_format_is_told_apart_from_damage(decode, name):
     body = VECTORS[name][0][:-4]
-    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 4 .* start that version again"):
-        decode(sealed(b"\x04" + body[1:] + b"whatever"), "row 17")
+    with pytest.raises(CorruptionError, match=r"newer Basalt: format version 5 .* start that version again"):
+        decode(sealed(b"\x05" + body[1:] + b"whatever"), "row 17")
     with pytest.raises(CorruptionError, match="format version 0 at offset 0, which never was"):
         decode(sealed(b"\x00" + body[1:]), "row 17")
+
+
+def test_a_session_in_which_a_run_follows_itself_is_refused():
+    for run, replaced in (("monday", ("monday",)), ("monday", ("sunday", "sunday"))):
+        image = Image(sessions=(Session("billing", run, 2, 5, replaced=replaced),))
+        with pytest.raises(CorruptionError, match="a run follows itself"):
+            decode_snapshot(encode_snapshot(image), "row 17")
 
 
 def test_a_snapshot_of_a_led_store_names_an_epoch():
@@ -319,7 +327,10 @@ def images(draw: st.DrawFn) -> Image:
         st.lists(joins, max_size=2),
         st.lists(table_joins, max_size=2),
     )
-    session = st.builds(Session, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers)
+    replaced = st.lists(st.text(min_size=9, max_size=9), unique=True, max_size=3).map(tuple)  # no text is as long
+    session = st.builds(
+        Session, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers, request_ids, replaced
+    )
     request = st.builds(Request, texts, st.sampled_from(Call), pointers, times_ms)
     return Image(
         edits_applied=draw(pointers),

@@ -18,6 +18,7 @@ from basalt.errors import (
     ConflictError,
     RequestReusedError,
     SessionFencedError,
+    SessionForeignError,
     SessionNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
@@ -26,6 +27,7 @@ from basalt.errors import (
 from basalt.transactions.edits import Restored
 from basalt.transactions.limits import Limits
 from basalt.transactions.log import TableTransactionLog
+from basalt.transactions.named_rules import Name
 from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.states import NO_SHORT, InSession, Join, Kind, State, TableJoin
 from basalt.transactions.transaction_state import Proposal
@@ -36,7 +38,7 @@ LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)
 TABLES = st.sampled_from([TableJoin(b"n:~x:", 1), TableJoin(b"n:~x:", 2), TableJoin(b"n:~y:", 1)])
-NAMES, RUNS = st.sampled_from(["billing", "import"]), st.sampled_from(["monday", "tuesday"])
+NAMES, RUNS = st.sampled_from(["billing", "import"]), st.sampled_from(["monday", "tuesday", "friday"])
 TOPICS = st.sampled_from([Join(b"n:x:", 1, 5), Join(b"n:x:", 1, 3), Join(b"n:y:", 2, 4)])
 
 
@@ -74,6 +76,8 @@ class NaiveSession:
     epoch: int
     used_ms: int
     version: int | None = None
+    ledger: str | None = None
+    replaced: list[str] = field(default_factory=list)
 
 
 class TransactionsMatchTheModel(RuleBasedStateMachine):
@@ -211,11 +215,15 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         outside: bool = False,
         session: InSession | None = None,
         unlogged: bool = False,
+        named: Name | None = None,
     ) -> Naive:
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
         asked = (kind, timeout_ms, "o", outside)
         marked = self.state.unlogged.begin if unlogged else lambda proposal: proposal
-        key = self.call(lambda: marked(self.state.begin(self.now_ms, *asked, session=session)), None, edits=True)
+        if named is not None:
+            key = self.call(lambda: self.state.named.begin(self.now_ms, named, *asked), None, edits=True)
+        else:
+            key = self.call(lambda: marked(self.state.begin(self.now_ms, *asked, session=session)), None, edits=True)
         one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, outside, [], snapshot, session=session)
         one.unlogged = unlogged
         one.pointers.append(one.id)
@@ -335,7 +343,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     def aborted(self, one: Naive | None, key: int, inline: bool):
         expected, moves = self.expected_of_end(one), False
-        undoable = one is not None and one.kind is Kind.SHORT and not one.tables
+        of_a_session = one is not None and one.state is State.OPEN and one.session is not None and not one.outside
+        undoable = one is not None and not one.tables and (one.kind is Kind.SHORT or of_a_session)
         if expected is None and (one.state is State.OPEN or (one.state is State.INVALID and undoable)):
             moves = True
             if not undoable:
@@ -393,6 +402,11 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(name=NAMES, run=RUNS)
     def open_session(self, name: str, run: str):
+        self.taken(name, run)
+        self.call(lambda: self.state.sessions.open(name, run, self.now_ms), None, edits=True)
+
+    def taken(self, name: str, run: str):
+        """The run holds the session."""
         known = self.sessions.get(name)
         for other in [*self.sessions]:
             if (
@@ -404,10 +418,59 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if known is None:
             known = self.sessions[name] = NaiveSession(run, 1 + self.epoch_over(), self.now_ms)
         elif known.run != run:
+            known.replaced = [other for other in known.replaced if other != run] + [known.run]
             known.run, known.epoch = run, known.epoch + 1
             self.end_all_in(name)
         known.used_ms = self.now_ms
-        self.call(lambda: self.state.sessions.open(name, run, self.now_ms), None, edits=True)
+
+    @rule(
+        name=NAMES,
+        run=RUNS,
+        version=st.integers(0, 4),
+        ledger=st.sampled_from([None, None, "a", "b"]),
+        kind=st.sampled_from([Kind.SHORT, Kind.LONG]),
+        outside=st.booleans(),
+    )
+    def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, outside: bool):
+        """A process of a run begins; of one that was replaced, or of another ledger, too."""
+        named, known = Name(name, run, version, ledger), self.sessions.get(name)
+        refused = None if known is None else self.refused_by_name(known, named)
+        if refused is not None:
+            self.call(lambda: Proposal((), int(self.state.named.done_before(named) is None)), refused)
+            return
+        done = self.state.named.done_before(named)
+        assert (done is not None) == (known is not None and known.version is not None and version <= known.version)
+        if done is not None:
+            return
+        joined = None if known is None or known.run != run else self.joinable(name, version)
+        claims = ledger is not None and (known is None or known.ledger != ledger)
+        if joined is None:
+            if known is None or known.run != run:
+                self.taken(name, run)
+            known = self.sessions[name]
+            at = InSession(name, known.epoch, version)
+            self.begun(kind, 10_000 if kind is Kind.SHORT else 20_000, outside, at, named=named)
+            known.used_ms = max(known.used_ms, self.now_ms)
+        else:
+            key = self.call(
+                lambda: self.state.named.begin(self.now_ms, named, kind, 1, "o", outside), None, edits=claims
+            )
+            assert key == joined.id
+        if claims:
+            self.sessions[name].ledger = ledger
+
+    def refused_by_name(self, known: NaiveSession, named: Name) -> type[BasaltError] | None:
+        if named.run in known.replaced:
+            return SessionFencedError
+        counted = known.version is not None or (known.run == named.run and known.ledger is not None)
+        return SessionForeignError if counted and named.ledger not in (None, known.ledger) else None
+
+    def joinable(self, name: str, version: int) -> Naive | None:
+        for one in self.live_in(name):
+            usable = one.state is State.OPEN and not one.doomed and self.now_ms < one.deadline_ms
+            if one.session.version == version and usable:
+                return one
+        return None
 
     @rule(name=NAMES)
     def delete_session(self, name: str):
@@ -621,8 +684,14 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @invariant()
     def every_session_stands_where_the_model_says(self):
-        found = {one.name: (one.run, one.epoch, one.version, one.used_ms) for one in self.state.sessions.known()}
-        assert found == {name: (one.run, one.epoch, one.version, one.used_ms) for name, one in self.sessions.items()}
+        found = {
+            one.name: (one.run, one.epoch, one.version, one.used_ms, one.ledger, list(one.replaced))
+            for one in self.state.sessions.known()
+        }
+        assert found == {
+            name: (one.run, one.epoch, one.version, one.used_ms, one.ledger, one.replaced)
+            for name, one in self.sessions.items()
+        }
         for name in found:
             assert [one.id for one in self.state.sessions.transactions(name)] == [
                 one.id for one in self.live_in(name) if not one.hidden
@@ -633,6 +702,15 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         for one in self.all:
             if one.state is State.OPEN and one.session is not None:
                 assert self.sessions[one.session.name].epoch == one.session.epoch
+
+    @invariant()
+    def of_one_version_one_commit_is_visible(self):
+        committed = [one.session for one in self.all if one.state is State.COMMITTED and one.session is not None]
+        for name in self.sessions:
+            since = max(self.epochs_over.get(name, ()), default=0)  # what a deleted session has committed is forgotten
+            versions = [one.version for one in committed if one.name == name and one.epoch > since]
+            counted = [version for version in versions if version is not None]
+            assert len(counted) == len(set(counted))
 
     @invariant()
     def a_writer_of_cells_is_never_undone(self):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.errors import MalformedBodyError
 from basalt.wire import avro, json_bodies
 from basalt.wire.bodies import (
     ConsumeRequest,
@@ -134,6 +135,19 @@ def test_absent_parts_of_a_work_are_empty() -> None:
     assert json_bodies.decode_work(b"{}") == Work([], [], [])
     entry = b'{"acknowledge": [{"namespace": "n", "topic": "t", "group": "g", "upTo": "iiiiiiiiiiiiiiiiiiii"}]}'
     assert json_bodies.decode_work(entry) == Work([], [WorkAcknowledge("n", "t", "g", [], b"i" * 20)], [])
+
+
+def test_segments_are_absent_or_a_list_of_which_each_is_there_once() -> None:
+    for body, expected in ((b"{}", None), (b'{"segments": null}', None), (b'{"segments": []}', [])):
+        assert json_bodies.decode_work(body).segments == expected
+    work = Work(segments=[9, 7, 8])
+    assert json_bodies.decode_work(json_bodies.encode_work(work)).segments == [9, 7, 8]
+    assert b"segments" not in json_bodies.encode_work(Work())
+    for wrong in ("[7, 8]", '[{"writePointer": 0}]', '[{"writePointer": 7}, {"writePointer": 7}]', "{}"):
+        with pytest.raises(MalformedBodyError):
+            json_bodies.decode_work(f'{{"segments": {wrong}}}'.encode())
+    with pytest.raises(MalformedBodyError, match="Avro has no place for segments"):
+        avro.encode_work(Work(segments=[]))
 
 
 def test_blocks_of_messages_are_joined_by_commas() -> None:

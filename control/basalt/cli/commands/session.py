@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("used_ms", time_text, "used"),
     Column("transactions"),
 )
-_ALL_COLUMNS = (*_COLUMNS, Column("committed_by"))
+_ALL_COLUMNS = (*_COLUMNS, Column("committed_by"), Column("ledger"), Column("replaced"))
 
 
 @sessions.command("list", cls=Command)
@@ -78,6 +78,8 @@ def _row(info: SessionInfo) -> dict[str, Any]:
         "committed_by": info.committed_by,
         "used_ms": info.used_at_ms,
         "transactions": list(info.transactions),
+        "ledger": info.ledger,
+        "replaced": list(info.replaced),
     }
 
 

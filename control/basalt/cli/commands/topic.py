@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from basalt.cli.answers import described_topic_row, topic_row
 from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
-from basalt.cli.options import Command, DurationMs, Pair, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.options import (
+    Command,
+    DurationMs,
+    MessageIdText,
+    Pair,
+    PositionText,
+    author_options,
+    common_options,
+    confirm,
+    dry_run_option,
+    yes_option,
+)
 from basalt.cli.output import Column, count_text, counted, duration_text, plain, size_text, time_text
 from basalt.cli.root import group
 from basalt.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from basalt.wire.positions import Position
 
 topic = group("topic", "Create, list, show, update and delete topics.")
 
@@ -33,6 +47,7 @@ _STATS = (
     Column("bytes", size_text, "size"),
     Column("stored_bytes", size_text, "on disk"),
     Column("oldest_ms", time_text, "oldest"),
+    Column("truncated_before_ms", time_text, "truncated before"),
     Column("newest_ms", time_text, "newest"),
     Column("publish_rate", count_text, "messages per second"),
     Column("oldest_open_write_pointer", title="oldest open writer"),
@@ -56,6 +71,14 @@ _MARKERS = (
     Column("expected_tasks", title="expected tasks"),
     Column("tasks", _tasks_text),
     Column("at"),
+)
+_RANGE = (
+    Column("name"),
+    Column("through"),
+    Column("messages", count_text),
+    Column("bytes", size_text, "size"),
+    Column("expired"),
+    Column("splits"),
 )
 _tasks_option = click.option(
     "--tasks", "task_count", type=click.IntRange(1), default=1, metavar="N", help="How many tasks write the topic."
@@ -253,6 +276,81 @@ def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> N
         "generation": found.generation,
     }
     session.out.record(shown, _MARKERS)
+
+
+@topic.command("range", cls=Command)
+@click.argument("name")
+@click.option(
+    "--after", type=MessageIdText(), metavar="ID", help="Where it begins, exclusively; else at the oldest message."
+)
+@click.option("--splits", "count", type=click.IntRange(1, 1_000), metavar="N", help="Also cut it into so many parts.")
+@common_options
+@pass_session
+def range_(session: Session, name: str, after: bytes | None, count: int | None) -> None:
+    """Show up to where a topic reads the same for ever, and how much lies up to there."""
+    namespace = session.target().namespace
+    with session.client() as client:
+        handle = client.topic(name)
+        found = handle.advance(after)
+        expired, at = found.expired, found.through
+        messages, size_bytes = found.rows, found.bytes
+        while not found.at_end:
+            found = handle.advance(at)
+            at, messages, size_bytes = found.through, messages + found.rows, size_bytes + found.bytes
+        parts = [] if count is None or at is None else handle.splits(after, at, count)
+    shown = {
+        "name": name,
+        "namespace": namespace,
+        "after": None if after is None else after.hex(),
+        "through": None if at is None else at.hex(),
+        "messages": messages,
+        "bytes": size_bytes,
+        "expired": expired,
+        "generation": found.generation,
+        "splits": [
+            {"through": part.through.hex(), "messages": part.rows, "bytes": part.bytes} for part in parts
+        ],
+    }  # fmt: skip
+    session.out.record(shown, _RANGE)
+
+
+@topic.command("truncate", cls=Command)
+@click.argument("name")
+@click.option(
+    "--before", type=PositionText(), required=True, metavar="WHEN", help="A time: @2026-01-31T10:00:00Z, -7d or now."
+)
+@author_options
+@yes_option
+@dry_run_option
+@common_options
+@pass_session
+def truncate(session: Session, name: str, before: Position, reason: str, by: str, yes: bool, dry_run: bool) -> None:
+    """Put what was published before a time out of every reader's reach, for ever.
+
+    A topic that is truncated already stays so at least as far.
+    """
+    if before.time_ms is None:
+        raise Usage(f"{before.text} is not a time", hint="give @2026-01-31T10:00:00Z, @milliseconds, -7d or now")
+    namespace = session.target().namespace
+    with session.client() as client:
+        found = client.topics.truncate(name, before.time_ms, dry_run=True)
+        what = f"{'' if found.exact else 'at least '}{counted(found.messages or 0, 'message')}"
+        told = f"topic {namespace}:{name} before {time_text(found.truncated_before_ms)}: {what}"
+        if not dry_run:
+            confirm(f"Truncate {told}?", yes=yes)
+            generation = client.topics.get(name).generation
+            client.topics.truncate(name, before.time_ms, generation=generation, reason=reason, by=by)
+    result = {
+        "name": name,
+        "namespace": namespace,
+        "truncated_before_ms": found.truncated_before_ms,
+        "changed": found.changed,
+        "messages": found.messages,
+        "bytes": found.bytes,
+        "exact": found.exact,
+        "dry_run": dry_run,
+    }
+    session.out.done(f"{'would truncate' if dry_run else 'truncated'} {told}", result)
 
 
 @topic.command("delete", cls=Command)

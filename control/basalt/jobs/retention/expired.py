@@ -1,4 +1,4 @@
-"""Removes expired messages and payloads of topics: whole ranges, and only where the oldest row really is expired.
+"""Removes messages and payloads of topics that expired, or were truncated: whole ranges, and only where the oldest row really is expired.
 
 A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
 
@@ -27,6 +27,7 @@ from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.system import SystemTable
 from basalt_engine.table import DeleteRange, Store, prefix_stop
 
 # A range delete costs every later read of the range a little until it is compacted away, so it waits until there is
@@ -51,9 +52,16 @@ class _Known:
         self.oldest_pointer_ms = 0
 
 
+class _Expired(NamedTuple):
+    """Rows published before a time, of which the one at `last` is the newest."""
+
+    before_ms: int
+    last: bytes
+
+
 class _Plan(NamedTuple):
     topic: Topic
-    messages: bool
+    messages: _Expired | None
     payloads: bool
 
 
@@ -65,6 +73,7 @@ class ExpiredRows:
         lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._store = store
+        self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._topics = topics
@@ -105,19 +114,35 @@ class ExpiredRows:
             known = self._known[key] = _Known()
         now_ms = self._clock.now_ms()
         slack_ms = min(topic.ttl_ms // SLACK_PART, SLACK_MS_MAX)
-        due_ms = now_ms - topic.ttl_ms - slack_ms
+        truncated_ms = self._truncated_ms(topic)
+        due_ms = max(now_ms - topic.ttl_ms - slack_ms, truncated_ms - 1)  # what somebody truncated goes without delay
         messages = known.oldest_ms <= due_ms
         if messages:
             known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
             messages = known.oldest_ms <= due_ms
             await asyncio.sleep(0)
-        payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= due_ms - self._payload_ms
+        payloads_due_ms = max(now_ms - topic.ttl_ms, truncated_ms - 1) - slack_ms - self._payload_ms
+        payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= payloads_due_ms
         if payloads:
             self._payload_looks -= 1
             known.oldest_pointer_ms = await self._call(self._oldest_pointer_ms, topic, now_ms)
-            payloads = known.oldest_pointer_ms <= due_ms - self._payload_ms
+            payloads = known.oldest_pointer_ms <= payloads_due_ms
             await asyncio.sleep(0)
-        return _Plan(topic, messages, payloads) if messages or payloads else None
+        if not messages and not payloads:
+            return None
+        return _Plan(topic, await self._call(self._expired, topic, now_ms) if messages else None, payloads)
+
+    def _truncated_ms(self, topic: Topic) -> int:
+        """Before which time truncation lets rows go; a store that drops them itself goes by the TTL alone."""
+        return 0 if self._store.applies_retention else topic.truncated_before_ms
+
+    def _expired(self, topic: Topic, now_ms: int) -> _Expired:
+        before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        rows = self._messaging.messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
+        newest = next(iter(rows), None)
+        known = removed.expired(self._system, topic)
+        last = bytes.fromhex(known.last or "") if known is not None else b""
+        return _Expired(before_ms, last if newest is None else newest.position)
 
     def _oldest_ms(self, topic: Topic, now_ms: int) -> int:
         row = self._messaging.messages.first(topic.read_keys)
@@ -148,20 +173,23 @@ class ExpiredRows:
             except TopicNotFoundError:
                 continue
             if topic.generation == plan.topic.generation:
-                ranges += self._message_ranges(group, topic, counts) if plan.messages else []
+                ranges += self._message_ranges(group, topic, plan.messages, counts)
                 ranges += self._payload_ranges(group, topic, counts) if plan.payloads else []
         if not self._store.applies_retention:
             for table, mutation in ranges:
                 group.add(table, mutation)
 
-    def _message_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
-        """The ranges by the TTL as it is now, which may be another one than when the topic was looked at."""
-        key, before_ms = topic.keys[:2], group.now_ms - topic.ttl_ms + 1
-        if before_ms <= 0:
+    def _message_ranges(
+        self, group: Group, topic: Topic, expired: _Expired | None, counts: Counter[str]
+    ) -> list[tuple[str, DeleteRange]]:
+        """The ranges, unless the TTL has become longer since the topic was looked at: then the next run looks again."""
+        removable_ms = max(group.now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        if expired is None or not 0 < expired.before_ms <= removable_ms:
             return []
+        key, before_ms = topic.keys[:2], expired.before_ms
         counts["expired_topics"] += 1
         removed.note_newest(group, topic, self._messaging.appender.newest(topic))
-        removed.note_expired(group, topic, before_ms)
+        removed.note_expired(group, topic, before_ms, expired.last)
         group.when_durable(lambda: self._gone(topic, before_ms))
         group.when_failed(lambda: self._messaging.tail.forget(key))
         before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
@@ -175,7 +203,7 @@ class ExpiredRows:
             self._known[key].oldest_ms = before_ms
 
     def _payload_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
-        before_ms = group.now_ms - topic.ttl_ms - self._payload_ms
+        before_ms = max(group.now_ms - topic.ttl_ms, self._truncated_ms(topic) - 1) - self._payload_ms
         if before_ms <= 0:
             return []
         counts["expired_payload_topics"] += 1

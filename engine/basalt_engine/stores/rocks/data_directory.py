@@ -81,7 +81,7 @@ class DataDirectory:
             _refuse_foreign(self.path)
             _refuse_other_owner(self.path)
             if file.exists():
-                self.format_version, self.initialised = _read_format(file)
+                self.format_version, self.initialised = read_format(file)
             else:
                 write_format(self.path, initialised=False)
             if not self.initialised:
@@ -142,7 +142,7 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _read_format(path: Path) -> tuple[int, bool]:
+def read_format(path: Path) -> tuple[int, bool]:
     """The format, and whether the database was complete once; refuses a damaged file and a newer format."""
     text = path.read_bytes().decode("latin-1")
     body, _, checksum = text.rpartition("crc32c: ")

@@ -8,7 +8,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from rocksdict import Checkpoint, ColumnFamily, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    ColumnFamily,
+    DbClosedError,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+)
 
 from basalt_engine.errors import BasaltError
 from basalt_engine.stores.rocks.blob_files import BlobFile, check_blob_files, damaged_offset
@@ -43,8 +52,19 @@ class TableFile(NamedTuple):
 class Database:
     """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
 
-    def __init__(self, path: Path, options: RocksOptions, *, create: bool, adding: Collection[str] = ()) -> None:
-        """Open what is there; `create` it, or just the families `adding` where they are missing."""
+    def __init__(
+        self,
+        path: Path,
+        options: RocksOptions,
+        *,
+        create: bool,
+        adding: Collection[str] = (),
+        read_only: bool = False,
+    ) -> None:
+        """Open what is there; `create` it, or just the families `adding` where they are missing.
+
+        With `read_only` nothing is changed or locked, and others may have it open so, too.
+        """
         self.path = path
         kinds = options.families
         families = dict.fromkeys(TABLE_NAMES, kinds["rows"])
@@ -56,7 +76,8 @@ class Database:
             )
             options.database.create_if_missing(create)
             options.database.create_missing_column_families(create or (bool(missing) and missing <= set(adding)))
-            self._rocks = Rdict(str(path), options.database, {"default": kinds["default"], **families})
+            access = AccessType.read_only() if read_only else AccessType.read_write()
+            self._rocks = Rdict(str(path), options.database, {"default": kinds["default"], **families}, access)
         except Exception as error:
             raise from_rocksdb(error, path) from error
         self._families = {name: self._rocks.get_column_family(name) for name in families}

@@ -30,7 +30,7 @@ class StagedWrite:
         self.batch = WriteBatch(raw_mode=True)
         self._database = database
         self._rows: dict[tuple[str, bytes], _Row] = {}  # rows that this write has changed
-        self._deleted: list[tuple[str, bytes, bytes]] = []  # ranges that it has deleted
+        self._deleted: dict[str, list[tuple[bytes, bytes]]] = {}  # ranges that it has deleted, by table
 
     def add(self, write: TableWrite) -> None:
         """Add the mutations of one table; `InputError` when one of them is over a limit."""
@@ -63,7 +63,7 @@ class StagedWrite:
         found = self._rows.get((table, key))
         if found is not None:
             return found
-        if self._deleted and any(table == other and start <= key < stop for other, start, stop in self._deleted):
+        if any(start <= key < stop for start, stop in self._deleted.get(table, ())):
             return _Row(_ABSENT)
         value = self._database.get(self._database.rows(table), key)
         return _Row(_ABSENT if value is None else unpack(value))
@@ -121,7 +121,7 @@ class StagedWrite:
         start, stop = mutation
         if start >= stop:
             return
-        self._deleted.append((table, start, stop))
+        self._deleted.setdefault(table, []).append((start, stop))
         for changed in [item for item in self._rows if item[0] == table and start <= item[1] < stop]:
             self._rows[changed] = _Row(_ABSENT)
         for family in self._families(table):

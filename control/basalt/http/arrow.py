@@ -1,0 +1,181 @@
+"""Ranges of a topic as Arrow record batches, and Arrow bodies of publish and store. Format: docs/formats/arrow.md.
+
+What is sent is made of stretches of stored bytes: no message is touched by itself, unless it has more than a payload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from basalt.errors import ConflictError, GenerationError, InputError, InvalidNameError, TopicNotFoundError
+from basalt.http.answers import JSON, Answer, Headers
+from basalt.http.bodies import read_body
+from basalt.http.message_parts import in_parts
+from basalt.http.operations import Operation, Query, choice, integer, words
+from basalt.http.requests import Request
+from basalt.http.schemas import ARROW_STREAM
+from basalt.http.topics import TOPIC_PATH, named_topic
+from basalt.messaging.fetch import Slice
+from basalt.messaging.range_reading import read_range, undecided
+from basalt.topics import Topic
+from basalt.transactions.ids import TransactionIds
+from basalt.wire import arrow_columns, json_bodies
+from basalt.wire.arrow import ARROW, END_OF_STREAM, library
+from basalt.wire.arrow_bodies import decode_messages
+from basalt.wire.arrow_columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Source, Stretch
+from basalt.wire.bodies import INT_MAX, Buffer
+from basalt_engine.records import Flag
+
+RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
+RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
+AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
+
+_ID = "^[0-9a-fA-F]{40}$"
+_CARRIED = Flag.KEYS | Flag.HEADERS | Flag.EVENT_TIMES
+_CARRIED_COLUMNS = {"key", "headers", "event_time"}
+
+
+async def load_library() -> None:
+    """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
+    if not library.cache_info().currsize:
+        await asyncio.to_thread(library)
+
+
+async def read(request: Request) -> Answer:
+    """The messages of a range, from its beginning on."""
+    await load_library()
+    title = named_topic(request)
+    names = arrow_columns.wanted(request.text("columns"))
+    through = request.text("through")
+    if through is None:
+        raise InputError("a range needs its end", field="through", hint="Ask stable-end or advance for one.")
+    after = request.text("after")
+    committed = request.text("isolation") != "uncommitted"
+    topic = await request.services.topics.get(title)
+    check_generation(topic, request.integer("generation"))
+    end = await request.services.ranges.stable_end(title, committed=committed)
+    last = bytes.fromhex(through)
+    if end.id is None or last > end.id:
+        raise undecided(last)
+    found = await read_range(
+        request.services.messaging,
+        topic,
+        None if after is None else bytes.fromhex(after),
+        last,
+        request.integer("bytesMax") or RANGE_BYTES_MAX,
+        committed=committed,
+    )
+    request.figures.topics.fetched(title, found.messages, found.payload_bytes)
+    headers: Headers = [(b"basalt-generation", b"%d" % topic.generation)]
+    if found.next_id is not None:
+        headers.append((b"basalt-next", found.next_id.hex().encode("ascii")))
+    parts = in_parts(_pieces(found.slices, names, Source(topic.name.encode(), topic.generation), request.services.ids))
+    at_once = found.messages <= AT_ONCE_ROWS_MAX and not any(piece.batch.flags for piece in found.slices)
+    return Answer(200, list(parts) if at_once else parts, ARROW, headers)
+
+
+async def publish(request: Request) -> Answer:
+    """Append the rows of an Arrow stream; under a write pointer answer their range."""
+    title = named_topic(request)
+    pointer = request.integer("transactionWritePointer")
+    await load_library()
+    given = decode_messages(await read_body(request))
+    placed = await request.services.messaging.publish(title, given.values, pointer, extras=given.extras)
+    return Answer() if pointer is None else Answer(200, json_bodies.encode_publish_response(placed), JSON)
+
+
+async def store(request: Request) -> Answer:
+    """Keep the rows of an Arrow stream aside for a transaction's commit."""
+    title = named_topic(request)
+    pointer = request.integer("transactionWritePointer")
+    if pointer is None:
+        raise InputError(
+            "a store of Arrow rows needs a transactionWritePointer in the query",
+            field="transactionWritePointer",
+            hint="Begin a transaction and send its writePointer, or use publish.",
+        )
+    await load_library()
+    given = decode_messages(await read_body(request))
+    await request.services.messaging.store(title, given.values, pointer, given.extras)
+    return Answer()
+
+
+def check_generation(topic: Topic, expected: int | None) -> None:
+    """Refuse a caller who means an earlier topic of this name."""
+    if expected is not None and expected != topic.generation:
+        raise GenerationError(
+            f"topic {topic.namespace}:{topic.name} is of generation {topic.generation}, not {expected}",
+            field="generation",
+            hint="It was deleted and created again: what is known of the former one means nothing here.",
+        )
+
+
+def _pieces(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
+    yield arrow_columns.encode_start(names)
+    with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
+    for some in _batches(slices, with_carried):
+        stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
+        yield arrow_columns.encode_batch(names, stretches, source)
+    yield END_OF_STREAM
+
+
+def _batches(slices: Sequence[Slice], with_carried: bool) -> Iterator[list[Slice]]:
+    """The slices cut into record batches. Where depends on the messages alone, not on the rows or looks they came in."""
+    batch: list[Slice] = []
+    rows = size_bytes = 0
+    for whole in slices:
+        piece = whole
+        while piece.count:
+            part = piece.up_to(BATCH_ROWS_MAX - rows, BATCH_BYTES_MAX - size_bytes, 0 if batch else 1)
+            if part.count:
+                batch.append(part)
+                rows += part.count
+                size_bytes += part.payload_bytes
+            if part.stop == piece.stop:
+                break
+            yield batch
+            batch, rows, size_bytes = [], 0, 0
+            piece = piece.cut_at(part.stop)[1]
+    if batch:
+        yield batch
+
+
+def _stretch(piece: Slice, ids: TransactionIds, with_values: bool, with_carried: bool) -> Stretch:
+    lengths, payloads = piece.span() if with_values else (b"", b"")
+    carried = None
+    if with_carried and piece.batch.flags & _CARRIED:
+        carried = piece.extras()
+    writer = None if piece.written_by is None else ids.text(abs(piece.written_by)).encode("ascii")
+    return Stretch(
+        piece.count, piece.first_id(), piece.counted_at, piece.publish_ms, writer, lengths, payloads, carried
+    )
+
+
+def generation_query(meaning: str = "refuse the call when the topic is of another generation") -> Query:
+    """The parameter that guards a caller against a topic that was created anew."""
+    return integer("generation", 1, INT_MAX, meaning)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=TOPIC_PATH + "/range",
+        handler=read,
+        summary="The messages after one id and through another, as Arrow record batches",
+        tag="messages",
+        query=(
+            words("after", _ID, "the id after which it begins; the oldest message without it"),
+            replace(words("through", _ID, "the last id that counts; at most the topic's stable end"), required=True),
+            Query("columns", str, {"type": "string"}, f"comma-separated, some of {', '.join(arrow_columns.COLUMNS)}"),
+            integer("bytesMax", 1, RANGE_BYTES_LIMIT, "cut the answer at so many bytes of payloads; 8 MiB by default"),
+            choice(
+                "isolation", ("committed", "uncommitted"), "committed by default: nothing of open or undone writers"
+            ),
+            generation_query(),
+        ),
+        answers={200: {ARROW: ARROW_STREAM}},
+        errors=(InvalidNameError, TopicNotFoundError, GenerationError, ConflictError),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Truncating a topic: what was published before a time is out of reach for every reader, for ever.
+
+The time stands in the topic's metadata and only rises; everybody who reads goes by it as by the TTL (`Topic.oldest_ms`).
+The rows go later: the retention job removes them, or, where a store drops rows itself, the TTL does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from basalt.errors import BusyError, ConflictError, InputError
+from basalt.messaging.fetch import end_of
+from basalt.messaging.holds import Holds
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.stable_end import StableEnds, before
+from basalt.messaging.topic_markers import TopicMarkers
+from basalt.topics import Topic, TopicName, Topics
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position, position_fields
+from basalt_engine.messages import POSITION_BYTES
+
+
+class Truncated(NamedTuple):
+    """Before which time the topic is truncated now, and whether this call did it, or would."""
+
+    before_ms: int
+    changed: bool
+
+
+class Lost(NamedTuple):
+    """What a truncation would take from readers: at least so much where it is not `exact`, for there is more to read."""
+
+    messages: int
+    payload_bytes: int
+    exact: bool
+
+
+class Truncation:
+    """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
+
+    def __init__(
+        self, clock: Clock, topics: Topics, markers: TopicMarkers, ends: StableEnds, holds: Holds, ranges: Ranges,
+        named: Callable[[int], str],
+    ) -> None:  # fmt: skip
+        self._clock = clock
+        self._topics = topics
+        self._markers = markers
+        self._ends = ends
+        self._holds = holds
+        self._ranges = ranges
+        self._named = named
+
+    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
+        """Put what was published before a time out of reach; durable on return. An earlier time than before changes nothing.
+
+        `ConflictError`: a transaction in progress has published before that time. `GenerationError`: the topic is another one.
+        """
+        found = await self.checked(title, before_ms, generation)
+        if found.changed:
+            topic = await self._topics.get(title)
+            await self._markers.keep(topic)
+            await self._topics.truncate(title, before_ms, topic.generation)
+        return found
+
+    async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
+        """What `truncate` would answer; it fails as that would."""
+        now_ms = self._clock.now_ms()
+        if before_ms > now_ms:
+            raise InputError(
+                f"a topic cannot be truncated before {before_ms}, which is {before_ms - now_ms} ms ahead of the server's clock",
+                field="before",
+                hint="give a time that has come, in milliseconds since 1970",
+            )
+        topic = (await self._topics.get(title)).of_generation(generation)
+        if before_ms <= topic.truncated_before_ms:
+            return Truncated(topic.truncated_before_ms, False)
+        await self._refuse_undecided(topic, before_ms)
+        return Truncated(before_ms, True)
+
+    async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
+        """How much readers would not get any more."""
+        stop = before(position(before_ms, 0))
+        if not stop:
+            return Lost(0, 0, True)
+        found = await self._ranges.advance(title, None, through=end_of(stop), committed=committed)
+        return Lost(found.messages, found.payload_bytes, found.at_end)
+
+    async def _refuse_undecided(self, topic: Topic, before_ms: int) -> None:
+        """A transaction whose first messages are gone when it commits would not be one any more."""
+        settled = await self._ends.settled(topic)
+        found = await self._holds.first(topic, settled.position + b"\0" if settled.position else b"")
+        stop = position(before_ms, 0)
+        if found.held_by is not None and found.held_at is not None and found.held_at[:POSITION_BYTES] < stop:
+            at_ms = position_fields(found.held_at[:POSITION_BYTES])[0]
+            raise ConflictError(
+                f"transaction {self._named(found.held_by)} has published messages in topic {topic.title} at {at_ms}, "
+                f"before {before_ms}, and has not ended",
+                field="before",
+                hint="wait until it has ended, or give an earlier time",
+            )
+        if found.searched_to is not None and found.searched_to[:POSITION_BYTES] < stop:
+            raise BusyError(
+                f"topic {topic.title} is still being searched for messages of transactions in progress",
+                hint="send the same call again: it goes on from there",
+            )

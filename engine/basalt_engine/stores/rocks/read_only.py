@@ -1,0 +1,116 @@
+"""A data directory that nobody has open, to be read only: a backup, or that of a server that was stopped.
+
+Any number of processes may have it open so at a time, for it takes no lock and changes no file. Offline jobs read so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from basalt_engine.errors import DataDirectoryError, InputError
+from basalt_engine.stores.limits import check_table
+from basalt_engine.stores.rocks.data_directory import FORMAT_VERSION, read_format
+from basalt_engine.stores.rocks.database import Database
+from basalt_engine.stores.rocks.errors import from_os
+from basalt_engine.stores.rocks.options import RocksOptions
+from basalt_engine.stores.rocks.table import RocksTable
+from basalt_engine.table import TABLE_NAMES, Columns, TableWrite
+
+CACHE_BYTES = 8 << 20  # a job reads each row once: only the indexes of the files are worth keeping
+
+T = TypeVar("T")
+
+
+class ReadOnlyRocksStore:
+    """The tables in one data directory, which do not change. Any thread may read them."""
+
+    kind = "rocks"
+    atomic = True
+    remote = False
+    applies_retention = False
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tables = {name: RocksTable(name, self) for name in TABLE_NAMES}
+
+    @classmethod
+    def open(cls, directory: Path) -> ReadOnlyRocksStore:
+        """Open what is there.
+
+        `DataDirectoryError` when it is no data directory of this format, or a server has it open: its files come and go.
+        """
+        directory = directory.absolute()
+        _check(directory)
+        try:
+            # Not in the directory, which may be on a disk that cannot be written.
+            options = RocksOptions(Path(tempfile.gettempdir()), CACHE_BYTES)
+        except OSError as error:
+            raise from_os(error, directory) from error
+        return cls(Database(directory / "rocks", options, create=False, read_only=True))
+
+    def table(self, name: str) -> RocksTable:
+        """The table of this name; `InputError` when there is none."""
+        check_table(name)
+        return self._tables[name]
+
+    def reading(self, read: Callable[[Database], T]) -> T:
+        """Call `read` with the open database."""
+        return read(self._database)
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        """`InputError`: it is open to be read."""
+        raise InputError(f"{self._database.path} is open to be read only", hint="open it with a server to change it")
+
+    def check_and_write(self, table: str, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        """`InputError`: it is open to be read."""
+        raise InputError(f"{self._database.path} is open to be read only", hint="open it with a server to change it")
+
+    def close(self) -> None:
+        """Let go of the files; closing twice is fine."""
+        self._database.close()
+
+    def __enter__(self) -> ReadOnlyRocksStore:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def _check(directory: Path) -> None:
+    """Refuse what is no data directory that can be read as it lies there."""
+    file = directory / "FORMAT"
+    if not file.is_file():
+        raise DataDirectoryError(
+            f"{directory} is no data directory of Basalt's: it has no file FORMAT",
+            hint="name the directory of a backup, as `basalt backup` printed it",
+        )
+    try:
+        version, initialised = read_format(file)
+        in_use = any(_locks(directory))
+    except OSError as error:
+        raise from_os(error, file) from error
+    if version != FORMAT_VERSION or not initialised:
+        raise DataDirectoryError(
+            f"{directory} is in format {version}, or was never complete; reading takes a whole one of format {FORMAT_VERSION}",
+            hint="open it once with `basalt serve`, which brings it up to date",
+        )
+    if in_use:
+        raise DataDirectoryError(
+            f"a server has {directory} open", hint="make a copy with `basalt backup NAME` and read that"
+        )
+
+
+def _locks(directory: Path) -> Iterator[bool]:
+    """Whether a process has the directory's lock; a backup has no lock yet."""
+    lock = directory / "LOCK"
+    if not lock.exists():
+        return
+    with lock.open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield True

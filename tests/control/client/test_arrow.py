@@ -1,0 +1,107 @@
+"""Arrow through both clients: what each call sends, what it makes of the answer, and the way there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from basalt.client import arrow
+from basalt.client.calls import Answer, Effect
+from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError
+from basalt.wire import json_bodies
+from basalt.wire.bodies import PublishResponse
+
+pa = pytest.importorskip("pyarrow")
+
+ID = bytes(range(20))
+HERE = "/v1/namespaces/shop/topics/orders"
+PLACED = PublishResponse(42, 1, 2, 3, 4)
+
+
+def written(**columns: Any) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def opened(page: arrow.ArrowPage) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pa.ipc.open_stream(page.body).read_all().to_pylist()
+    return rows
+
+
+def test_a_range_is_asked_for_with_what_was_given_and_nothing_else(topic_scope, play):
+    (call,) = play(arrow.read_range(topic_scope, None, ID)).calls
+    assert (call.method, call.path, call.body, call.effect) == ("GET", f"{HERE}/range", b"", Effect.NONE)
+    assert dict(call.query) == {"through": ID.hex(), "isolation": "committed"}
+    assert call.accept == arrow.ARROW
+    (call,) = play(
+        arrow.read_range(
+            topic_scope, ID, ID, columns=["id", "value"], bytes_max=7, isolation="uncommitted", generation=3
+        )
+    ).calls
+    assert dict(call.query) == {
+        "after": ID.hex(), "through": ID.hex(), "columns": "id,value", "bytesMax": "7", "isolation": "uncommitted",
+        "generation": "3",
+    }  # fmt: skip
+
+
+def test_an_answer_says_where_to_go_on_and_of_which_generation_it_is(topic_scope, play):
+    (call,) = play(arrow.read_range(topic_scope, None, ID)).calls
+    headers = {"content-type": f"{arrow.ARROW}; x=y", "basalt-generation": "3"}
+    assert call.parse(Answer(200, headers, b"body")) == arrow.ArrowPage(b"body", None, 3)
+    assert call.parse(Answer(200, {**headers, "basalt-next": ID.hex()}, b"")).next_id == ID
+    with pytest.raises(ValueError, match="no Arrow"):
+        call.parse(Answer(200, {**headers, "content-type": "text/html"}, b""))
+
+
+def test_rows_are_sent_once_and_never_again(topic_scope, play):
+    (publish,) = play(arrow.publish_arrow(topic_scope, b"rows")).calls
+    (under,) = play(arrow.publish_arrow(topic_scope, memoryview(b"rows"), write_pointer=42)).calls
+    (store,) = play(arrow.store_arrow(topic_scope, b"rows", 42)).calls
+    assert [call.path for call in (publish, under, store)] == [f"{HERE}/publish", f"{HERE}/publish", f"{HERE}/store"]
+    assert [dict(call.query) for call in (publish, under, store)] == [
+        {}, {"transactionWritePointer": "42"}, {"transactionWritePointer": "42"},
+    ]  # fmt: skip
+    for call in (publish, under, store):
+        assert (call.method, call.body, call.content_type) == ("POST", b"rows", arrow.ARROW)
+        assert call.effect is Effect.ONCE
+        assert call.lost_hint
+    assert publish.parse(Answer(200, {}, b"")) is None
+    assert under.parse(Answer(200, {}, json_bodies.encode_publish_response(PLACED))) == PLACED
+
+
+def test_rows_go_in_and_come_out_the_same(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.publish_arrow(written(value=["a", "b"], key=["k", None])))
+    transaction = side.do(connected.transactions.begin())
+    side.do(topic.store_arrow(written(value=["c", "d"]), transaction.write_pointer))
+    side.do(connected.transactions.commit(transaction))
+    end = side.do(topic.stable_end())
+    page = side.do(topic.range(None, end.id, generation=end.generation))
+    assert page.next_id is None
+    rows = opened(page)
+    assert [(row["value"], row["key"]) for row in rows] == [(b"a", b"k"), (b"b", None), (b"c", None), (b"d", None)]
+    assert rows[0]["tx_id"] is None
+    assert rows[3]["tx_id"] == transaction.id
+    first = side.do(topic.range(None, end.id, columns=["value"], bytes_max=3))
+    assert opened(first) == [{"value": b"a"}, {"value": b"b"}, {"value": b"c"}]
+    assert first.next_id is not None
+    rest = side.do(topic.range(first.next_id, end.id, columns=["value"], bytes_max=3))
+    assert (opened(rest), rest.next_id) == ([{"value": b"d"}], None)
+
+
+def test_what_the_server_refuses_is_raised_as_what_it_is(side, connected):
+    topic = connected.topic("orders")
+    side.do(topic.publish("a"))
+    end = side.do(topic.stable_end())
+    with pytest.raises(ConflictError, match="stable end"):
+        side.do(topic.range(None, b"\xff" * 20))
+    with pytest.raises(GenerationError):
+        side.do(topic.range(None, end.id, generation=9))
+    with pytest.raises(InputError, match="'valu'"):
+        side.do(topic.range(None, end.id, columns=["valu"]))
+    with pytest.raises(MalformedBodyError):
+        side.do(topic.publish_arrow(b"no stream"))

@@ -1,0 +1,63 @@
+"""Named transactions as stories write them: `begin-by-name A run=monday version=7 ledger=q1`, and segments of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from basalt.transactions.coordinator import Coordinator
+from basalt.transactions.named_rules import Name
+from basalt.transactions.session_calls import Beginning
+from basalt.transactions.states import Kind, Transaction
+from basalt.wire.bodies import Work
+from tests.scripts.story_words import Words, milliseconds
+from tests.wiring import Wired
+
+SESSION = "etl"
+
+
+class NamedCommands:
+    """The commands of a story for them."""
+
+    _wired: Wired
+    _transactions: dict[str, Transaction]
+    _names: dict[int, str]
+    _name: Callable[[str, Transaction], None]
+    _name_of: Callable[[int], str]
+
+    async def do_begin_by_name(self, words: Words) -> list[str]:
+        """`begin-by-name A run=monday version=7 ledger=q1`; where it is joined, or was committed, that is told."""
+        name, run, version = words.plain[0], words.take("run") or "", int(words.take("version") or "0")
+        ledger, timeout = words.take("ledger"), words.take("timeout")
+        timeout_ms = None if timeout is None else milliseconds(timeout)
+        found = await _begun(self._wired.transactions, run, version, ledger, timeout_ms)
+        if isinstance(found, int):
+            return [f"committed before by {self._name_of(found)}"]
+        known = self._names.get(found.id)
+        if known is not None:
+            self._transactions[name] = self._transactions[known]
+            return [f"joined {known}"]
+        self._name(name, found)
+        return []
+
+    async def do_segment(self, words: Words) -> None:
+        """`segment A1 A`: what is stored with tx=A1 is one."""
+        name, of = words.plain
+        made = await self._wired.transactions.checkpoint(self._transactions[of].id)
+        self._transactions[name], self._names[made.write_pointer] = made, self._names[made.id]
+
+
+async def _begun(
+    transactions: Coordinator, run: str, version: int, ledger: str | None, timeout_ms: int | None
+) -> Transaction | int:
+    """The run's transaction; or, when the version was committed before, the one that committed it."""
+    asked = Beginning(Kind.LONG, timeout_ms)
+    found = await transactions.sessions.begin_named(Name(SESSION, run, version, ledger), asked)
+    return found if isinstance(found, Transaction) else found.committed_by
+
+
+def with_segments(work: Work, named: str | None, transactions: Mapping[str, Transaction]) -> Work:
+    """The work that publishes the segments `a,b`, and no others; `none` is none."""
+    if named is None:
+        return work
+    names = [] if named == "none" else named.split(",")
+    return Work(work.publish, (), work.markers, [transactions[name].write_pointer for name in names])
