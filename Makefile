@@ -8,7 +8,7 @@ CODE := engine control pipeline demo deploy $(wildcard bench)
 PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo hbase-demo hbase-start hbase-stop test java jar check lint types imports docs bench format lock image clean
+.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test java jar check lint types imports docs bench format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -21,14 +21,22 @@ demo: $(VENV)/installed ## Publish a real access log, SIGKILL the server half-wa
 hbase-demo: $(VENV)/installed ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
 	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
 
+spark-demo: $(VENV)/installed ## An access log through a pipeline of Spark queries, every process killed once (LOG=path; needs a JDK)
+	@$(PYTHON) -m demo.spark $(if $(LOG),"$(LOG)")
+
 hbase-start: $(VENV)/installed ## Start a standalone HBase with its Thrift gateways in build/hbase (HBASE="--set NAME=VALUE" for settings)
 	@$(PYTHON) -m deploy.hbase start $(HBASE)
 
 hbase-stop: $(VENV)/installed ## Stop it; its tables stay
 	@$(PYTHON) -m deploy.hbase stop
 
-test: lint types imports java ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
-	$(PYTHON) -m pytest $(PYTEST)
+test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types imports java
+	$(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES))
+
+# The whole suite runs in a process per core; tests/sharing.py says which tests stay together. Some of it, and what rewrites files that
+# other tests read, runs in one.
+PROCESSES := $(if $(UPDATE),,--numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder)
 
 java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=Name" for some)
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \

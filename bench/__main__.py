@@ -12,7 +12,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import compacting, on_hbase, publishing, reading, relaying, tables, tephra, transacting, waiting
+from bench import (
+    arrow,
+    compacting,
+    on_hbase,
+    publishing,
+    ranging,
+    reading,
+    relaying,
+    spark,
+    tables,
+    tephra,
+    transacting,
+    waiting,
+)
 from bench.figures import Figure, table
 
 MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
@@ -20,6 +33,8 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "singles": publishing.singles,
     "poll": reading.poll,
     "delivery": reading.delivery,
+    "arrow": arrow.arrow,
+    "ranges": ranging.ranges,
     "one-shots": transacting.one_shots,
     "transactions": transacting.batches,
     "tables": tables.row_and_message,
@@ -33,6 +48,10 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "start": publishing.start,
     "hbase": on_hbase.rates,
     "compaction": compacting.compaction,
+    "spark-read": spark.read,
+    "spark-sink": spark.sink,
+    "spark-floor": spark.floor,
+    "spark-memory": spark.memory,
 }
 
 

@@ -11,7 +11,7 @@ MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "O
 MONTHS = {name: number for number, name in enumerate(MONTH_NAMES, 1)}
 LINE = re.compile(
     rb"(?P<client>\S+) \S+ \S+ "
-    rb"\[(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<hour>\d\d):\d\d:\d\d [+-]\d{4}\] "
+    rb"\[(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [+-]\d{4}\] "
     rb'"[A-Z]+ (?P<path>\S+)[^"]*" \d{3} '
 )
 
@@ -40,3 +40,11 @@ def parse(line: bytes) -> PageView:
     return PageView(
         match["client"].decode(errors="surrogateescape"), hour, match["path"].decode(errors="surrogateescape")
     )
+
+
+def clock_time(line: bytes) -> str:
+    """What the clock showed: `year-month-day hour:minute:second`. `NotAnAccessLineError` for any other line."""
+    view = parse(line)
+    match = LINE.match(line)
+    assert match is not None, "it was parsed"
+    return f"{view.hour[:13]}:{match['minute'].decode()}:{match['second'].decode()}"

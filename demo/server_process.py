@@ -19,7 +19,10 @@ class ServerStartError(RuntimeError):
 
 
 class ServerProcess:
-    """The server on one data directory, with these settings (`KEY=VALUE`). After `start`, `url` says where it listens."""
+    """The server on one data directory, with these settings (`KEY=VALUE`). After `start`, `url` says where it listens.
+
+    Started again it listens there again, so that whoever was connected finds it.
+    """
 
     def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         self.data = folder / "data"
@@ -34,7 +37,8 @@ class ServerProcess:
         self._port_file.unlink(missing_ok=True)
         began = time.monotonic()
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
-        command += ["--port", "0", "--port-file", str(self._port_file), "--set", "log.format=json"]
+        port = self.url.rpartition(":")[2] or "0"
+        command += ["--port", port, "--port-file", str(self._port_file), "--set", "log.format=json"]
         command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -1,4 +1,7 @@
-"""What tests of several folders share: a real HBase and the coprocessor's jar, made when the first test asks for them."""
+"""What tests of several folders share: a real HBase, the coprocessor's jar and a Spark session, made when the first test asks for them.
+
+Where a run has several processes, `tests.sharing` says which tests run in the same one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
 from tests.hbase.tables import hbase_tables
+from tests.sharing import pytest_collection_modifyitems
+from tests.spark.session import spark
 
 __all__ = [
     "coprocessor_jar",
@@ -14,5 +19,7 @@ __all__ = [
     "hbase_tables",
     "java_class_path",
     "mini_cluster",
+    "pytest_collection_modifyitems",
+    "spark",
     "twins",
 ]

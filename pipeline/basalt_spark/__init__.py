@@ -1,1 +1,71 @@
-"""The PySpark data source and the Spark jobs; they come with the `spark` extra in a later step."""
+"""Topics in Spark: `format("basalt")` for reading, following and writing, and jobs that run on Spark.
+
+    import basalt_spark
+
+    basalt_spark.register(spark)
+    spark.readStream.format("basalt").option("server", url).option("topic", "orders").load()
+
+Where the package `pyspark_basalt` is installed beside it, as it is with Basalt's wheel, Spark finds the format by itself.
+docs/spark has the rest. Importing this package needs neither Spark nor Java.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from basalt import __version__
+from basalt.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from basalt_spark.foreach_batch import batch_transaction
+    from basalt_spark.pipeline import Pipeline
+    from basalt_spark.stage import Stage
+    from basalt_spark.watermarks import in_event_time, messages_where
+
+__all__ = [
+    "Pipeline",
+    "Stage",
+    "__version__",
+    "batch_transaction",
+    "in_event_time",
+    "messages_where",
+    "register",
+]
+
+# Where names are that need Spark: they are imported when they are first asked for.
+_NEEDS_SPARK = {
+    "Pipeline": "basalt_spark.pipeline",
+    "Stage": "basalt_spark.stage",
+    "batch_transaction": "basalt_spark.foreach_batch",
+    "in_event_time": "basalt_spark.watermarks",
+    "messages_where": "basalt_spark.watermarks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_SPARK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_NEEDS_SPARK[name]), name)
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("basalt")` known to this session. Doing it again does no harm."""
+    try:
+        from basalt_spark.source import BasaltDataSource
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    spark.dataSource.register(BasaltDataSource)
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
+        return error
+    return InputError(
+        f"{error.name} is not installed: Spark's data source needs pip install 'basalt-mq[spark]'", field="spark"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-OURS = {"basalt", "basalt_engine", "basalt_spark"}
+OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
 DISTRIBUTIONS = {"Hbase_thrift": "happybase", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 

@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import basalt
-from basalt.errors import BasaltError, RetryError
+from basalt.errors import BasaltError, RetryError, SessionFencedError, TransactionEndedError
 from basalt.tephra.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
@@ -237,6 +237,35 @@ def test_a_leader_killed_under_load_is_followed_within_seconds_and_nothing_is_lo
         publisher.enough.set()
         publisher.join(WAIT_SECONDS_MAX)
     check(publishers, read(standby, "load"))
+
+
+def test_a_named_transaction_goes_on_under_the_next_leader(two: tuple[ServerProcess, ServerProcess]):
+    """Begun and stored under one leader, joined and committed under the next one: the segments that count, and no others."""
+    leader, standby = two
+    create(leader, "segments")
+    with basalt.connect(f"{leader.url},{standby.url}", namespace=NAMESPACE) as client:
+        topic = client.topic("segments")
+        old = client.named_transaction("etl", "monday", 0, ledger="query")
+        zombie = old.segment()
+        topic.store(["of a run that is replaced"], zombie)
+        tx = client.named_transaction("etl", "tuesday", 0, ledger="query")
+        lost, kept = tx.segment(), tx.segment()
+        topic.store(["lost"], lost)
+        topic.store(["kept"], kept)
+        leader.kill()
+        until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
+        joined = client.named_transaction("etl", "tuesday", 0, ledger="query")
+        assert joined.id == tx.id
+        later = joined.segment()
+        topic.store(["later"], later)
+        with pytest.raises(SessionFencedError):
+            client.named_transaction("etl", "monday", 0, ledger="query")
+        with pytest.raises(TransactionEndedError):
+            client.transactions.commit_segments(old.id, [zombie])
+        outcome = client.transactions.commit_segments(tx.id, [later, kept])
+        assert client.transactions.commit_segments(tx.id, [lost]) == outcome
+        assert client.named_transaction("etl", "wednesday", 0, ledger="query").committed_by == tx.id
+    assert read(standby, "segments") == ["later", "kept"]
 
 
 def test_a_leader_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes(

@@ -1,0 +1,393 @@
+"""`basalt jobs`: offline jobs on Spark. Spark is imported when a job runs, and not before.
+
+The command line finds this group by the entry point `jobs` of `basalt.commands`; the package `basalt` never imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import click
+
+from basalt.cli.failures import Failure, Usage
+from basalt.cli.options import Command, DurationMs, PositionText, common_options, dry_run_option
+from basalt.cli.output import Column, counted, size_text, time_text
+from basalt.cli.progress import progress
+from basalt.cli.root import group
+from basalt.cli.session import TIMEOUT_MS_DEFAULT, Session, pass_session
+from basalt.errors import BasaltError, InputError
+
+if TYPE_CHECKING:
+    from basalt.wire.positions import Position
+    from basalt_spark.jobs.report import JobReport
+    from basalt_spark.jobs.server_rows import TopicRows
+    from basalt_spark.jobs.stored_tables import TableSource
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+jobs = group("jobs", "Audit, archive, copy and count topics with Spark.")
+
+
+def _master_option(command: F) -> F:
+    return click.option(
+        "--master", metavar="MASTER", help="Spark's master. [default: Spark's own settings, else this machine]"
+    )(command)
+
+
+def _job_id_option(command: F) -> F:
+    text = "The job. Repeated with the same id it goes on, or finds that it is done."
+    return click.option("--job-id", required=True, metavar="ID", help=text)(command)
+
+
+def _store_options(command: F) -> F:
+    options = (
+        click.option("--hbase", metavar="HOST:PORT", help="Read an HBase through its second Thrift gateway."),
+        click.option("--prefix", default="basalt", show_default=True, metavar="NAME", help="Prefix of its tables."),
+        click.option("--checkpoint", metavar="DIR", help="Read a backup, or the data directory of a stopped server."),
+        click.option(
+            "--ask-server", is_flag=True, help="Take the invalid list from the server: a checkpoint has none."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _range_options(command: F) -> F:
+    stop = click.option(
+        "--to", "stop", type=PositionText(), default="end", metavar="SPEC", help="Where to stop; not in."
+    )
+    start = click.option(
+        "--from", "start", type=PositionText(), default="start", metavar="SPEC", help="Where to begin; in it."
+    )
+    return start(stop(command))
+
+
+@jobs.command("prune-audit", cls=Command)
+@_store_options
+@click.option(
+    "--kept-max", "kept_ms_max", type=DurationMs(), default="7d", show_default=True, metavar="DURATION",
+    help="How long a writer without a row may stay on the invalid list after its life.",
+)  # fmt: skip
+@_master_option
+@common_options
+@pass_session
+def prune_audit(
+    session: Session, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, kept_ms_max: int,
+    master: str | None,
+) -> int:  # fmt: skip
+    """Prove on the stored rows that pruning was safe; exit code 1 when it was not.
+
+    Reads every row of the tables message, payload and cell. No writer that was forgotten may have one left, and none may stay on the
+    invalid list for ever without one.
+    """
+    from basalt_engine.clock import SystemClock
+    from basalt_spark.jobs.prune_audit import audit
+    from basalt_spark.jobs.writers import TABLES
+
+    source = _table_source(hbase, prefix, checkpoint)
+    writers = _writers(session, source, ask_server)
+    spans = source.spans(TABLES)
+    now_ms = SystemClock().now_ms()
+    with _running("prune-audit", master, "auditing", len(spans)) as (run, advance):
+        report = audit(
+            source, writers, run, advance, spans=spans, job_id=_made_id(), now_ms=now_ms, kept_ms_max=kept_ms_max
+        )
+    return _shown(session, report, {"findings": (Column("table"), Column("finding"), Column("rows"))})
+
+
+@jobs.command("invalid-check", cls=Command)
+@click.argument("write_pointers", nargs=-1, type=click.IntRange(1, (1 << 63) - 1), metavar="[WRITE_POINTER]...")
+@_store_options
+@_master_option
+@common_options
+@pass_session
+def invalid_check(
+    session: Session, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
+    ask_server: bool, master: str | None,
+) -> int:  # fmt: skip
+    """Tell where rows of invalid writers lie: of those named, or of all on the invalid list."""
+    from basalt_spark.jobs.invalid_check import check
+    from basalt_spark.jobs.writer_lists import only
+    from basalt_spark.jobs.writers import TABLES
+
+    source = _table_source(hbase, prefix, checkpoint)
+    writers = _writers(session, source, ask_server)
+    wanted = only(writers, write_pointers)
+    spans = source.spans(TABLES)
+    with _running("invalid-check", master, "reading", len(spans)) as (run, advance):
+        report = check(source, writers, wanted, run, advance, spans=spans, job_id=_made_id())
+    columns = [Column("writer"), Column("began_ms", time_text, "began"), *(Column(f"{name}_rows") for name in TABLES)]
+    return _shown(session, report, {"writers_checked": (*columns, Column("ranges"), Column("first_range"))})
+
+
+@jobs.command("archive", cls=Command)
+@click.argument("topic")
+@click.argument("folder")
+@_range_options
+@_job_id_option
+@click.option("--truncate", is_flag=True, help="Then truncate the topic up to the archive's end.")
+@_master_option
+@dry_run_option
+@common_options
+@pass_session
+def archive(
+    session: Session, topic: str, folder: str, start: Position, stop: Position, job_id: str, truncate: bool,
+    master: str | None, dry_run: bool,
+) -> int:  # fmt: skip
+    """Write a topic's messages to Parquet files in FOLDER, with a manifest, and verify them.
+
+    FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages, unless it is
+    to be truncated: then it must have none before --from, and nothing is truncated before every file was read again.
+    """
+    from basalt_engine.clock import SystemClock
+    from basalt_spark.jobs import archive as archives
+    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs.folder import Folder
+    from basalt_spark.jobs.truncation import require_nothing_before, truncate_behind
+
+    manifests.checked_job_id(job_id)
+    source, to = _topic_rows(session, topic), Folder(folder)
+    wanted = source.settled(start, stop)
+    if truncate:
+        require_nothing_before(source, wanted.after)
+    parts = source.parts(wanted)
+    if dry_run:
+        messages = counted(sum(part.messages for part in parts), "message")
+        return _would(session, f"archive {messages} of {source.name}{', and truncate it' if truncate else ''}")
+    now_ms = SystemClock().now_ms()
+    with _running("archive", master, "archiving", len(parts)) as (run, advance):
+        report = archives.archive(source, to, run, advance, wanted=wanted, parts=parts, job_id=job_id, now_ms=now_ms)
+        known = manifests.read(to, job_id)
+        checked = archives.verify(to, known, run, lambda _files: None)
+    if checked.faults:
+        return _shown(session, checked, {})
+    if truncate:
+        report = report.with_truncation(truncate_behind(source, known))
+    days = (Column("day"), Column("messages"), Column("value_bytes", size_text, "size"))
+    return _shown(session, report, {"days": days})
+
+
+@jobs.command("verify", cls=Command)
+@click.argument("folder")
+@click.argument("archive_job")
+@click.option("--against-topic", is_flag=True, help="Read the topic again as well, and compare.")
+@_master_option
+@common_options
+@pass_session
+def verify(session: Session, folder: str, archive_job: str, against_topic: bool, master: str | None) -> int:
+    """Read an archive again and compare it with its manifest; exit code 1 when they differ."""
+    from basalt_spark.jobs import archive as archives
+    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs.folder import Folder
+
+    to = Folder(folder)
+    known = manifests.read(to, manifests.checked_job_id(archive_job))
+    source = _topic_rows(session, f"{known.namespace}:{known.topic}") if against_topic else None
+    with _running("verify", master, "verifying", len(known.files)) as (run, advance):
+        report = archives.verify(to, known, run, advance, source=source)
+    return _shown(session, report, {})
+
+
+@jobs.command("backfill", cls=Command)
+@click.argument("folder")
+@click.argument("archive_job")
+@click.argument("topic")
+@_job_id_option
+@_master_option
+@dry_run_option
+@common_options
+@pass_session
+def backfill(
+    session: Session, folder: str, archive_job: str, topic: str, job_id: str, master: str | None, dry_run: bool
+) -> int:
+    """Publish an archive's messages to TOPIC, in their order, exactly once.
+
+    They get new ids and publish times; key, headers, value and event time are as they were.
+    """
+    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs.backfill import backfill as run_backfill
+    from basalt_spark.jobs.folder import Folder
+    from basalt_spark.jobs.publishing import Target
+
+    manifests.checked_job_id(job_id)
+    source = Folder(folder)
+    known = manifests.read(source, manifests.checked_job_id(archive_job))
+    rows = _topic_rows(session, topic)
+    if dry_run:
+        return _would(session, f"publish {counted(known.messages, 'message')} to {rows.name}")
+    with _running("backfill", master, "publishing", len(known.files)) as (run, advance):
+        report = run_backfill(source, known, Target(rows.server, rows.name), run, advance, job_id=job_id)
+    return _shown(session, report, {})
+
+
+@jobs.command("replay", cls=Command)
+@click.argument("source")
+@click.argument("target")
+@_range_options
+@click.option("--to-url", metavar="URL", help="Server of the target. [default: that of the source]")
+@_job_id_option
+@_master_option
+@dry_run_option
+@common_options
+@pass_session
+def replay(
+    session: Session, source: str, target: str, start: Position, stop: Position, to_url: str | None, job_id: str,
+    master: str | None, dry_run: bool,
+) -> int:  # fmt: skip
+    """Copy messages of the topic SOURCE to the topic TARGET, in their order, exactly once.
+
+    Repeated with a later --to it goes on behind what it has copied.
+    """
+    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs.publishing import Target
+    from basalt_spark.jobs.replay import replay as run_replay
+
+    manifests.checked_job_id(job_id)
+    rows, to = _topic_rows(session, source), _topic_rows(session, target)
+    server = to.server._replace(url=to_url) if to_url else to.server
+    if (server.url, to.name) == (rows.server.url, rows.name):
+        raise Usage("a topic cannot be copied to itself", hint="name another target")
+    wanted = rows.settled(start, stop)
+    messages = sum(part.messages for part in rows.parts(wanted))
+    if dry_run:
+        return _would(session, f"copy up to {counted(messages, 'message')} of {rows.name} to {to.name}")
+    with _running("replay", master, "copying", messages) as (run, advance):
+        report = run_replay(rows, Target(server, to.name), run, advance, wanted=wanted, job_id=job_id)
+    return _shown(session, report, {})
+
+
+@jobs.command("statistics", cls=Command)
+@click.argument("topic")
+@_range_options
+@_master_option
+@common_options
+@pass_session
+def statistics(session: Session, topic: str, start: Position, stop: Position, master: str | None) -> int:
+    """Count a topic's committed messages, day by day."""
+    from basalt_spark.jobs.statistics import statistics as run_statistics
+
+    source = _topic_rows(session, topic)
+    wanted = source.settled(start, stop)
+    parts = source.parts(wanted)
+    with _running("statistics", master, "counting", len(parts)) as (run, advance):
+        report = run_statistics(source, run, advance, wanted=wanted, parts=parts, job_id=_made_id())
+    columns = (
+        Column("day"), Column("messages"), Column("value_bytes", size_text, "size"), Column("largest_bytes", size_text, "largest"),
+        Column("keyed"), Column("with_headers"), Column("in_transactions"), Column("event_first_ms", time_text, "events from"),
+        Column("event_last_ms", time_text, "events to"),
+    )  # fmt: skip
+    return _shown(session, report, {"by_day": columns})
+
+
+def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> TableSource:
+    if (hbase is None) == (checkpoint is None):
+        raise Usage("name one of --hbase and --checkpoint", hint="a job reads the store itself, not through a server")
+    if hbase is not None:
+        from basalt_spark.jobs.hbase_rows import HBaseRows
+
+        return HBaseRows(hbase, prefix)
+    from basalt_spark.jobs.checkpoint_rows import CheckpointRows
+
+    assert checkpoint is not None
+    return CheckpointRows(checkpoint)
+
+
+def _writers(session: Session, source: TableSource, ask_server: bool) -> Any:
+    from basalt_spark.jobs.stored_tables import opened
+    from basalt_spark.jobs.writer_lists import EXPLAINED_MAX, read_writers, with_explained
+
+    explained, status = None, None
+    if ask_server:
+        with session.client() as client:  # before the store is read: what it forgets meanwhile is on the list still
+            explained = client.admin.prune_explain(limit=EXPLAINED_MAX)
+            status = client.admin.prune_status()
+    with opened(source) as store:
+        writers = read_writers(store)
+    if explained is None or status is None or writers.invalid_known:
+        return writers
+    return with_explained(writers, explained, int(status["lifetimeMs"]))
+
+
+def _topic_rows(session: Session, topic: str) -> TopicRows:
+    from basalt_spark.connection import Server
+    from basalt_spark.jobs.server_rows import TopicRows
+    from basalt_spark.topic_name import topic_name
+
+    target = session.target()
+    if target.url.startswith("embedded:"):
+        raise Usage(
+            "jobs run in several processes, and one alone can have a data directory open",
+            hint="start a server with `basalt serve` and name it with --url",
+        )
+    server = Server(target.url, target.namespace, timeout_ms=session.timeout_ms or TIMEOUT_MS_DEFAULT)
+    try:
+        return TopicRows(server, topic_name(topic, target.namespace, "topic"))
+    except InputError as error:
+        raise Usage(error.message, hint=error.hint) from None
+
+
+@contextmanager
+def _running(
+    name: str, master: str | None, description: str, total: int
+) -> Iterator[tuple[Any, Callable[[int], None]]]:
+    """Who spreads the work, and the bar. What fails in a task is told in one line."""
+    from basalt_spark.jobs.running import SparkRunner
+    from basalt_spark.jobs.session import spark_session
+
+    with spark_session(name, master) as spark, progress(description, total) as advance:
+        try:
+            yield SparkRunner(spark), advance
+        except (BasaltError, click.ClickException):
+            raise
+        except Exception as error:
+            reason = _task_failure(error)
+            if reason is None:
+                raise
+            raise Failure(f"a task of the job failed: {reason}", hint="run it again with the same id") from error
+
+
+def _task_failure(error: Exception) -> str | None:
+    """What a Python worker said when it failed, out of what Spark makes of it; None when Spark did not raise this."""
+    if not type(error).__module__.startswith(("py4j", "pyspark")):
+        return None
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line.startswith(("basalt", "basalt_engine")) and ": " in line]
+    return told[-1] if told else next((line for line in lines if line), type(error).__name__)
+
+
+def _made_id() -> str:
+    return uuid4().hex
+
+
+def _would(session: Session, what: str) -> int:
+    session.out.done(f"would {what}", {"dry_run": True, "would": what})
+    return 0
+
+
+_TEXTS = {"value_bytes": size_text, "file_bytes": size_text, "mean_bytes": size_text, "largest_bytes": size_text}
+
+
+def _shown(session: Session, report: JobReport, tables: dict[str, tuple[Column, ...]]) -> int:
+    """Write the report, faults on standard error for people; the command's exit code."""
+    if not session.out.for_people:
+        session.out.record(report.row())
+        return report.exit_code
+    facts = {"job": report.job, "job_id": report.job_id, "outcome": report.outcome, **report.facts}
+    session.out.record(facts, [Column(name, _text(name)) for name in facts])
+    for name, columns in tables.items():
+        if report.tables.get(name):
+            session.out.line("")
+            session.out.rows(columns, report.tables[name])
+    for fault in report.faults:
+        click.echo(f"basalt: {fault}", err=True)
+    return report.exit_code
+
+
+def _text(name: str) -> Callable[[object], str]:
+    if name.endswith("_ms"):
+        return time_text
+    return _TEXTS.get(name, Column(name).text)

@@ -1,0 +1,225 @@
+"""Archives a time range of a topic: Parquet files by topic, generation and day, and a manifest that says what they hold.
+
+Each task reads one stretch of the range through the server and writes its files; the driver writes the manifest when all
+have ended. A job that has a manifest was done: running it again only checks what it says. Format: docs/formats/archive.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from basalt.errors import InputError
+from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs.digest import Digest, columns_of, digest_of, total
+from basalt_spark.jobs.folder import Folder
+from basalt_spark.jobs.manifest import ArchiveFile, Manifest, Place
+from basalt_spark.jobs.report import JobReport
+from basalt_spark.jobs.running import Advance, Runner
+from basalt_spark.jobs.server_rows import COLUMNS, Part, TopicRange, TopicRows, by_day
+
+ROW_GROUP_BYTES = 16 << 20  # in memory of a task at a time, and then a row group of the file
+ROW_GROUP_ROWS = 131_072
+
+
+def archive(
+    source: TopicRows,
+    folder: Folder,
+    run: Runner,
+    advance: Advance,
+    *,
+    wanted: TopicRange,
+    parts: Sequence[Part],
+    job_id: str,
+    now_ms: int,
+) -> JobReport:
+    """Write the archive of a range, unless the job did so before."""
+    manifests.checked_job_id(job_id)
+    place = Place(*source.name, wanted.generation)
+    path = manifests.path_of(job_id)
+    if folder.exists(path):
+        return _done_before(folder, place, job_id)
+    for left_by_a_crash in folder.files("data", f"{job_id}."):
+        folder.remove(left_by_a_crash)
+    by_part = run(parts, lambda part: write_part(source, folder, place, part, job_id), advance)
+    files = tuple(file for one in by_part for file in one)
+    made = manifests.made(place, job_id, now_ms, _hex(wanted.after), _hex(wanted.through), files)
+    folder.write(path, made.encode())
+    return _reported(folder, made, done_before=False)
+
+
+def write_part(source: TopicRows, folder: Folder, place: Place, part: Part, job_id: str) -> list[ArchiveFile]:
+    """Write one stretch: a file for each day."""
+    return write_files(source.batches(place.generation, part), folder, place, job_id)
+
+
+def write_files(batches: Iterable[Any], folder: Folder, place: Place, job_id: str) -> list[ArchiveFile]:
+    """Write record batches that are in the topic's order: a file for each day."""
+    files: list[ArchiveFile] = []
+    with ExitStack() as stack:
+        open_file: _DayFile | None = None
+        for batch in batches:
+            for day, piece in by_day(batch):
+                if open_file is None or open_file.day != day:
+                    if open_file is not None:
+                        files.append(open_file.finish())
+                        stack.close()
+                    open_file = stack.enter_context(_DayFile(folder, place, day, job_id))
+                open_file.add(piece)
+        if open_file is not None:
+            files.append(open_file.finish())
+    return files
+
+
+class _DayFile:
+    """A Parquet file in the making, as a context: left without `finish`, it never was."""
+
+    def __init__(self, folder: Folder, place: Place, day: str, job_id: str) -> None:
+        self._folder, self._place, self.day, self._job_id = folder, place, day, job_id
+        self._stack = ExitStack()
+        self._writer: Any = None
+        self._held: list[Any] = []
+        self._held_bytes = self._held_rows = 0
+        self._digest = Digest()
+        self._path = self._first = self._last = ""
+
+    def __enter__(self) -> _DayFile:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
+
+    def add(self, batch: Any) -> None:
+        """More messages, behind those before."""
+        batch = batch.select(list(COLUMNS))
+        ids = batch.column("id")
+        if self._writer is None:
+            self._open(batch.schema, ids[0].as_py())
+        self._last = ids[batch.num_rows - 1].as_py().hex()
+        self._digest += digest_of(columns_of(batch))
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        self._held_rows += batch.num_rows
+        if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS:
+            self._write_held()
+
+    def _open(self, schema: Any, first: bytes) -> None:
+        import pyarrow.parquet as pq
+
+        self._first = first.hex()
+        self._path = self._place.file(self.day, self._job_id, self._first)
+        self._sink = self._stack.enter_context(self._folder.writing(self._path))
+        # Within the file's own context: where that is left by an error, the writer is closed first, and then forgotten.
+        writer = pq.ParquetWriter(self._sink, schema, compression="zstd", store_schema=True)
+        self._writer = self._stack.enter_context(writer)
+
+    def _write_held(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            table = pa.Table.from_batches(self._held)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._held, self._held_bytes, self._held_rows = [], 0, 0
+
+    def finish(self) -> ArchiveFile:
+        """Write what is left; the file appears when the context ends."""
+        self._write_held()
+        self._writer.close()
+        written, digest = self._sink.written, self._digest
+        self._stack.close()
+        return ArchiveFile(
+            self._path, self.day, written.bytes, written.sha256, digest.messages, digest.value_bytes,
+            self._first, self._last, digest.digest, digest.content_digest,
+        )  # fmt: skip
+
+
+def read_file(folder: Folder, file: ArchiveFile) -> Iterable[Any]:
+    """The record batches of an archive's file, in the topic's order."""
+    import pyarrow.parquet as pq
+
+    with folder.reading(file.path) as source:
+        yield from pq.ParquetFile(source).iter_batches(batch_size=8_192)
+
+
+def verify(
+    folder: Folder, manifest: Manifest, run: Runner, advance: Advance, *, source: TopicRows | None = None
+) -> JobReport:
+    """Read every file again and compare it with the manifest; with `source`, the topic's messages as well."""
+    by_file = run(manifest.files, lambda file: list(faults_of(folder, file)), advance)
+    faults = [fault for one in by_file for fault in one]
+    if source is not None:
+        faults += _topic_faults(manifest, source, run)
+    facts = {**_facts(folder, manifest), "compared_with_topic": source is not None}
+    return JobReport("verify", manifest.job_id, facts, faults)
+
+
+def faults_of(folder: Folder, file: ArchiveFile) -> Iterable[str]:
+    """What is wrong with a file."""
+    if not folder.exists(file.path):
+        yield f"{file.path} is missing"
+        return
+    found = folder.checksum(file.path)
+    if found != (file.bytes, file.sha256):
+        yield f"{file.path} is {found.bytes:,} bytes with checksum {found.sha256}, not as it was written"
+        return
+    if total(digest_of(columns_of(batch)) for batch in read_file(folder, file)) != file.digests:
+        yield f"{file.path} holds other messages than the manifest says"
+
+
+def _topic_faults(manifest: Manifest, source: TopicRows, run: Runner) -> list[str]:
+    """What is in the topic now, against the archive; both are of one range, so they must be equal."""
+    now = source.topic.stable_end().generation
+    if now != manifest.generation:
+        return [f"topic {source.name} is of generation {now} now, the archive of {manifest.generation}"]
+    if manifest.through is None:
+        return []
+    after = None if manifest.after is None else bytes.fromhex(manifest.after)
+    parts = source.parts(TopicRange(now, after, bytes.fromhex(manifest.through)))
+    found = total(run(parts, lambda part: _digest_part(source, now, part), lambda _parts: None))
+    if found == manifest.digests:
+        return []
+    fewer = manifest.messages - found.messages
+    what = f"{fewer:,} messages are gone, as by expiry" if fewer > 0 else "it has other messages than the archive"
+    return [f"topic {source.name} differs from the archive: {what}"]
+
+
+def _digest_part(source: TopicRows, generation: int, part: Part) -> Digest:
+    return total(digest_of(columns_of(batch)) for batch in source.batches(generation, part))
+
+
+def _done_before(folder: Folder, place: Place, job_id: str) -> JobReport:
+    known = manifests.read(folder, job_id)
+    if (known.namespace, known.topic) != (place.namespace, place.topic):
+        raise InputError(
+            f"job {job_id} archived topic {known.namespace}:{known.topic}, not {place.namespace}:{place.topic}",
+            field="job-id",
+            hint="use another id",
+        )
+    return _reported(folder, known, done_before=True)
+
+
+def _reported(folder: Folder, made: Manifest, *, done_before: bool) -> JobReport:
+    days: dict[str, Digest] = {}
+    for file in made.files:
+        days[file.day] = days.get(file.day, Digest()) + file.digests
+    rows = [{"day": day, "messages": found.messages, "value_bytes": found.value_bytes} for day, found in days.items()]
+    return JobReport("archive", made.job_id, {**_facts(folder, made), "done_before": done_before}, (), {"days": rows})
+
+
+def _facts(folder: Folder, made: Manifest) -> dict[str, Any]:
+    return {
+        "topic": f"{made.namespace}:{made.topic}",
+        "generation": made.generation,
+        "after": made.after,
+        "through": made.through,
+        "messages": made.messages,
+        "value_bytes": made.value_bytes,
+        "files": len(made.files),
+        "file_bytes": sum(file.bytes for file in made.files),
+        "manifest": f"{folder}/{manifests.path_of(made.job_id)}",
+    }
+
+
+def _hex(id_: bytes | None) -> str | None:
+    return None if id_ is None else id_.hex()

@@ -1,0 +1,128 @@
+"""Counts the committed messages of a topic, day by day: how many, how large, with keys, from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from basalt_spark.jobs.report import JobReport
+from basalt_spark.jobs.running import Advance, Runner
+from basalt_spark.jobs.server_rows import Part, TopicRange, TopicRows, by_day
+
+COLUMNS = ("publish_time", "key", "value", "tx_id", "headers", "event_time")
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)  # bytes; larger values are counted as the rest
+
+
+class DayCounts(NamedTuple):
+    """Of some messages. Times in microseconds; `sizes` counts values up to each of `SIZES`, and the larger ones last."""
+
+    messages: int = 0
+    value_bytes: int = 0
+    largest: int = 0
+    keyed: int = 0
+    with_headers: int = 0
+    in_transactions: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+    event_first_us: int | None = None
+    event_last_us: int | None = None
+    sizes: tuple[int, ...] = (0,) * (len(SIZES) + 1)
+
+    def merged(self, other: DayCounts) -> DayCounts:
+        """Of both together."""
+        return DayCounts(
+            self.messages + other.messages,
+            self.value_bytes + other.value_bytes,
+            max(self.largest, other.largest),
+            self.keyed + other.keyed,
+            self.with_headers + other.with_headers,
+            self.in_transactions + other.in_transactions,
+            _least(self.first_us, other.first_us),
+            _most(self.last_us, other.last_us),
+            _least(self.event_first_us, other.event_first_us),
+            _most(self.event_last_us, other.event_last_us),
+            tuple(map(int.__add__, self.sizes, other.sizes)),
+        )
+
+
+def counts_of(batch: Any) -> DayCounts:
+    """Of one record batch."""
+    import pyarrow as pa
+
+    sizes = [len(value) for value in batch.column("value").to_pylist()]
+    times = batch.column("publish_time").cast(pa.int64()).to_pylist()
+    events = [time for time in batch.column("event_time").cast(pa.int64()).to_pylist() if time is not None]
+    classes = [0] * (len(SIZES) + 1)
+    for size in sizes:
+        classes[next((index for index, limit in enumerate(SIZES) if size <= limit), len(SIZES))] += 1
+    return DayCounts(
+        len(sizes),
+        sum(sizes),
+        max(sizes, default=0),
+        batch.num_rows - batch.column("key").null_count,
+        sum(bool(headers) for headers in batch.column("headers").to_pylist()),
+        batch.num_rows - batch.column("tx_id").null_count,
+        min(times, default=None),
+        max(times, default=None),
+        min(events, default=None),
+        max(events, default=None),
+        tuple(classes),
+    )
+
+
+def by_days(batches: Iterable[Any]) -> dict[str, DayCounts]:
+    """Of record batches in the topic's order, by day."""
+    days: dict[str, DayCounts] = {}
+    for batch in batches:
+        for day, piece in by_day(batch):
+            days[day] = days.get(day, DayCounts()).merged(counts_of(piece))
+    return days
+
+
+def statistics(
+    source: TopicRows, run: Runner, advance: Advance, *, wanted: TopicRange, parts: Sequence[Part], job_id: str
+) -> JobReport:
+    """Count the messages of a range."""
+    generation = wanted.generation
+    found = run(parts, lambda part: by_days(source.batches(generation, part, COLUMNS)), advance)
+    days: dict[str, DayCounts] = {}
+    for one in found:
+        for day, counts in one.items():
+            days[day] = days.get(day, DayCounts()).merged(counts)
+    whole = DayCounts()
+    for counts in days.values():
+        whole = whole.merged(counts)
+    facts = {"topic": str(source.name), "generation": generation, "days": len(days), **_row(whole)}
+    rows = [{"day": day, **_row(counts)} for day, counts in sorted(days.items())]
+    return JobReport("statistics", job_id, facts, (), {"by_day": rows})
+
+
+def _row(counts: DayCounts) -> Mapping[str, Any]:
+    mean = counts.value_bytes / counts.messages if counts.messages else None
+    names = [f"up_to_{limit}_bytes" for limit in SIZES] + ["larger"]
+    return {
+        "messages": counts.messages,
+        "value_bytes": counts.value_bytes,
+        "mean_bytes": mean,
+        "largest_bytes": counts.largest,
+        "keyed": counts.keyed,
+        "with_headers": counts.with_headers,
+        "in_transactions": counts.in_transactions,
+        "first_ms": _ms(counts.first_us),
+        "last_ms": _ms(counts.last_us),
+        "event_first_ms": _ms(counts.event_first_us),
+        "event_last_ms": _ms(counts.event_last_us),
+        **dict(zip(names, counts.sizes, strict=True)),
+    }
+
+
+def _ms(time_us: int | None) -> int | None:
+    return None if time_us is None else time_us // 1_000
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((time for time in (one, other) if time is not None), default=None)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((time for time in (one, other) if time is not None), default=None)
