@@ -19,14 +19,15 @@ GROUPS_FIRST = (
     "tests/sim/test_simulation.py",
 )
 
-# Fixtures that bring a test into a group, and marks that do; what is first counts.
-GROUPS_BY_FIXTURE = {
+# What brings a test into a group: a fixture that it asks for, or a mark, for some ask for their fixtures as they run. The first counts.
+GROUPS = {
     "mini_cluster": "mini-cluster",
     "java_class_path": "mini-cluster",
     "hbase_gateways": "hbase",
+    "hbase": "hbase",
+    "tephra": "hbase",
     "spark": "spark",
 }
-GROUPS_BY_MARK = {"hbase": "hbase", "tephra": "hbase", "spark": "spark"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,14 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def group(item: pytest.Item) -> str:
     """The group of a test: all tests of one run in the same process."""
-    asked = fixtures(item)
-    for fixture, name in GROUPS_BY_FIXTURE.items():
-        if fixture in asked:
-            return name
-    for mark, name in GROUPS_BY_MARK.items():
-        if item.get_closest_marker(mark) is not None:
-            return name
-    return item.nodeid.partition("::")[0]
+    has = {*fixtures(item), *(mark.name for mark in item.iter_markers())}
+    return next((name for reason, name in GROUPS.items() if reason in has), item.nodeid.partition("::")[0])
 
 
 def fixtures(item: pytest.Item) -> list[str]:

@@ -113,7 +113,9 @@ class Topic(NamedTuple):
         """The topic itself; `GenerationError` when it is of another generation than the one given."""
         if generation is not None and generation != self.generation:
             raise GenerationError(
-                f"topic {self.title} is of generation {self.generation}, not {generation}", field="generation"
+                f"topic {self.title} is of generation {self.generation}, not {generation}",
+                field="generation",
+                hint="It was deleted and created again: what is known of the former one means nothing here.",
             )
         return self
 

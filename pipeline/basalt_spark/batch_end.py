@@ -84,16 +84,18 @@ class BatchEndSearch:
         self, name: TopicName, reached: TopicOffset, share: Share, initial: bool
     ) -> tuple[TopicOffset, Taken]:
         bound = None if self._bounds is None else self._bounds[name]
-        if bound is not None and bound.generation != reached.generation:
+        if bound is not None and bound.generation > reached.generation:
             return self._restarted(name, reached, bound.generation)
-        if bound is not None and (bound.id is None or (reached.id is not None and reached.id >= bound.id)):
+        # Where the topic was created anew since the query began, nothing is left of what it was to read.
+        anew = bound is not None and bound.generation < reached.generation
+        if anew or (bound is not None and _is_up_to(reached.id, bound.id)):
             return reached, Taken(at_end=True)
         through = None if bound is None else bound.id
 
         def check(step: Advance) -> None:
             if step.generation != reached.generation:
                 raise _OtherGeneration(step.generation)
-            if step.expired and not initial:
+            if step.expired and not initial and reached.id == reached.behind:
                 self._loss.expired(name, reached.id)
 
         isolation = self._options.isolation
@@ -121,6 +123,10 @@ class BatchEndSearch:
 
     def _topic(self, name: TopicName) -> Topic:
         return self._client.topic(name.topic, namespace=name.namespace)
+
+
+def _is_up_to(reached: bytes | None, bound: bytes | None) -> bool:
+    return bound is None or (reached is not None and reached >= bound)
 
 
 def _published_ms(message_id: bytes | None) -> int:

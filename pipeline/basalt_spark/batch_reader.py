@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from basalt.errors import InputError
+from basalt_spark.checkpoint import instance_of, refuse_other_installation
 from basalt_spark.connection import client_of
 from basalt_spark.planning import partitions_of
 from basalt_spark.pushdown import EVERYTHING, bounds_of
@@ -34,6 +35,7 @@ class BasaltReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the read: topic after topic, each in the order of its messages."""
         client = client_of(self._options.server)
+        _refuse_other_installation(client, self._options)
         return [part for topic in self._options.topics for part in self._partitions(client, topic)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -72,6 +74,12 @@ class BasaltFilteringReader(BasaltReader):
         """Take what bounds the range. All are given back: Spark applies them to what is read, which is cheap and exact."""
         self._bounds = bounds_of(filters)
         return filters
+
+
+def _refuse_other_installation(client: Client, options: ReadOptions) -> None:
+    for option, edges in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        if edges.offset is not None:
+            refuse_other_installation(edges.offset, instance_of(client), f"the offset of option {option}", option)
 
 
 def _refuse_other_generation(options: ReadOptions, name: TopicName, generation: int) -> None:

@@ -21,11 +21,16 @@ def refuse_foreign(offset: Offset, topics: tuple[TopicName, ...], instance: str)
             f" {', '.join(map(str, topics))}: give each set of topics a checkpoint of its own",
             field="topics",
         )
+    refuse_other_installation(offset, instance, "the checkpoint", "server")
+
+
+def refuse_other_installation(offset: Offset, instance: str, what: str, field: str) -> None:
+    """`InputError` where the offset is of another server's store. `what` says where it was given."""
     if offset.instance != instance:
         raise InputError(
-            f"the checkpoint is of installation {offset.instance}, and the server is of installation {instance}:"
-            " their ids have nothing to do with each other; check option server, or give a new checkpoint",
-            field="server",
+            f"{what} is of installation {offset.instance}, and the server is of installation {instance}:"
+            " their ids have nothing to do with each other; check option server, or give a new one",
+            field=field,
         )
 
 

@@ -143,6 +143,7 @@ def archive(
     FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages, unless it is
     to be truncated: then it must have none before --from, and nothing is truncated before every file was read again.
     """
+    from basalt.wire.positions import END
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import manifest as manifests
@@ -160,7 +161,9 @@ def archive(
         return _would(session, f"archive {messages} of {source.name}{', and truncate it' if truncate else ''}")
     now_ms = SystemClock().now_ms()
     with _running("archive", master, "archiving", len(parts)) as (run, advance):
-        report = archives.archive(source, to, run, advance, wanted=wanted, parts=parts, job_id=job_id, now_ms=now_ms)
+        report = archives.archive(
+            source, to, run, advance, wanted=wanted, parts=parts, job_id=job_id, now_ms=now_ms, open_end=stop == END
+        )
         known = manifests.read(to, job_id)
         checked = archives.verify(to, known, run, lambda _files: None)
     if checked.faults:
@@ -240,7 +243,7 @@ def replay(
 ) -> int:  # fmt: skip
     """Copy messages of the topic SOURCE to the topic TARGET, in their order, exactly once.
 
-    Repeated with a later --to it goes on behind what it has copied.
+    Repeated it goes on behind what it has copied; --from counts the first time only.
     """
     from basalt_spark.jobs import manifest as manifests
     from basalt_spark.jobs.publishing import Target

@@ -10,14 +10,14 @@ For what `writeStream.format("basalt")` cannot do: output mode update, and more 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from basalt.errors import TransactionEndedError
+from basalt.errors import InputError, TransactionEndedError
 from basalt.wire.bodies import KIND_END_OF_STREAM, KIND_WATERMARK, WorkMarker
 from basalt_spark import sink_commit
 from basalt_spark.connection import client_of
@@ -52,6 +52,13 @@ class BatchTransaction:
     """
 
     def __init__(self, session: SparkSession, given: dict[str, str]) -> None:
+        _refuse_options(given)
+        if not hasattr(session, "sparkContext"):
+            raise InputError(
+                "a batch_transaction needs the driver's own session, and this one is of Spark Connect: write with"
+                " writeStream.format('basalt')",
+                field="spark",
+            )
         self.options = write_options(given)
         assert self.options.app_id is not None
         assert self.options.version is not None
@@ -126,3 +133,12 @@ class BatchTransaction:
         if self._session.conf.get(REGISTERED, "false") != "true":
             self._session.dataSource.register(PartDataSource)
             self._session.conf.set(REGISTERED, "true")
+
+
+def _refuse_options(given: Iterable[str]) -> None:
+    for name in given:
+        if name.lower() in ("emitwatermark", "taskcount"):
+            raise InputError(
+                f"option {name} is of no use here: tell watermarks by tx.watermark(topic, event_time_ms, task_count=…)",
+                field=name,
+            )

@@ -26,12 +26,18 @@ class TopicOffset:
     """How far one topic was read, and what its markers said up to there.
 
     `began` is where the query started in it: the first batch is planned again from there, whatever `latest` is by then.
+    Where that is yet to come, markers are read up to it, and no messages.
     """
 
     generation: int
     id: bytes | None
     began: bytes | None
     markers: MarkerState = NOTHING_KNOWN
+
+    @property
+    def behind(self) -> bytes | None:
+        """The messages behind this are rows that are still to be read."""
+        return max((place for place in (self.id, self.began) if place is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

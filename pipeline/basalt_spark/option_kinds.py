@@ -17,6 +17,9 @@ DURATION_UNITS = {
 }
 NUMBER_MAX = 2**63 - 1  # what fits Spark's and the server's whole numbers
 
+NAME_CHARS_MAX = 255  # what a server takes as a session's name, and as a task's
+
+_SERVER = re.compile(r"https?://[^\s/]\S*")
 _QUANTITY = re.compile(r"([0-9]{1,19})\s*([a-zA-Z]*)")
 _FLAGS = {"true": True, "false": False}
 
@@ -33,6 +36,20 @@ def _text(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty")
     return text.strip()
+
+
+def _servers(text: str) -> str:
+    # An embedded store is of one process, and a job of Spark has many: each would have a server of its own.
+    if not all(_SERVER.fullmatch(part.strip()) for part in text.split(",")):
+        raise ValueError("is not that of an HTTP server")
+    return text.strip()
+
+
+def _session(text: str) -> str:
+    name = text.strip()
+    if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable() or "/" in name or name in (".", ".."):
+        raise ValueError("is no name that a server remembers")
+    return name
 
 
 def _flag(text: str) -> bool:
@@ -88,6 +105,8 @@ def _duration_ms(text: str) -> int:
 
 
 TEXT = Kind("text", _text)
+SERVERS = Kind("http://HOST:PORT, several with commas between them", _servers)
+SESSION = Kind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
 FLAG = Kind("true or false", _flag)
 NAMES = Kind("names with commas between them", _names)
 COUNT = Kind("whole number", _count)

@@ -13,7 +13,19 @@ from enum import Flag, auto
 from typing import Any, NamedTuple
 
 from basalt.errors import InputError
-from basalt_spark.option_kinds import BYTES, COUNT, DURATION, FLAG, NAMES, TEXT, VERSION, Kind, choice
+from basalt_spark.option_kinds import (
+    BYTES,
+    COUNT,
+    DURATION,
+    FLAG,
+    NAMES,
+    SERVERS,
+    SESSION,
+    TEXT,
+    VERSION,
+    Kind,
+    choice,
+)
 
 
 class Use(Flag):
@@ -37,7 +49,7 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("server", TEXT, Use.ALL, "the server's URL; several servers of one store with commas between them"),
+    Option("server", SERVERS, Use.ALL, "the server's URL; several servers of one store with commas between them"),
     Option("namespace", TEXT, Use.ALL, "where topics without a namespace of their own lie", "default"),
     Option("tokenEnv", TEXT, Use.ALL, "environment variable whose value is sent as a bearer token"),
     Option("callTimeout", DURATION, Use.ALL, "how long a call may take, with its repetitions", 30_000),
@@ -63,7 +75,7 @@ OPTIONS = (
     Option("endOnEos", FLAG, Use.STREAM, "whether the end of the stream ends the reading, and event time", False),
     Option("columns", NAMES, Use.READ, "the columns to read"),
     Option("pushdown", FLAG, Use.BATCH, "whether filters by time and id bound what is read", False),
-    Option("txnAppId", TEXT, Use.SINK, "the name under which what was written is remembered"),
+    Option("txnAppId", SESSION, Use.SINK, "the name under which what was written is remembered"),
     Option("txnVersion", VERSION, Use.SINK, "which writing of that name this is; it is done once"),
     Option("txnTimeout", DURATION, Use.SINK, "when an abandoned transaction is ended", 3_600_000),
     Option(
@@ -73,7 +85,7 @@ OPTIONS = (
 )
 
 # What Spark itself adds to a sink's options.
-SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
+SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
@@ -116,6 +128,13 @@ def refuse_together(given: frozenset[str], *names: str) -> None:
     found = [name for name in names if name in given]
     if len(found) > 1:
         raise InputError(f"options {found[0]} and {found[1]} exclude each other: give one of them", field=found[1])
+
+
+def at_most(option: str, value: int, bound: int) -> int:
+    """The value; `InputError` where it is more than the bound."""
+    if value > bound:
+        raise InputError(f"option {option} is {value}; it must be {bound} or less", field=option)
+    return value
 
 
 def _known(name: str, use: Use) -> Option | None:

@@ -1,6 +1,7 @@
 """The rows of a task as requests of bounded size: by topic, in their order, as Arrow streams.
 
-A task's rows are never held together: what waits here is at most `REQUEST_BYTES_MAX`, and one of Spark's own batches.
+A task's rows are never held together: what waits here is at most `REQUEST_BYTES_MAX`, and one of Spark's own batches; one
+request more is on its way meanwhile.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ if TYPE_CHECKING:  # a client is a large import, and most processes of Spark tha
     from basalt.client import Client
 
 
-# A task costs some 20 ms to start, and reads some 100 MB a second: less than this for one would be spent on starting them.
-PARTITION_BYTES = 16 * 1024**2
+# A task costs some 50 ms of a core, and reads some 300 MB a second: with less for one a large read would go into starting them.
+PARTITION_BYTES = 64 * 1024**2
 
 
 def partitions_of(

@@ -89,7 +89,7 @@ def edges_of(text: str, topics: tuple[TopicName, ...], namespace: str, option: s
         found = None
     if not isinstance(found, dict):
         raise InputError(f"option {option}: {text!r} is neither earliest, latest nor a JSON object", field=option)
-    if "v" in found:
+    if isinstance(found.get("v"), int):  # a topic may be called so, too, and has no number
         return _edges_of_offset(parse_offset(found), topics, option)
     by_topic = {topic_name(name, namespace, option): _edge(value, name, option) for name, value in found.items()}
     _refuse_others(set(by_topic), topics, option)

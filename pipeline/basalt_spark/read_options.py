@@ -11,7 +11,7 @@ from basalt.markers.reconcile import Idle
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, chosen_columns
 from basalt_spark.connection import Server
-from basalt_spark.options import Use, given_names, read_options_given, refuse_together
+from basalt_spark.options import Use, at_most, given_names, read_options_given, refuse_together
 from basalt_spark.read_edges import EARLIEST, LATEST, Edges, edge_at_id, edge_at_time, edges_of
 from basalt_spark.topic_name import TopicName, topic_name
 
@@ -62,8 +62,8 @@ def read_options(given: Mapping[str, str], use: Use, clock: Clock | None = None)
         start=_start(values, names, topics, now_ms),
         end=_end(values, names, topics, now_ms),
         admission=_admission(values, names),
-        partitions_min=_at_most("minPartitions", values["minPartitions"], PARTITIONS_MAX),
-        fetch_bytes=_at_most("fetchBytes", values["fetchBytes"], FETCH_BYTES_MAX),
+        partitions_min=at_most("minPartitions", values["minPartitions"], PARTITIONS_MAX),
+        fetch_bytes=at_most("fetchBytes", values["fetchBytes"], FETCH_BYTES_MAX),
         fail_on_data_loss=values["failOnDataLoss"],
         control=values.get("control", "hide"),
         idle=_idle(values, names),
@@ -138,9 +138,3 @@ def _idle(values: dict[str, Any], names: frozenset[str]) -> Idle | None:
     if "watermarkQuorum" in names:
         raise InputError("option watermarkQuorum says nothing without watermarkIdleTimeout", field="watermarkQuorum")
     return None
-
-
-def _at_most(option: str, value: int, bound: int) -> int:
-    if value > bound:
-        raise InputError(f"option {option} is {value}; it must be {bound} or less", field=option)
-    return value

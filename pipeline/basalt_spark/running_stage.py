@@ -11,8 +11,6 @@ from enum import Enum, auto
 from threading import Event
 from typing import TYPE_CHECKING
 
-from basalt_spark.connection import client_of
-from basalt_spark.stage_options import StageSink
 from basalt_spark.stage_progress import Progress, read_progress
 
 if TYPE_CHECKING:
@@ -40,11 +38,11 @@ class RunningStage:
     """A query, and the task that speaks for it."""
 
     def __init__(
-        self, name: str, query: StreamingQuery, sink: StageSink, tasks: int, told: Told, until: str | None
+        self, name: str, query: StreamingQuery, topic: Topic, tasks: int, told: Told, until: str | None
     ) -> None:
         self.name = name
         self.query = query
-        self._topic: Topic = client_of(sink.options.server).topic(sink.topic.topic, namespace=sink.topic.namespace)
+        self._topic = topic
         self._tasks = tasks
         self._told = told
         self._until = until

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from basalt.errors import InputError
 from basalt_spark.columns import WATERMARK
+from basalt_spark.connection import client_of
 from basalt_spark.running_stage import RunningStage, Told
 from basalt_spark.stage_options import StageSink, sink_options, source_options, stage_sink
 from basalt_spark.watermarks import SETTINGS
@@ -70,8 +71,9 @@ class Stage:
         frame = self._frame(spark)
         told = Told.IN_TRANSACTION if WATERMARK in frame.columns else Told.AFTER_BATCH
         options = sink_options(self.name, self.sink, count, emit=told is Told.IN_TRANSACTION)
-        query = self._query(spark, frame, options, until)
-        return RunningStage(self.name, query, sink, count, told, until)
+        topic = client_of(sink.options.server).topic(sink.topic.topic, namespace=sink.topic.namespace)
+        query = self._query(spark, frame, options, until)  # last: nobody would stop it if something failed behind it
+        return RunningStage(self.name, query, topic, count, told, until)
 
     def sink_given(self) -> StageSink:
         """Where it writes; `InputError` where its options are wrong."""

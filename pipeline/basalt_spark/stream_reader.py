@@ -56,7 +56,8 @@ class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # Spark's names, here and below
         """Where a new query begins. Spark asks more than once, and must be told the same."""
         if self._initial is None:
-            self._initial = self._options.start.offset or self._begin()
+            given = self._options.start.offset
+            self._initial = self._begin() if given is None else _begun_at(given)
         return offset_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -129,7 +130,7 @@ class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         # The first batch began where `latest` was then; another generation begins at its start.
         fresh = first.initial or before.generation != reached.generation
-        after = reached.began if fresh else before.id
+        after = reached.began if fresh else before.behind
         whole = RangePartition(name, after, reached.id, reached.generation, last.watermark_ms)
         return partitions_of(self._client, self._options, whole, size_bytes)
 
@@ -138,7 +139,8 @@ class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in self._options.topics:
             stable = self._topic_end(name)
             after = self._options.start.of(name).cut(lambda stable=stable: stable.id)  # type: ignore[misc]
-            topics[name] = TopicOffset(stable.generation, after, after)
+            there = None if after is None or stable.id is None else min(after, stable.id)
+            topics[name] = TopicOffset(stable.generation, there, after)
         return Offset(self._instance, topics, initial=True)
 
     def _waits(self, found: BatchEnd, now_ms: int) -> bool:
@@ -166,3 +168,9 @@ class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _instance(self) -> str:
         return instance_of(self._client)
+
+
+def _begun_at(offset: Offset) -> Offset:
+    """A query of its own that goes on from another one's offset: here it began, wherever that one did."""
+    topics = {name: replace(reached, began=reached.behind) for name, reached in offset.topics.items()}
+    return replace(offset, topics=topics)

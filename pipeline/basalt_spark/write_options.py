@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from basalt.errors import InputError
+from basalt.markers.marker import TASKS_MAX
 from basalt_spark.connection import Server
-from basalt_spark.options import Use, read_options_given
+from basalt_spark.options import Use, at_most, read_options_given
 from basalt_spark.topic_name import TopicName, topic_name
 
 
@@ -42,5 +43,5 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         version=values["txnVersion"],
         timeout_ms=values["txnTimeout"],
         emit_watermark=values["emitWatermark"],
-        task_count=values["taskCount"],
+        task_count=at_most("taskCount", values["taskCount"], TASKS_MAX),
     )

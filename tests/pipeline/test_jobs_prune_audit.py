@@ -135,6 +135,25 @@ async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: W
     assert audited(source, listed, late_ms - KEPT_MS_MAX).exit_code == 0
 
 
+async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kept_too_long(shop: Wired, tmp_path: Path):
+    writer = await failed(shop)
+    shop.clock.advance(LIFETIME_MS + HOUR_MS + 1_000)
+    await shop.services.scheduler.run_now("retention")
+    assert (await shop.services.pruner.run()).pruned == (writer,)
+    shop.clock.advance(10 * KEPT_MS_MAX)
+    await shop.transactions.begin()  # by whose pointer it is known when that was
+    assert await shop.services.pruner.restore(0) == 1
+    source = copied(shop, tmp_path / "copy")
+    with opened(source) as store:
+        writers = read_writers(store)
+    assert writers.restored > writer
+    listed = with_explained(writers, [{"writePointer": writer, "holds": [{"cause": "lifetime"}]}], LIFETIME_MS)
+    assert listed.judge(writer) is Finding.LISTED
+    assert audited(source, listed, shop.clock.now_ms() + 10 * KEPT_MS_MAX).exit_code == 0, "only time frees it"
+    held = with_explained(writers, [{"writePointer": writer, "holds": [{"cause": "file"}]}], LIFETIME_MS)
+    assert audited(source, held, shop.clock.now_ms()).exit_code == 0, "its time counts from when it was put back"
+
+
 async def test_the_ranges_of_a_checkpoint_hold_every_row_once(shop: Wired, tmp_path: Path):
     for number in range(5):
         tx = await shop.transactions.begin()

@@ -101,6 +101,20 @@ def test_a_range_ends_at_what_is_decided_and_is_refused_where_more_may_come():
     assert rows(PaperTopic([])).settled(START, at_time(400)) == TopicRange(1, None, None)
 
 
+def test_what_is_not_decided_is_found_however_little_the_server_looks_at_in_one_call():
+    class Slow(PaperTopic):
+        """Moves on by one id a call, and counts only the last one as a message."""
+
+        def advance(self, after, *, through=None, **_limits) -> Advance:
+            found = [each for each in self.ids if (after is None or each > after) and each <= (through or b"")]
+            rows_found = int(found[:1] == self.ids[-1:])
+            return Advance(found[0], rows_found, 0, len(found) == 1, 1, False, None, None, {})
+
+    source = rows(Slow([MessageId(ms, 0).encode() for ms in (100, 200, 300)], undecided=2))
+    with pytest.raises(ConflictError, match="undecided before @400"):
+        source.settled(START, at_time(400))
+
+
 def test_the_id_before_a_position_is_right_before_it():
     assert before(at_time(0)) is None
     assert before(START) is None

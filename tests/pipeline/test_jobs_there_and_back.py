@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from basalt.client import RecordIn
-from basalt.errors import CorruptionError, SessionFencedError, SessionForeignError, TransactionEndedError
+from basalt.errors import CorruptionError, InputError, SessionFencedError, SessionForeignError, TransactionEndedError
+from basalt.wire.positions import END, START, at_id, at_time
 from basalt_spark import connection
 from basalt_spark.connection import Server, client_of
 from basalt_spark.jobs import backfill as backfills
@@ -18,11 +19,11 @@ from basalt_spark.jobs import replay as replays
 from basalt_spark.jobs.archive import archive, verify
 from basalt_spark.jobs.backfill import backfill
 from basalt_spark.jobs.folder import Folder
-from basalt_spark.jobs.publishing import Target, Work, publish
+from basalt_spark.jobs.publishing import Target, Work, ledger_of, publish
 from basalt_spark.jobs.replay import replay
 from basalt_spark.jobs.report import JobReport
 from basalt_spark.jobs.running import in_this_process
-from basalt_spark.jobs.server_rows import TopicRows
+from basalt_spark.jobs.server_rows import TopicRange, TopicRows, before
 from basalt_spark.topic_name import TopicName
 
 MESSAGES = 40
@@ -91,8 +92,14 @@ def contents(rows: TopicRows) -> list[dict[str, Any]]:
 
 def archived(rows: TopicRows, folder: Folder, job_id: str, run=in_this_process, count: int = 3) -> JobReport:
     wanted = rows.settled()
+    return archived_range(rows, folder, wanted, job_id, run, count, open_end=True)
+
+
+def archived_range(
+    rows: TopicRows, folder: Folder, wanted: TopicRange, job_id: str, run=in_this_process, count: int = 1, **more: bool
+) -> JobReport:
     parts = rows.parts(wanted, count)
-    return archive(rows, folder, run, nobody_looks, wanted=wanted, parts=parts, job_id=job_id, now_ms=1)
+    return archive(rows, folder, run, nobody_looks, wanted=wanted, parts=parts, job_id=job_id, now_ms=1, **more)
 
 
 def target(rows: TopicRows) -> Target:
@@ -114,6 +121,29 @@ def test_an_archive_holds_what_readers_see_and_is_written_once(rows: TopicRows, 
     rows.topic.publish("later")
     assert archived(rows, folder, "first").facts["done_before"]
     assert manifests.read(folder, "first") == known
+
+
+def test_a_job_that_archived_one_range_is_not_done_for_another(rows: TopicRows, folder: Folder):
+    whole = rows.settled()
+    ids = [message.id for message in rows.topic.read(isolation="committed")]
+    early, late = rows.settled(START, at_id(ids[9])), rows.settled(at_id(ids[9]), END)
+    assert archived_range(rows, folder, early, "early").facts["messages"] == 9
+    assert archived_range(rows, folder, early, "early").facts["done_before"]
+    for other in (whole, late, rows.settled(START, at_id(ids[8])), rows.settled(END), early._replace(generation=2)):
+        with pytest.raises(InputError, match="which is another range"):
+            archived_range(rows, folder, other, "early")
+    archived(rows, folder, "whole")
+    with pytest.raises(InputError, match="which is another range"):
+        archived_range(rows, folder, late, "whole", open_end=True)
+    with pytest.raises(InputError, match="which is another range"):
+        archived_range(rows, folder, early, "whole")
+
+
+def test_a_range_whose_start_moved_over_no_message_is_the_same(rows: TopicRows, folder: Folder):
+    whole = rows.settled()
+    assert not archived_range(rows, folder, whole, "first").facts["done_before"]
+    moved = whole._replace(after=before(at_time(1)))
+    assert archived_range(rows, folder, moved, "first").facts["done_before"]
 
 
 def _batches(folder: Folder, file: manifests.ArchiveFile):
@@ -213,6 +243,47 @@ def test_a_replay_copies_a_range_once_and_goes_on_behind_it(rows: TopicRows, mon
     assert once(in_this_process).facts["messages"] == 2
     assert contents(copy) == contents(rows)
     assert sum(told) == MESSAGES + 2
+
+
+def replayed(rows: TopicRows, copy: TopicRows, wanted: TopicRange | None = None) -> JobReport:
+    wanted = wanted or rows.settled()
+    return replay(rows, target(copy), in_this_process, nobody_looks, wanted=wanted, job_id="copy")
+
+
+def test_a_replay_from_a_time_counted_from_now_leaves_out_nothing_when_it_is_repeated(rows: TopicRows):
+    copy = topic(rows, "copy")
+    replayed(rows, copy, rows.settled(at_time(1)))
+    rows.topic.publish("later")
+    now_ms = 1 + int.from_bytes((rows.settled().through or b"")[:8])
+    again = rows.settled(at_time(now_ms))
+    rows.topic.publish("and later still")
+    report = replayed(rows, copy, again._replace(through=rows.settled().through))
+    assert report.facts["messages"] == 2
+    assert contents(copy) == contents(rows)
+
+
+def test_a_replay_that_would_end_within_a_publish_is_refused_for_its_rest_would_never_be_copied(rows: TopicRows):
+    copy = topic(rows, "copy")
+    within = rows.settled(START, at_id(list(rows.topic.read(isolation="committed"))[-4].id))
+    with pytest.raises(InputError, match="ends within one publish"):
+        replayed(rows, copy, within)
+    assert contents(copy) == []
+
+
+def test_a_replays_id_is_of_one_source_also_where_nothing_is_left_to_copy(rows: TopicRows):
+    other, copy = topic(rows, "other"), topic(rows, "copy")
+    other.topic.publish("never copied")
+    rows.topic.publish("later")
+    replayed(rows, copy)
+    with pytest.raises(InputError, match="of this job id was written by"):
+        replayed(other, copy)
+
+
+def test_names_that_are_too_long_for_a_ledger_are_kept_as_a_digest():
+    assert ledger_of("replay", "one", "two") == "replay one two"
+    long = ledger_of("replay", "x" * 255, "one")
+    assert len(long) <= 255
+    assert long != ledger_of("replay", "x" * 255, "two")
 
 
 def test_a_job_that_was_taken_over_cannot_commit(rows: TopicRows):

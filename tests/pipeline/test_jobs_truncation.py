@@ -70,6 +70,7 @@ def test_what_the_archive_holds_goes_and_nothing_else(rows: TopicRows, folder: F
     done = truncate_behind(rows, known)
     assert done == (times[2], True)
     assert contents(rows) == ["c", "d"]
+    assert archived(rows, folder, stop=at_time(times[2])) == known  # the same command again
     assert truncate_behind(rows, known) == (times[2], False)
     audit = rows.client.admin.audit()
     assert [(line["act"], line["what"], line["reason"]) for line in audit][-1] == (

@@ -69,6 +69,8 @@ def test_names_of_options_are_read_in_any_case_as_spark_gives_them():
         ({"columns": "id,value", "control": "heartbeat"}, "control=heartbeat needs the column control"),
         ({"fetchBytes": "1 GiB"}, "option fetchBytes is 1073741824; it must be 33554432 or less"),
         ({"topic": "a:b:c"}, "option topic: 'a:b:c' is no topic's name"),
+        ({"server": "embedded:data"}, "option server: 'embedded:data' is not that of an HTTP server"),
+        ({"server": "http://a:1, b:1"}, "it takes http://HOST:PORT, several with commas between them"),
         ({"txnAppId": "job"}, "option txnAppId is for writing, not for streams"),
         ({"endingOffsets": "latest"}, "option endingOffsets is for batch reads, not for streams"),
     ],
@@ -131,6 +133,11 @@ def test_a_whole_offset_is_a_start():
     start = parse(startingOffsets=text).start
     assert start.offset.topics[ORDERS].generation == 3
     assert start.of(ORDERS) == Edge("id", bytes.fromhex(ID))
+
+
+def test_a_topic_may_be_called_as_a_member_of_an_offset_is():
+    start = parse(topic="v", startingOffsets='{"v": "latest"}').start
+    assert start.of(TopicName("default", "v")) == LATEST
 
 
 def test_every_option_is_described_in_the_documents():

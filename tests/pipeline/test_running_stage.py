@@ -7,12 +7,9 @@ from threading import Event
 import pytest
 
 from basalt.client.markers import MarkersInfo, TaskInfo
-from basalt_spark import running_stage
 from basalt_spark.running_stage import RunningStage, StageStateError, Told
-from basalt_spark.stage_options import stage_sink
 from tests.pipeline.test_stage_progress import offset, report
 
-SINK = stage_sink("s", {"server": "http://127.0.0.1:1", "topic": "out"})
 ELEVEN, TWELVE, NEVER = "2015-05-17T11:00:00.000Z", "2015-05-17T12:00:00.000Z", "9999-12-31T23:59:59.999Z"
 ELEVEN_MS = 1_431_860_400_000
 HOUR_MS = 3_600_000
@@ -23,9 +20,6 @@ class FakeTopic:
 
     def __init__(self) -> None:
         self.said: list[tuple] = []
-
-    def topic(self, name, namespace):
-        return self
 
     def watermark(self, task, event_time_ms, task_count):
         self.said.append((task, event_time_ms, task_count))
@@ -60,14 +54,12 @@ class ScriptedQuery:
 
 
 @pytest.fixture
-def topic(monkeypatch) -> FakeTopic:
-    fake = FakeTopic()
-    monkeypatch.setattr(running_stage, "client_of", lambda server: fake)
-    return fake
+def topic() -> FakeTopic:
+    return FakeTopic()
 
 
-def run(query: ScriptedQuery, told: Told = Told.AFTER_BATCH, until: str | None = "eos") -> None:
-    RunningStage("s", query, SINK, 2, told, until).follow(Event())
+def run(topic: FakeTopic, query: ScriptedQuery, told: Told = Told.AFTER_BATCH, until: str | None = "eos") -> None:
+    RunningStage("s", query, topic, 2, told, until).follow(Event())
 
 
 def state(watermark: str, done: bool = False, batch: int = 1, dropped: int = 0):
@@ -75,18 +67,18 @@ def state(watermark: str, done: bool = False, batch: int = 1, dropped: int = 0):
 
 
 def test_a_stage_with_state_tells_its_watermark_behind_the_batch_and_each_once(topic):
-    run(ScriptedQuery(state(ELEVEN), state(ELEVEN), state(TWELVE), report(offset(False))))
+    run(topic, ScriptedQuery(state(ELEVEN), state(ELEVEN), state(TWELVE), report(offset(False))))
     assert topic.said == [("s", ELEVEN_MS - 1, 2), ("s", ELEVEN_MS + HOUR_MS - 1, 2)]
 
 
 def test_a_stage_without_state_leaves_its_watermark_to_the_sink(topic):
-    run(ScriptedQuery(report(offset(False), watermark=ELEVEN, rows=1)), Told.IN_TRANSACTION)
+    run(topic, ScriptedQuery(report(offset(False), watermark=ELEVEN, rows=1)), Told.IN_TRANSACTION)
     assert topic.said == []
 
 
 def test_it_ends_its_topic_once_and_stops(topic):
     query = ScriptedQuery(state(ELEVEN), state(NEVER, done=True), report(offset(True)))
-    run(query)
+    run(topic, query)
     assert topic.said == [("s", ELEVEN_MS - 1, 2), ("s", "end", 2)]
     assert query.stopped
     assert query.left
@@ -94,61 +86,61 @@ def test_it_ends_its_topic_once_and_stops(topic):
 
 def test_without_until_it_goes_on_behind_the_end_and_says_it_once(topic):
     query = ScriptedQuery(state(NEVER, done=True), report(offset(True)), report(offset(True)))
-    run(query, until=None)
+    run(topic, query, until=None)
     assert topic.said == [("s", "end", 2)]
     assert not query.left
 
 
 def test_started_again_behind_the_end_it_says_nothing_more(topic):
     topic.end("s", 2)
-    run(ScriptedQuery(report(offset(True))))
+    run(topic, ScriptedQuery(report(offset(True))))
     assert topic.said == [("s", "end", 2)]
 
 
 def test_killed_before_it_said_the_end_it_says_it_the_next_time(topic):
     topic.watermark("s", ELEVEN_MS, 2)
-    run(ScriptedQuery(report(offset(True))))
+    run(topic, ScriptedQuery(report(offset(True))))
     assert topic.said[1:] == [("s", "end", 2)]
 
 
 def test_started_again_it_says_no_watermark_below_what_it_said(topic):
     topic.watermark("s", ELEVEN_MS, 2)
-    run(ScriptedQuery(state(ELEVEN)))
+    run(topic, ScriptedQuery(state(ELEVEN)))
     assert topic.said == [("s", ELEVEN_MS, 2)]
 
 
 def test_another_tasks_end_is_not_its_own(topic):
     topic.end("other", 2)
-    run(ScriptedQuery(state(NEVER, done=True)))
+    run(topic, ScriptedQuery(state(NEVER, done=True)))
     assert topic.said[1:] == [("s", "end", 2)]
 
 
 def test_what_the_last_batch_of_a_query_for_what_is_there_now_tells_is_told_when_it_has_ended(topic):
     query = ScriptedQuery()
     query.lastProgress = state(TWELVE)
-    run(query, until="available-now")
+    run(topic, query, until="available-now")
     assert topic.said == [("s", ELEVEN_MS + HOUR_MS - 1, 2)]
 
 
 def test_a_state_that_the_end_of_time_did_not_reach_is_an_error_and_no_end(topic):
     with pytest.raises(StageStateError, match="its state is at watermark"):
-        run(ScriptedQuery(state(ELEVEN, done=True)))
+        run(topic, ScriptedQuery(state(ELEVEN, done=True)))
     assert topic.said == []
 
 
 def test_a_stage_without_state_must_keep_the_watermark(topic):
     with pytest.raises(StageStateError, match="leaves out the columns watermark and control"):
-        run(ScriptedQuery(report(offset(True), rows=1)))
+        run(topic, ScriptedQuery(report(offset(True), rows=1)))
     assert topic.said == []
 
 
 def test_a_state_whose_results_have_a_watermark_column_is_an_error(topic):
     with pytest.raises(StageStateError, match="keeps state and the column watermark"):
-        run(ScriptedQuery(state(ELEVEN)), Told.IN_TRANSACTION)
+        run(topic, ScriptedQuery(state(ELEVEN)), Told.IN_TRANSACTION)
 
 
 def test_rows_dropped_as_late_are_logged_once_for_each_batch(topic, caplog):
-    run(ScriptedQuery(state(ELEVEN, dropped=3), state(ELEVEN, dropped=3), state(ELEVEN, dropped=1, batch=2)))
+    run(topic, ScriptedQuery(state(ELEVEN, dropped=3), state(ELEVEN, dropped=3), state(ELEVEN, dropped=1, batch=2)))
     assert [record.args[1:] for record in caplog.records] == [(1, 3), (2, 1)]
 
 
@@ -156,6 +148,6 @@ def test_a_stage_that_is_told_to_stop_stops(topic):
     stop = Event()
     stop.set()
     query = ScriptedQuery(state(ELEVEN), state(TWELVE))
-    RunningStage("s", query, SINK, 2, Told.AFTER_BATCH, "eos").follow(stop)
+    RunningStage("s", query, topic, 2, Told.AFTER_BATCH, "eos").follow(stop)
     assert query.stopped
     assert topic.said == []

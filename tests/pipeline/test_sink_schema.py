@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -18,6 +21,7 @@ from pyspark.sql.types import (
 
 from basalt.errors import InputError
 from basalt_spark.batch_writer import BasaltWriter
+from basalt_spark.foreach_batch import BatchTransaction
 from basalt_spark.sink_schema import SinkColumns, refuse_overwrite, sink_columns
 from basalt_spark.stream_writer import BasaltStreamWriter
 from basalt_spark.write_options import write_options
@@ -132,3 +136,32 @@ def test_a_batch_write_with_a_name_needs_a_version_and_a_version_a_name():
         BasaltWriter(schema("value string"), False, {**TO_TOPIC, "txnVersion": "1"})
     with pytest.raises(InputError, match="emitWatermark needs txnAppId"):
         BasaltWriter(schema("value string, watermark timestamp"), False, {**TO_TOPIC, "emitWatermark": "true"})
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"txnAppId": "a" * 256}, "txnAppId", "1 to 255 printable characters without a slash"),
+        ({"txnAppId": "a/b"}, "txnAppId", "1 to 255 printable characters without a slash"),
+        ({"txnAppId": ".."}, "txnAppId", "1 to 255 printable characters without a slash"),
+        ({"taskCount": "1001"}, "taskCount", "option taskCount is 1001; it must be 1000 or less"),
+        ({"path": "bills"}, "path", "no option 'path'"),
+    ],
+)
+def test_what_the_server_would_refuse_in_a_task_is_refused_before_any_job(given, field, says):
+    with pytest.raises(InputError, match=re.escape(says)) as refused:
+        write_options({**TO_TOPIC, **given})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("name", ["emitWatermark", "taskcount"])
+def test_a_transaction_for_a_batch_refuses_options_that_would_do_nothing(name):
+    with pytest.raises(InputError, match=r"tell watermarks by tx\.watermark"):
+        BatchTransaction(
+            SimpleNamespace(sparkContext=None), {**TO_TOPIC, "txnAppId": "a", "txnVersion": "1", name: "1"}
+        )
+
+
+def test_a_session_of_spark_connect_is_told_that_it_has_no_transactions_for_a_batch():
+    with pytest.raises(InputError, match="this one is of Spark Connect"):
+        BatchTransaction(SimpleNamespace(), {**TO_TOPIC, "txnAppId": "a", "txnVersion": "1"})

@@ -449,3 +449,40 @@ def test_readers_and_partitions_are_pickled_to_tasks(orders):
     parts = query.batch()
     assert pickle.loads(pickle.dumps(parts)) == parts
     assert parts[0].through == orders.entries[-1].id > id_at(1_000)
+
+
+def test_available_now_ends_where_a_topic_is_created_anew_after_it_began(orders, caplog):
+    orders.publish(*several(4))
+    query = stream(orders, maxRowsPerTrigger="2", failOnDataLoss="false")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.payloads(query.batch()) == several(2)
+    orders.generation, orders.entries = 2, []
+    orders.publish(b"of the second", at_ms=900)
+    found = [query.payloads(query.batch() or []) for _ in range(4)]
+    assert query.batch() is None
+    assert [payload for payloads in found for payload in payloads] == []
+    assert query.last.topics[query.options.topics[0]].generation == 2
+    query.restart()
+    assert query.rest() == [b"of the second"]
+
+
+def test_a_start_by_an_offset_begins_there_also_where_the_first_batch_is_planned_again_without_it(orders):
+    orders.publish(*several(4))
+    first = stream(orders, maxRowsPerTrigger="2")
+    first.batch()
+    second = stream(orders, startingOffsets=first.offsets[0])
+    assert second.payloads(second.batch()) == several(4)[2:]
+    second.options = stream(orders).options
+    second.restart()
+    assert second.payloads(second.plan(0)) == several(4)[2:]
+
+
+def test_what_tasks_say_before_a_start_that_is_to_come_counts(orders):
+    orders.publish(b"early", at_ms=1_000)
+    query = stream(orders, startingTimestamp="2000")
+    query.batch()
+    orders.mark("map-0", 2, 5, at_ms=1_500)
+    query.batch()
+    orders.mark("map-1", 2, 7, at_ms=2_500)
+    query.batch()
+    assert query.last.watermark_ms == 5

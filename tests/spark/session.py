@@ -89,6 +89,7 @@ def _workers_python(folder: Path) -> Path:
     it anew, for more than a second of a core.
     """
     program = folder / "python"
+    folder.mkdir(parents=True, exist_ok=True)
     program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
     program.chmod(0o755)
     return program

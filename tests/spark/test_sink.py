@@ -82,6 +82,8 @@ def test_what_cannot_be_written_is_refused_before_any_job(spark, basalt, written
         values.write.format("basalt").mode("overwrite").options(**written).save()
     with pytest.raises(AnalysisException, match="did you mean txnAppId"):
         save(values, written, txnApId="etl")
+    with pytest.raises(AnalysisException, match="format basalt has no option 'path'"):
+        values.write.format("basalt").mode("append").options(**written).save("bills")
     assert basalt.transactions.list() == []
 
 

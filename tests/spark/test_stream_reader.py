@@ -127,6 +127,39 @@ def test_watermarks_come_with_rows_and_by_themselves_and_the_end_is_told_also_af
     assert len(query.values) == 3
 
 
+def test_a_silent_task_is_left_out_after_the_idle_time_out_where_enough_others_are_active(
+    spark, basalt, basalt_server, topic, tmp_path
+):
+    basalt.topics.create(topic)
+    lines = basalt.topic(topic)
+    kept: dict[str, list] = {"1": [], "2": []}
+
+    def started(quorum: str):
+        idle = {"watermarkIdleTimeout": "1s", "watermarkQuorum": quorum}
+        frame = stream(spark, basalt_server, topic, control="heartbeat", **idle)
+        writer = frame.writeStream.foreachBatch(lambda batch, _number: kept[quorum].extend(batch.collect()))
+        return writer.option("checkpointLocation", str(tmp_path / quorum)).start()
+
+    lines.publish(b"one")
+    lines.watermark("silent", 1_000, 2)
+    lines.watermark("active", 2_000, 2)
+    queries = [started(quorum) for quorum in kept]
+    try:
+        later_ms = 2_000
+        while not kept["1"] or kept["1"][-1]["watermark"] <= moment(2_000):
+            later_ms += 1
+            lines.watermark("active", later_ms, 2)
+            assert all(query.isActive for query in queries)
+        lines.publish(b"two")
+        queries[1].processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    assert {row["control"] for row in kept["1"] if row["value"] is None} == {"heartbeat"}
+    assert [bytes(row["value"]) for row in kept["2"] if row["control"] is None] == [b"one", b"two"]
+    assert {row["watermark"] for row in kept["2"]} == {moment(1_000)}, "one of two is active, and the quorum is two"
+
+
 def test_a_checkpoint_that_does_not_fit_any_more_is_refused_before_any_job(
     spark, basalt, basalt_server, topic, tmp_path
 ):

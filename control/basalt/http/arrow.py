@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from basalt.errors import ConflictError, GenerationError, InputError, InvalidNameError, TopicNotFoundError
 from basalt.http.answers import JSON, Answer, Headers
 from basalt.http.bodies import read_body
 from basalt.http.message_parts import in_parts
-from basalt.http.operations import Operation, Query, choice, integer, words
+from basalt.http.operations import Operation, Query, integer
+from basalt.http.ranges import AFTER, ISOLATION, backwards, id_parameter, is_committed, range_id
 from basalt.http.requests import Request
 from basalt.http.schemas import ARROW_STREAM
 from basalt.http.topics import TOPIC_PATH, named_topic
 from basalt.messaging.fetch import Slice
 from basalt.messaging.range_reading import read_range, undecided
-from basalt.topics import Topic
 from basalt.transactions.ids import TransactionIds
 from basalt.wire import arrow_columns, json_bodies
 from basalt.wire.arrow import ARROW, END_OF_STREAM, library
@@ -32,7 +31,6 @@ RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
 
-_ID = "^[0-9a-fA-F]{40}$"
 _CARRIED = Flag.KEYS | Flag.HEADERS | Flag.EVENT_TIMES
 _CARRIED_COLUMNS = {"key", "headers", "event_time"}
 
@@ -48,25 +46,20 @@ async def read(request: Request) -> Answer:
     await load_library()
     title = named_topic(request)
     names = arrow_columns.wanted(request.text("columns"))
-    through = request.text("through")
+    after, through = range_id(request, "after"), range_id(request, "through")
     if through is None:
         raise InputError("a range needs its end", field="through", hint="Ask stable-end or advance for one.")
-    after = request.text("after")
-    committed = request.text("isolation") != "uncommitted"
-    topic = await request.services.topics.get(title)
-    check_generation(topic, request.integer("generation"))
+    if after is not None and after > through:
+        raise backwards(after, through)
+    committed, topics = is_committed(request), request.services.topics
+    topic = (await topics.get(title)).of_generation(request.integer("generation"))
     end = await request.services.ranges.stable_end(title, committed=committed)
-    last = bytes.fromhex(through)
-    if end.id is None or last > end.id:
-        raise undecided(last)
-    found = await read_range(
-        request.services.messaging,
-        topic,
-        None if after is None else bytes.fromhex(after),
-        last,
-        request.integer("bytesMax") or RANGE_BYTES_MAX,
-        committed=committed,
-    )
+    if end.id is None or through > end.id:
+        raise undecided(through)
+    bytes_max = request.integer("bytesMax") or RANGE_BYTES_MAX
+    found = await read_range(request.services.messaging, topic, after, through, bytes_max, committed=committed)
+    # If it was deleted meanwhile, rows were missing where nobody would miss them.
+    (await topics.get(title)).of_generation(topic.generation)
     request.figures.topics.fetched(title, found.messages, found.payload_bytes)
     headers: Headers = [(b"basalt-generation", b"%d" % topic.generation)]
     if found.next_id is not None:
@@ -100,16 +93,6 @@ async def store(request: Request) -> Answer:
     given = decode_messages(await read_body(request))
     await request.services.messaging.store(title, given.values, pointer, given.extras)
     return Answer()
-
-
-def check_generation(topic: Topic, expected: int | None) -> None:
-    """Refuse a caller who means an earlier topic of this name."""
-    if expected is not None and expected != topic.generation:
-        raise GenerationError(
-            f"topic {topic.namespace}:{topic.name} is of generation {topic.generation}, not {expected}",
-            field="generation",
-            hint="It was deleted and created again: what is known of the former one means nothing here.",
-        )
 
 
 def _pieces(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
@@ -166,13 +149,11 @@ OPERATIONS = (
         summary="The messages after one id and through another, as Arrow record batches",
         tag="messages",
         query=(
-            words("after", _ID, "the id after which it begins; the oldest message without it"),
-            replace(words("through", _ID, "the last id that counts; at most the topic's stable end"), required=True),
+            AFTER,
+            id_parameter("through", "where the range ends, inclusively: at most the topic's stable end", required=True),
             Query("columns", str, {"type": "string"}, f"comma-separated, some of {', '.join(arrow_columns.COLUMNS)}"),
             integer("bytesMax", 1, RANGE_BYTES_LIMIT, "cut the answer at so many bytes of payloads; 8 MiB by default"),
-            choice(
-                "isolation", ("committed", "uncommitted"), "committed by default: nothing of open or undone writers"
-            ),
+            ISOLATION,
             generation_query(),
         ),
         answers={200: {ARROW: ARROW_STREAM}},

@@ -46,3 +46,5 @@ def convert_json(value: object, kind: type[T]) -> T:
         message = _PLACE.sub("", text)
         shown = f"{field[:_FIELD_CHARS_MAX]}: {message}" if field else f"the body: {message}"
         raise MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
+    except UnicodeEncodeError:  # JSON can write it, and no text can hold it
+        raise MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None

@@ -387,8 +387,10 @@ def cuts(payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None) -> 
 
 
 def _extras_bytes(extra: Extras) -> int:
-    headers = sum(6 + len(name.encode()) + len(value) for name, value in extra.headers)
-    return EXTRAS_OVERHEAD_BYTES + headers + (0 if extra.key is None else len(extra.key))
+    size_bytes = EXTRAS_OVERHEAD_BYTES if extra.key is None else EXTRAS_OVERHEAD_BYTES + len(extra.key)
+    for name, value in extra.headers:  # most have none, and each row of a large publish comes here
+        size_bytes += 6 + len(name.encode()) + len(value)
+    return size_bytes
 
 
 def _placed(runs: list[Run]) -> Placed:

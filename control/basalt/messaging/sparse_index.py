@@ -20,6 +20,7 @@ BLOCK_MESSAGES = 4_096
 BLOCK_BYTES = 4 << 20
 CRUMB = 16  # a part of a block that is less than one in so many is no block of its own
 BLOCK_SKIPPED_MAX = 64  # failed writers whose rows a block passes over; each is looked up whenever the block is used
+SKIPPED_PER_ENTRY = 4  # that take as much memory as a block without any
 TOPIC_ENTRIES_MAX = 16_384  # 67 million small messages; beyond, neighbours are joined in pairs. Some 300 bytes each
 ENTRIES_MAX = 131_072  # of all topics together: 40 MB; the topics that were least recently used go
 FOREVER_MS = (1 << 63) - 1
@@ -68,8 +69,8 @@ class Block(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """What it counts against the limits: what tasks said takes room too."""
-        return 1 + len(self.said.tasks)
+        """What it counts against the limits: what tasks said takes room too, and so do the writers that it passes over."""
+        return 1 + len(self.said.tasks) + len(self.skipped) // SKIPPED_PER_ENTRY
 
 
 class TopicIndex:

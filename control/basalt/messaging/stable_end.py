@@ -2,7 +2,7 @@
 
 So a range of a topic that ends there reads the same for ever, but for the TTL. It is the newest durable row, or lies before
 the first row of a writer that has not durably ended. A place that was given out and holds no row is left out: after a
-restart it might be given out again.
+restart it might be given out again. One of a row that retention has removed will not, and counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from basalt.group_commit import Group
-from basalt.messaging import decisions
+from basalt.messaging import decisions, removed
 from basalt.messaging.appender import Appended
 from basalt.messaging.fetch import end_of
 from basalt.messaging.holds import Holds
@@ -22,6 +22,7 @@ from basalt.store_calls import StoreCalls
 from basalt.topics import Topic
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 TOPICS_MAX = 10_000  # topics whose newest row and stable end are in memory; the least recently asked for go
@@ -67,6 +68,7 @@ class StableEnds:
 
     def __init__(self, store: Store, messaging: Messaging, holds: Holds, manager: Manager | None) -> None:
         self._call = StoreCalls(store)
+        self._system = SystemTable(store.table(SystemTable.name))
         self._messaging = messaging
         self._holds = holds
         self._manager = manager
@@ -130,7 +132,9 @@ class StableEnds:
     def _read_newest(self, topic: Topic, stop: bytes) -> bytes:
         rows = self._messaging.messages.scan(topic.read_keys, b"", stop, reverse=True)
         row = next(iter(rows), None)
-        return b"" if row is None else row.position
+        # When the last rows have expired, only a note is left of how far the topic had come.
+        gone = min(removed.newest(self._system, topic), stop[:POSITION_BYTES])
+        return gone if row is None else max(row.position, gone)
 
     def _observe(self, appended: Appended) -> None:
         key = appended.topic.keys[:2]

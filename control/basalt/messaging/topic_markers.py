@@ -235,7 +235,12 @@ class TopicMarkers:
     async def keep(self, topic: Topic) -> None:
         """Before rows are put out of reach: what their markers say is durable without them."""
         await self._settled(topic)
-        await self._writer.run(lambda group: self._save(group, topic))
+
+        def stage(group: Group) -> int:
+            self._of(topic)  # refuses where it is not known any more
+            return self._save(group, topic)
+
+        await self._writer.run(stage)
 
     def _save(self, group: Group, topic: Topic) -> int:
         tracked = self._tracked.get(topic.keys[:2])

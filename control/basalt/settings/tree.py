@@ -142,7 +142,12 @@ class TransactionSettings:
     ] = SECOND_MS
     sessions_max: Annotated[int, Whole("most named sessions that are remembered", 1, 1_000_000)] = 10_000
     session_ms_max: Annotated[
-        int, Duration("how long a named session is remembered that nobody uses", HOUR_MS, 366 * DAY_MS)
+        int,
+        Duration(
+            "how long a named session is remembered that nobody uses and that counts for no ledger",
+            HOUR_MS,
+            366 * DAY_MS,
+        ),
     ] = 7 * DAY_MS
     prune_outside: Annotated[
         bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")

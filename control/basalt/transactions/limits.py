@@ -15,6 +15,7 @@ LEDGER_CHARS_MAX = 255  # of a ledger's identity: shown in messages; a UUID take
 # session over as a new run does, which loses nothing that was committed. About 0.1 KiB each.
 REPLACED_RUNS_MAX = 64
 FORGOTTEN_MAX = 100  # idle sessions that one call forgets, so that its log entry stays small
+IDLE_LOOKED_AT_MAX = 20_000  # sessions that one call looks at for idle ones: two milliseconds
 EXPIRED_MAX = 1_000  # transactions ended by one call of `expire`, so that its log entry stays small
 
 
@@ -32,6 +33,6 @@ class Limits:
     outcomes_max: int = 100_000  # ended transactions that are remembered, about 0.3 KiB each
     requests_max: int = 100_000  # request ids that are remembered, about 0.3 KiB each
     memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most
-    sessions_max: int = 10_000  # named sessions, about 0.4 KiB each
-    session_ms_max: int = 7 * 86_400_000  # how long a session is remembered that nobody uses
+    sessions_max: int = 10_000  # named sessions, about 0.4 KiB each, and as much as the runs that were replaced
+    session_ms_max: int = 7 * 86_400_000  # for so long a session is remembered that nobody uses
     allow_reset: bool = False  # only on test servers: a reset forgets what failed writers wrote

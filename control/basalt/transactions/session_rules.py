@@ -14,7 +14,7 @@ from basalt.transactions.checks import check_run, check_session_name, check_vers
 from basalt.transactions.edits import Edit
 from basalt.transactions.ends import ends
 from basalt.transactions.ledger import Ledger
-from basalt.transactions.limits import FORGOTTEN_MAX
+from basalt.transactions.limits import FORGOTTEN_MAX, IDLE_LOOKED_AT_MAX
 from basalt.transactions.proposals import Proposal
 from basalt.transactions.sessions import Session
 from basalt.transactions.states import InSession, Loss, State, Transaction
@@ -118,11 +118,16 @@ class SessionRules:
         return ends(opened, now_ms, timed_out=False)
 
     def _idle(self, besides: str, now_ms: int) -> list[Session]:
-        """The sessions that nobody has used for long, longest ago first."""
-        sessions = self._ledger.sessions
-        unused_since_ms = now_ms - self._ledger.limits.session_ms_max
-        return [
+        """The sessions to forget, for nobody has used them for long. One that counts versions for a ledger goes last, and
+        only where another one would have no room: without it, work that was done would be done again.
+        """
+        sessions, limits = self._ledger.sessions, self._ledger.limits
+        unused_since_ms = now_ms - limits.session_ms_max
+        idle = [
             session
-            for session in islice(sessions, FORGOTTEN_MAX)
+            for session in islice(sessions, IDLE_LOOKED_AT_MAX)
             if session.used_ms <= unused_since_ms and session.name != besides and not sessions.open_in(session.name)
         ]
+        free = [session for session in idle if not session.counts_for_ledger][:FORGOTTEN_MAX]
+        has_room = bool(free) or sessions.get(besides) is not None or len(sessions) < limits.sessions_max
+        return free if has_room else idle[:1]

@@ -44,6 +44,11 @@ class Session(msgspec.Struct, frozen=True):
         replaced = (*(known for known in self.replaced if known != run), self.run)[-REPLACED_RUNS_MAX:]
         return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
 
+    @property
+    def counts_for_ledger(self) -> bool:
+        """Whether somebody relies on its version, who may come back after any time."""
+        return self.ledger is not None and self.version is not None
+
     def covers(self, version: int | None) -> bool:
         """Whether the version was committed before."""
         return version is not None and self.version is not None and version <= self.version

@@ -107,11 +107,11 @@ def _decode(pa: Any, body: bytes, messages_max: int) -> Messages:
         for batch in batches:
             check_count(len(found[VALUE]) + batch.num_rows, messages_max, "messages")
             batch.validate(full=True)
-            for name, read in readers.items():
-                values = read(batch.column(name))
-                found[name] += values
-                headers += sum(map(len, values)) if name == HEADERS else 0
+            if HEADERS in readers:  # before they are taken out: each takes thirty times its bytes in memory then
+                headers += _header_count(pa, batch.column(HEADERS))
                 check_count(headers, REQUEST_HEADERS_MAX, HEADERS)
+            for name, read in readers.items():
+                found[name] += read(batch.column(name))
     return _messages(found)
 
 
@@ -126,8 +126,8 @@ def _messages(found: dict[str, list[Any]]) -> Messages:
     nothing = [None] * len(values)
     keys, headers = found.get(KEY, nothing), found.get(HEADERS, [()] * len(values))
     times, ttls = found.get(EVENT_TIME, nothing), found.get(TTL, nothing)
-    _check_numbers(EVENT_TIME, times, -LONG_MAX)  # one less is stored as "none"
-    _check_numbers(TTL, ttls, 1)
+    _check_numbers(EVENT_TIME, found.get(EVENT_TIME, ()), -LONG_MAX)  # one less is stored as "none"
+    _check_numbers(TTL, found.get(TTL, ()), 1)
     check_count(max(map(len, headers)), RECORD_HEADERS_MAX, HEADERS)
     return Messages(values, list(map(Extras, keys, headers, times, ttls)))
 
@@ -183,6 +183,12 @@ def _is_blob(pa: Any, kind: Any) -> bool:
 
 def _milliseconds(times: list[int | None], ms: int, units: int) -> list[int | None]:
     return [None if time is None else time * ms // units for time in times]
+
+
+def _header_count(pa: Any, column: Any) -> int:
+    if pa.types.is_null(column.type):
+        return 0
+    return len(column.keys if pa.types.is_map(column.type) else column.flatten())
 
 
 def _header_reader(pa: Any, kind: Any) -> Read | None:

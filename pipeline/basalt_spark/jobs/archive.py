@@ -33,13 +33,18 @@ def archive(
     parts: Sequence[Part],
     job_id: str,
     now_ms: int,
+    open_end: bool = False,
 ) -> JobReport:
-    """Write the archive of a range, unless the job did so before."""
+    """Write the archive of a range, unless the job did so before.
+
+    With `open_end` the range was to end wherever the topic did, and a job that is done stays so when messages have come since.
+    `InputError` when it was done for another range.
+    """
     manifests.checked_job_id(job_id)
     place = Place(*source.name, wanted.generation)
     path = manifests.path_of(job_id)
     if folder.exists(path):
-        return _done_before(folder, place, job_id)
+        return _done_before(source, folder, wanted, job_id, open_end)
     for left_by_a_crash in folder.files("data", f"{job_id}."):
         folder.remove(left_by_a_crash)
     by_part = run(parts, lambda part: write_part(source, folder, place, part, job_id), advance)
@@ -188,15 +193,32 @@ def _digest_part(source: TopicRows, generation: int, part: Part) -> Digest:
     return total(digest_of(columns_of(batch)) for batch in source.batches(generation, part))
 
 
-def _done_before(folder: Folder, place: Place, job_id: str) -> JobReport:
+def _done_before(source: TopicRows, folder: Folder, wanted: TopicRange, job_id: str, open_end: bool) -> JobReport:
     known = manifests.read(folder, job_id)
-    if (known.namespace, known.topic) != (place.namespace, place.topic):
+    if (known.namespace, known.topic) != tuple(source.name):
         raise InputError(
-            f"job {job_id} archived topic {known.namespace}:{known.topic}, not {place.namespace}:{place.topic}",
+            f"job {job_id} archived topic {known.namespace}:{known.topic}, not {source.name}",
+            field="job-id",
+            hint="use another id",
+        )
+    if known.generation != wanted.generation or not _same_messages(source, known, wanted, open_end):
+        raise InputError(
+            f"job {job_id} archived topic {source.name}, generation {known.generation}, after {known.after or 'its start'}"
+            f" through {known.through or 'nothing'}, which is another range",
             field="job-id",
             hint="use another id",
         )
     return _reported(folder, known, done_before=True)
+
+
+def _same_messages(source: TopicRows, known: Manifest, wanted: TopicRange, open_end: bool) -> bool:
+    """Whether no message lies between the ends of both ranges: the ends may differ, as what is asked for is a time."""
+    afters = [known.after or "", _hex(wanted.after) or ""]
+    throughs = [known.through or afters[0], _hex(wanted.through) or afters[1]]
+    between = [sorted(afters)] if open_end and throughs[0] <= throughs[1] else [sorted(afters), sorted(throughs)]
+    return not any(
+        source.has_messages(bytes.fromhex(low) or None, bytes.fromhex(high)) for low, high in between if high
+    )
 
 
 def _reported(folder: Folder, made: Manifest, *, done_before: bool) -> JobReport:

@@ -14,7 +14,7 @@ from basalt.errors import CorruptionError
 from basalt_spark.jobs.archive import read_file
 from basalt_spark.jobs.folder import Folder
 from basalt_spark.jobs.manifest import ArchiveFile, Manifest
-from basalt_spark.jobs.publishing import Published, Target, Work, new_run, publish, session_of
+from basalt_spark.jobs.publishing import Published, Target, Work, ledger_of, new_run, publish, session_of
 from basalt_spark.jobs.report import JobReport
 from basalt_spark.jobs.running import Advance, Runner
 
@@ -39,7 +39,7 @@ def backfill(
     folder: Folder, manifest: Manifest, target: Target, run: Runner, advance: Advance, *, job_id: str
 ) -> JobReport:
     """Publish the archive's messages; `advance` counts files."""
-    run_id, ledger = new_run(), f"{JOB} {manifest.job_id} {manifest.digest} to {target.name}"
+    run_id, ledger = new_run(), ledger_of(JOB, manifest.job_id, manifest.digest, f"to {target.name}")
     done: list[Published] = []
     for version, files in enumerate(groups(manifest), start=1):
         work = Work(session_of(JOB, job_id), run_id, version, ledger)

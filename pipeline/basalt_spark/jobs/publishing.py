@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from basalt.client import Topic
-from basalt.errors import BasaltError, NotFoundError
+from basalt.errors import BasaltError, InputError, NotFoundError
 from basalt_spark.connection import Server, client_of
 from basalt_spark.jobs.running import Advance, Runner
 from basalt_spark.topic_name import TopicName
@@ -22,6 +23,7 @@ from basalt_spark.topic_name import TopicName
 BODY_BYTES = 4 << 20  # of one request, about: a body of one message may be larger
 BODY_ROWS = 16_384
 BODY_BATCHES = 256
+LEDGER_CHARS_MAX = 255  # that a server keeps of it
 COLUMNS = ("value", "key", "headers", "event_time")
 
 Part = TypeVar("Part")
@@ -74,12 +76,25 @@ def session_of(job: str, job_id: str) -> str:
     return f"jobs-{job}-{job_id}"
 
 
-def version_of(server: Server, session: str) -> int | None:
-    """The newest version that the session has committed."""
+def ledger_of(job: str, *what: str) -> str:
+    """How a session tells what its versions count; by a digest where the names are too long to be kept."""
+    told = " ".join((job, *what))
+    return told if len(told) <= LEDGER_CHARS_MAX else f"{job} sha256 {sha256(told.encode()).hexdigest()}"
+
+
+def version_of(server: Server, session: str, ledger: str) -> int | None:
+    """The newest version that the session has committed. `InputError` when it counts something else."""
     try:
-        return client_of(server).sessions.get(session).version
+        found = client_of(server).sessions.get(session)
     except NotFoundError:
         return None
+    if found.version is not None and found.ledger != ledger:
+        raise InputError(
+            f"session {session} of this job id was written by {found.ledger!r}, and this is {ledger!r}",
+            field="job-id",
+            hint="use another id",
+        )
+    return found.version
 
 
 def publish(

@@ -9,8 +9,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.errors import ConflictError
-from basalt_spark.jobs.publishing import COLUMNS, Published, Target, Work, new_run, publish, session_of, version_of
+from basalt.errors import ConflictError, InputError
+from basalt_spark.checkpoint import instance_of
+from basalt_spark.jobs.publishing import (
+    COLUMNS,
+    Published,
+    Target,
+    Work,
+    ledger_of,
+    new_run,
+    publish,
+    session_of,
+    version_of,
+)
 from basalt_spark.jobs.report import JobReport
 from basalt_spark.jobs.running import Advance, Runner
 from basalt_spark.jobs.server_rows import ID_BYTES, TopicRange, TopicRows
@@ -68,11 +79,14 @@ def next_step(source: TopicRows, wanted: TopicRange, after: bytes | None) -> Ste
 def replay(
     source: TopicRows, target: Target, run: Runner, advance: Advance, *, wanted: TopicRange, job_id: str
 ) -> JobReport:
-    """Copy the range; `advance` counts messages."""
+    """Copy the range, or what of it lies behind the place that the job has come to; `advance` counts messages."""
+    _require_whole_publishes(source, wanted)
     session, run_id = session_of(JOB, job_id), new_run()
-    ledger = f"{JOB} {source.name} generation {wanted.generation} after {_text(wanted.after)} to {target.name}"
-    version = version_of(target.server, session)
-    after = wanted.after if version is None else max(place_of(version), wanted.after or b"")
+    installation = instance_of(source.client)
+    ledger = ledger_of(JOB, installation, str(source.name), f"generation {wanted.generation} to {target.name}")
+    version = version_of(target.server, session, ledger)
+    # Where the range begins counts once: as a time that is counted from now it would leave out what came in between.
+    begin = after = wanted.after if version is None else place_of(version)
     done: list[Published] = []
     while step := next_step(source, wanted, after):
         done.append(_copy(source, target, step, wanted, Work(session, run_id, version_at(step.through), ledger), run))
@@ -81,8 +95,8 @@ def replay(
     facts = {
         "source": str(source.name),
         "generation": wanted.generation,
-        "after": _text(wanted.after),
-        "through": _text(wanted.through),
+        "after": _text(begin),
+        "through": None if wanted.through is None else wanted.through.hex(),
         "topic": str(target.name),
         "messages": sum(each.messages for each in done),
         "value_bytes": sum(each.value_bytes for each in done),
@@ -90,6 +104,16 @@ def replay(
         "went_on": version is not None,
     }
     return JobReport(JOB, job_id, facts)
+
+
+def _require_whole_publishes(source: TopicRows, wanted: TopicRange) -> None:
+    """A range that ended within a publish would be taken for one that holds all of it, and the rest never be copied."""
+    if wanted.through is not None and source.has_messages(wanted.through, rounded(wanted.through)):
+        raise InputError(
+            f"the range of topic {source.name} ends within one publish, at {wanted.through.hex()}: a copy cannot go on there",
+            field="to",
+            hint="end it at a time, or at the first message of a publish",
+        )
 
 
 def _copy(source: TopicRows, target: Target, step: Step, wanted: TopicRange, work: Work, run: Runner) -> Published:

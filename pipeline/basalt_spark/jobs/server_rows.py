@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from basalt.client import Client, Topic
+from basalt.client.ranges import RangeIsolation
 from basalt.errors import ConflictError
 from basalt.wire.positions import END, START, Position
 from basalt_spark.connection import Server, client_of
@@ -73,11 +74,20 @@ class TopicRows(NamedTuple):
 
     def _require_nothing(self, decided: bytes | None, wanted: bytes, stop: Position) -> None:
         """The first message behind the stable end is the one that is not decided; it must lie behind the range."""
-        if self.topic.advance(decided, through=wanted, rows_max=1, isolation="uncommitted").rows:
+        if self.has_messages(decided, wanted, isolation="uncommitted"):
             raise ConflictError(
                 f"topic {self.name} is undecided before {stop.text}: an open transaction may add messages there",
                 hint=f"`basalt explain {self.name.topic}` tells which one; wait for it, or name an earlier end",
             )
+
+    def has_messages(self, after: bytes | None, through: bytes, *, isolation: RangeIsolation = "committed") -> bool:
+        """Whether there is any message with after < id <= through. One call of the server looks at so much only."""
+        while after is None or after < through:
+            found = self.topic.advance(after, through=through, rows_max=1, isolation=isolation)
+            if found.rows or found.at_end or found.through is None:
+                return bool(found.rows)
+            after = found.through
+        return False
 
     def parts(self, wanted: TopicRange, count: int | None = None) -> list[Part]:
         """The range in stretches of about `PART_BYTES`, or so many; none when nothing is in it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.client import Topic
 from basalt.errors import ConflictError
 from basalt_spark.jobs.manifest import Manifest
 from basalt_spark.jobs.server_rows import ID_BYTES, TopicRows
@@ -39,7 +38,7 @@ def truncate_behind(source: TopicRows, archived: Manifest) -> Truncation | None:
 
 def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
     """`ConflictError` when the topic has messages up to this id, which an archive that begins behind it does not hold."""
-    if after is not None and _has_messages(source.topic, after):
+    if after is not None and source.has_messages(None, after):
         raise ConflictError(
             f"topic {source.name} has messages before the archive begins, which truncating it would lose",
             hint="archive from the start on, or without truncating",
@@ -49,12 +48,3 @@ def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
 def before_ms(through: bytes) -> int:
     """The latest time before which every message has an id up to this one."""
     return (int.from_bytes(through, "big") + 1) >> _BITS_BELOW_MS
-
-
-def _has_messages(topic: Topic, through: bytes) -> bool:
-    at: bytes | None = None
-    while True:
-        found = topic.advance(at, through=through, rows_max=1)
-        if found.rows or found.at_end:
-            return bool(found.rows)
-        at = found.through

@@ -20,6 +20,7 @@ from basalt_spark.jobs.writers import Writers, held
 
 PRUNED_KIND = "pruned"
 OUTSIDE_KIND = "outside"
+PRUNE_STATE = ("prune", "state")  # kind and name
 EXPLAINED_MAX = 1_000  # writers that one call of a server explains
 UNDER_WAY = frozenset({"lifetime"})  # causes that only time frees: such a writer is not kept too long
 
@@ -28,6 +29,12 @@ class _Pruned(msgspec.Struct):
     """Of an entry of kind `pruned`."""
 
     pointers: list[int]
+
+
+class _State(msgspec.Struct):
+    """Of the entry of pruning's own state."""
+
+    restored: int = 0
 
 
 def read_writers(store: OpenTables) -> Writers:
@@ -42,9 +49,12 @@ def read_writers(store: OpenTables) -> Writers:
     }
     outside = frozenset(int(name) for name, _ in system.scan(OUTSIDE_KIND))
     metadata = MetadataTable(store.table(MetadataTable.name))
+    state = system.get(*PRUNE_STATE)
+    restored = 0 if state is None else msgspec.json.decode(state, type=_State).restored
     topics = {prefix: held(found.generation, found.on_invalid) for prefix, found in metadata.scan_all()}
     if snapshot is None:
-        return Writers(frozenset(), frozenset(forgotten), outside=outside, topics=topics, invalid_known=False)
+        unknown = Writers(frozenset(), frozenset(forgotten), outside=outside, topics=topics, restored=restored)
+        return unknown._replace(invalid_known=False)
     return Writers(
         frozenset(snapshot.invalid),
         frozenset(forgotten),
@@ -53,6 +63,7 @@ def read_writers(store: OpenTables) -> Writers:
         snapshot.lifetime_ms_max,
         outside,
         topics,
+        restored=restored,
     )
 
 
@@ -61,12 +72,9 @@ def with_explained(writers: Writers, explained: Iterable[Mapping[str, Any]], lif
 
     Explained are the oldest; so a list that is longer is known in part, and its younger writers are not kept long yet.
     """
-    invalid = frozenset(
-        int(each["writePointer"])
-        for each in explained
-        if not UNDER_WAY.issuperset(hold["cause"] for hold in each["holds"])
-    )
-    return writers._replace(invalid=invalid, lifetime_ms=lifetime_ms, invalid_known=True)
+    holds = {int(each["writePointer"]): {hold["cause"] for hold in each["holds"]} for each in explained}
+    young = frozenset(writer for writer, causes in holds.items() if causes <= UNDER_WAY)
+    return writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
 
 
 def only(writers: Writers, wanted: Iterable[int]) -> frozenset[int]:

@@ -56,7 +56,8 @@ class Writers(NamedTuple):
     """The lists, as they were before the first row was read.
 
     `forgotten` are those that pruning took off the invalid list and nobody put back. `newest` is the last pointer given
-    out, and 0 where that is not known. `outside` also wrote where nobody looks. `topics` are by prefix.
+    out, and 0 where that is not known. `outside` also wrote where nobody looks, and `young` wait for time alone. `restored` is
+    the last pointer given out when forgotten writers were last put back on the list. `topics` are by prefix.
     """
 
     invalid: frozenset[int]
@@ -67,6 +68,8 @@ class Writers(NamedTuple):
     outside: frozenset[int] = frozenset()
     topics: Mapping[bytes, Held] = {}
     invalid_known: bool = True
+    young: frozenset[int] = frozenset()
+    restored: int = 0
 
     def judge(self, writer: int) -> Finding:
         """What a writer is, whatever its row."""
@@ -80,11 +83,11 @@ class Writers(NamedTuple):
 
     def end_ms(self, writer: int) -> int:
         """From when on pruning may forget the writer at all."""
-        return writer // POINTERS_PER_MS + self.lifetime_ms + CLOCK_SKEW_MS
+        return max(writer, self.restored) // POINTERS_PER_MS + self.lifetime_ms + CLOCK_SKEW_MS
 
     def kept_too_long(self, seen: Iterable[int], now_ms: int, kept_ms_max: int = KEPT_MS_MAX) -> list[int]:
         """Writers of which no row was seen, and that could have been forgotten so long ago; ascending."""
-        left = self.invalid.difference(seen, self.outside)
+        left = self.invalid.difference(seen, self.outside, self.young)
         return sorted(writer for writer in left if self.end_ms(writer) + kept_ms_max < now_ms)
 
 

@@ -254,3 +254,9 @@ def decoded(body, coding):
     if coding == "zstd":
         return zstandard.ZstdDecompressor().decompressobj().decompress(body)
     return body
+
+
+@pytest.mark.parametrize("member", ['"snapshot": "\\ud83d"', '"timeoutMs": "\\udc00 "', '"\\ud83d": 1'])
+def test_half_a_surrogate_pair_where_no_text_belongs_is_malformed(client, member):
+    reply = client.call("POST", "/v1/transactions", b"{%s}" % member.encode(), "application/json")
+    assert (reply.status, reply.code) == (400, "malformed_body")

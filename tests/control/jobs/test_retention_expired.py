@@ -241,3 +241,23 @@ async def test_a_store_that_drops_rows_itself_is_only_told_what_is_gone(monkeypa
     assert list(shop.store.table("message").scan(b"\0", None)) == rows
     assert (await shop.services.usage.stats(A)).messages == 0
     assert (await shop.services.scheduler.run_now("retention")).report == {}
+
+
+async def test_payloads_that_only_truncated_messages_refer_to_go_though_the_ttl_is_long(shop: Wired):
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    await shop.commit(tx)
+    await shop.services.truncation.truncate(A, shop.clock.now_ms())
+    shop.clock.advance(4 * HOUR_MS)
+    await shop.services.truncation.truncate(A, shop.clock.now_ms() - HOUR_MS - 600_000)
+    await run(shop)
+    assert rows(shop, "payload", A), "its writer might have published later than that, by a clock set back"
+    first = rows(shop, "payload", A)
+    late = await shop.transactions.begin()
+    await shop.store_aside(A, "late", tx=late)
+    shop.clock.advance(2_000)
+    await shop.services.truncation.truncate(A, shop.clock.now_ms())
+    await run(shop)
+    assert bool(set(first) & set(rows(shop, "payload", A))) == shop.store.applies_retention
+    await shop.commit(late)
+    assert await (await shop.restarted()).read(A, committed=True) == ["late"]

@@ -80,6 +80,23 @@ async def test_it_never_goes_back(shop: Wired):
     assert await end(shop) == seen
 
 
+async def test_it_does_not_go_back_when_the_last_row_has_expired_and_the_server_starts_anew(shop: Wired):
+    """A reader that planned up to there would else be told, for ever, that its range is not settled yet."""
+    await shop.topics.update(A, {"ttl": "1"})
+    await shop.publish(A, "one", "two")
+    seen = await end(shop)
+    assert seen is not None
+    shop.clock.advance(700_000)
+    await shop.services.scheduler.run_now("retention")
+    again = await shop.restarted()
+    assert await end(again) == await end(again, committed=False) == seen
+    splits = (await again.services.ranges.splits(A, None, seen, 3)).splits
+    assert [(part.through, part.messages) for part in splits] == [(seen, 0)]
+    await again.publish(A, "three")
+    assert await end(again) == await end_of_newest(again)
+    await again.services.close()
+
+
 async def test_another_generation_begins_anew(shop: Wired):
     await shop.publish(A, "one")
     await shop.topics.delete(A)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
 from basalt.markers.marker import Marker
 from basalt.messaging import usage
+from basalt.messaging.counts import Expiry, RowCount
 from basalt.messaging.fetch import end_of
 from basalt.messaging.range_reading import read_range
 from basalt.messaging.removed import entry_name
+from basalt.messaging.topic_counts import TopicCounts
 from basalt.wire.bodies import RecordIn
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
@@ -107,6 +109,23 @@ async def test_the_time_only_rises_and_again_changes_nothing(shop: Wired):
         found = await shop.services.truncation.truncate(A, earlier)
         assert (found.before_ms, found.changed) == (times[2], False)
     assert await shop.read(A) == ["c"]
+
+
+async def test_of_two_calls_at_once_the_later_time_holds_whichever_comes_first(shop: Wired):
+    await published(shop, "a", "b")
+    now_ms = shop.clock.now_ms()
+    for before_ms in (now_ms, now_ms - 1):  # both were checked before either changed anything
+        assert (await shop.topics.truncate(A, before_ms)).truncated_before_ms == now_ms
+
+
+def test_a_row_from_before_the_truncation_is_neither_counted_nor_taken_off():
+    counts = TopicCounts(10)
+    old, new = (RowCount(ms, 0, 0, (Expiry(1_000, 1, 5),)) for ms in (9, 10))
+    counts.add(position(9, 0), old)
+    counts.add(position(10, 0), new)
+    assert counts.own.entries() == [Expiry(1_000, 1, 5)]
+    counts.remove(position(9, 0), old)
+    assert counts.own.entries() == [Expiry(1_000, 1, 5)]
 
 
 async def test_a_time_that_has_not_come_is_refused(shop: Wired):

@@ -413,6 +413,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
                 other != name
                 and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
                 and not self.live_in(other)
+                and (self.sessions[other].ledger is None or self.sessions[other].version is None)
             ):
                 self.forget(other)
         if known is None:

@@ -30,11 +30,13 @@ from tests.control.transactions.conftest import TOPIC, Scene
 DAY_MS = 86_400_000
 
 
-def begin(scene: Scene, run: str = "r1", version: int = 5, ledger: str | None = None, **asked) -> Any:
+def begin(
+    scene: Scene, run: str = "r1", version: int = 5, ledger: str | None = None, name: str = "etl", **asked
+) -> Any:
     """What a named begin answers: a transaction, or the session that has committed the version."""
-    name = Name("etl", run, version, ledger)
-    done = scene.state.named.done_before(name)
-    return done or scene.state.get(scene.done(scene.state.named.begin(scene.now_ms, name, **asked)))
+    named = Name(name, run, version, ledger)
+    done = scene.state.named.done_before(named)
+    return done or scene.state.get(scene.done(scene.state.named.begin(scene.now_ms, named, **asked)))
 
 
 def session(scene: Scene) -> Session:
@@ -307,6 +309,34 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     scene.clock.advance(8 * DAY_MS)
     scene.done(scene.state.named.begin(scene.now_ms, Name("other", "r1", 0)))
     assert [known.name for known in scene.state.sessions.known()] == ["other"]
+
+
+def test_a_session_that_counts_for_a_ledger_is_remembered_however_long_nobody_uses_it(scene):
+    """Its query may have been paused before it noted down what it had committed."""
+    scene.commit(begin(scene, version=7, ledger="query 1"))
+    scene.commit(begin(scene, name="uncounted"))
+    begin(scene, ledger="query 2", name="uncommitted")
+    for _ in range(60):
+        scene.clock.advance(8 * DAY_MS)
+        scene.expire()
+        scene.open("another")
+    assert [known.name for known in scene.state.sessions.known()] == ["etl", "another"]
+    assert begin(scene, "r2", version=7, ledger="query 1") == session(scene), "it was committed before"
+    assert begin(scene, "r2", version=8, ledger="query 1").session.epoch == 2
+
+
+def test_where_there_is_no_room_the_one_that_was_idle_longest_goes_and_never_one_in_use(scene_with):
+    scene = scene_with(Limits(sessions_max=2))
+    for session_name in ("first", "second"):
+        scene.commit(begin(scene, ledger="query", name=session_name))
+        scene.clock.advance(1)
+    with pytest.raises(BusyError, match="2 sessions"):
+        scene.open("third")
+    scene.clock.advance(8 * DAY_MS)
+    scene.open("first", "r2")
+    assert len(scene.state.sessions.known()) == 2, "it needs no room"
+    scene.open("third")
+    assert [known.name for known in scene.state.sessions.known()] == ["first", "third"]
 
 
 # How a long transaction of a session ends.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from basalt.wire import arrow, arrow_bodies
 from basalt.wire.arrow import END_OF_STREAM
 from basalt.wire.arrow_bodies import decode_messages
 from basalt.wire.arrow_columns import COLUMNS, Source, Stretch, encode_batch, encode_start, wanted
-from basalt.wire.bodies import LONG_MAX
+from basalt.wire.bodies import LONG_MAX, REQUEST_HEADERS_MAX
 from basalt_engine.records import Extras
 
 pa = pytest.importorskip("pyarrow")
@@ -402,6 +403,21 @@ def test_more_than_a_call_may_carry_is_too_large(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(arrow_bodies, "BATCHES_MAX", 4)
     with pytest.raises(TooLargeError, match="record batches"):
         decode_messages(chunked(table))
+
+
+@pytest.mark.parametrize("kind", HEADER_TYPES)
+def test_too_many_headers_are_refused_before_any_of_them_is_taken_out(kind: Any) -> None:
+    """A few bytes of a coded body unfold to a million of them."""
+    column = header_column([[("n", b"v")] * (REQUEST_HEADERS_MAX + 1)], kind)
+    body = written(pa.table({"value": ["a"], "headers": column}))
+    del column
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError, match="headers"):
+            decode_messages(body)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_one_record_has_a_limit_of_headers_and_a_name_one_of_bytes() -> None:
