@@ -36,7 +36,7 @@ test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name" for s
 
 # The whole suite runs in a process per core; tests/sharing.py says which tests stay together. Some of it, and what rewrites files that
 # other tests read, runs in one.
-PROCESSES := $(if $(UPDATE),,--numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder)
+PROCESSES := $(if $(UPDATE),,--numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder)
 
 java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=Name" for some)
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \

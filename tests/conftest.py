@@ -9,7 +9,7 @@ from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
 from tests.hbase.tables import hbase_tables
-from tests.sharing import pytest_collection_modifyitems
+from tests.sharing import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.spark.session import spark
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "java_class_path",
     "mini_cluster",
     "pytest_collection_modifyitems",
+    "pytest_xdist_make_scheduler",
     "spark",
     "twins",
 ]

@@ -3,53 +3,84 @@
 What is started once for a run, an HBase, a mini cluster, a Spark, is started in one of the processes: the tests that need it are
 one group. Of all others those of a file are one, so that what a module starts is started once as well. Groups that take minutes
 are begun first, and so the processes end at about the same time. In a single process nothing of this matters.
+
+Tests are dealt out by their names alone, for whoever deals them has not loaded them; so what a test needs must be seen in its name,
+and collecting fails where it is not. (Marks for groups, which pytest-xdist knows as well, it loses with this pytest.)
 """
 
 from __future__ import annotations
 
 import os
+import re
+from typing import Any
 
 import pytest
 
-# Minutes each, in this order. A file that is not here takes less than one.
-GROUPS_FIRST = (
-    "hbase",
-    "spark",
-    "mini-cluster",
-    "tests/sim/test_simulation.py",
-)
-
-# What brings a test into a group: a fixture that it asks for, or a mark, for some ask for their fixtures as they run. The first counts.
+# By the first of these that is found in a test's name.
 GROUPS = {
-    "mini_cluster": "mini-cluster",
-    "java_class_path": "mini-cluster",
-    "hbase_gateways": "hbase",
-    "hbase": "hbase",
-    "tephra": "hbase",
-    "spark": "spark",
+    "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
+    "hbase": re.compile(r"^tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
+    "spark": re.compile(r"^tests/spark/|/test_\w*spark\w*\.py"),
 }
+
+# Minutes each, in this order. A file that is not here takes less than one.
+FIRST = ("hbase", "spark", "mini-cluster", "tests/sim/test_simulation.py", "tests/system/test_kill_loop.py")
+
+# Fixtures, and marks, that ask for what a group shares, and the groups in which there may be one.
+FIXTURES = {
+    "mini_cluster": {"mini-cluster"},
+    "java_class_path": {"mini-cluster", "hbase"},
+    "hbase_gateways": {"hbase"},
+    "spark": {"spark", "hbase"},
+}
+MARKS = {"hbase": {"hbase", "mini-cluster"}, "tephra": {"hbase"}, "spark": {"spark", "hbase"}}
+
+
+def group(name: str) -> str:
+    """The group of a test of this name: all tests of one run in the same process."""
+    return next((known for known, pattern in GROUPS.items() if pattern.search(name)), name.partition("::")[0])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on Spark; in one of several processes, name each test's group and order them."""
+    """Mark what runs on Spark, see that each test's group can be told, and in one of several processes order them."""
     for item in items:
-        if "spark" in fixtures(item):
+        if "spark" in asked_for(item):
             item.add_marker("spark")
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    ranks = {name: rank for rank, name in enumerate(GROUPS_FIRST)}
-    items.sort(key=lambda item: ranks.get(group(item), len(ranks)))
+        refuse_hidden_needs(item)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: rank(group(item.nodeid)))
 
 
-def group(item: pytest.Item) -> str:
-    """The group of a test: all tests of one run in the same process."""
-    has = {*fixtures(item), *(mark.name for mark in item.iter_markers())}
-    return next((name for reason, name in GROUPS.items() if reason in has), item.nodeid.partition("::")[0])
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Deal tests out by their groups. Called only where there are several processes, and so where there is pytest-xdist."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
 
 
-def fixtures(item: pytest.Item) -> list[str]:
+def rank(name: str) -> int:
+    """When a group has its turn."""
+    return FIRST.index(name) if name in FIRST else len(FIRST)
+
+
+def refuse_hidden_needs(item: pytest.Item) -> None:
+    """A test that would start a second HBase, or Spark, ends the run before it begins."""
+    needs = [(name, FIXTURES[name]) for name in asked_for(item) if name in FIXTURES]
+    needs += [(mark.name, MARKS[mark.name]) for mark in item.iter_markers() if mark.name in MARKS]
+    for need, groups in needs:
+        if group(item.nodeid) not in groups:
+            raise pytest.UsageError(
+                f"{item.nodeid} needs {need}, and its name does not say so: put it into a file of tests/hbase or tests/spark,"
+                " name its file test_…hbase… or test_…spark…, or have hbase in the name of its parameter (tests/sharing.py)"
+            )
+
+
+def asked_for(item: pytest.Item) -> list[str]:
     """The names of the fixtures that a test asks for, and those that these ask for."""
     return getattr(item, "fixturenames", [])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sharing import group
+from tests.sharing import group, rank, refuse_hidden_needs
 
 
 class Item:
     """A collected test, as far as its group goes."""
 
-    nodeid = "tests/hbase/test_store.py::test_rows"
-
-    def __init__(self, fixturenames: tuple[str, ...] = (), marks: tuple[str, ...] = ()) -> None:
+    def __init__(self, nodeid: str, fixturenames: tuple[str, ...] = (), marks: tuple[str, ...] = ()) -> None:
+        self.nodeid = nodeid
         self.fixturenames = fixturenames
         self.marks = marks
 
@@ -20,17 +19,38 @@ class Item:
         return [getattr(pytest.mark, mark).mark for mark in self.marks]
 
 
-def test_one_that_asks_for_a_store_on_hbase_only_as_it_runs_is_with_all_on_hbase():
-    assert group(Item(marks=("hbase",))) == group(Item(fixturenames=("hbase_tables", "hbase_gateways"))) == "hbase"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tests/hbase/test_store.py::test_rows", "hbase"),
+        ("tests/contract/test_rows.py::test_rows[hbase]", "hbase"),
+        ("tests/contract/test_rows.py::test_rows[rocks]", "tests/contract/test_rows.py"),
+        ("tests/scripts/test_stories.py::test_the_story_is_true[spread: hbase]", "hbase"),
+        ("tests/demo/test_demo_on_hbase.py::test_a_log", "hbase"),
+        ("tests/hbase/test_mini_cluster_jars.py::test_jars", "mini-cluster"),
+        ("tests/control/hbase_admin/test_check.py::test_check", "tests/control/hbase_admin/test_check.py"),
+        ("tests/spark/test_sink.py::test_sink", "spark"),
+        ("tests/demo/test_spark_demo.py::test_demo", "spark"),
+    ],
+)
+def test_the_name_of_a_test_tells_its_group(name: str, expected: str):
+    assert group(name) == expected
 
 
-def test_one_on_hbase_and_spark_goes_to_the_hbase_and_does_not_start_a_second_one():
-    assert group(Item(fixturenames=("spark",), marks=("spark", "hbase"))) == "hbase"
+def test_groups_that_take_long_come_first():
+    assert rank("hbase") < rank("spark") < rank("tests/sim/test_simulation.py") < rank("tests/docs/test_links.py")
 
 
-def test_one_on_a_mini_cluster_needs_no_standalone_hbase():
-    assert group(Item(fixturenames=("mini_cluster",), marks=("hbase", "slow"))) == "mini-cluster"
+def test_one_on_hbase_and_spark_goes_to_the_hbase():
+    refuse_hidden_needs(Item("tests/hbase/test_prune_audit.py::test_audit", ("spark",), ("spark", "hbase")))
 
 
-def test_one_that_shares_nothing_is_with_those_of_its_file():
-    assert group(Item(fixturenames=("tmp_path",), marks=("slow",))) == "tests/hbase/test_store.py"
+@pytest.mark.parametrize("need", ["hbase_gateways", "mini_cluster", "spark"])
+def test_a_test_whose_name_hides_what_it_needs_is_refused(need: str):
+    with pytest.raises(pytest.UsageError, match=need):
+        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", (need,)))
+
+
+def test_so_is_one_that_is_only_marked():
+    with pytest.raises(pytest.UsageError, match="hbase"):
+        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", marks=("hbase",)))

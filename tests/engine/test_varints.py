@@ -82,6 +82,6 @@ def test_a_hundred_thousand_write_pointers_take_milliseconds():
 
 
 def _timed(pointers: list[int]) -> float:
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     encode_rising(pointers)
-    return time.perf_counter() - started_s
+    return time.thread_time() - started_s

@@ -466,7 +466,7 @@ METADATA = st.builds(
     TopicMetadata,
     st.builds(lambda number, sign: number * sign, st.integers(1, GENERATION_MAX), st.sampled_from([1, -1])),
     st.integers(0, LONG_MAX), st.sampled_from(RULES), SHORTS, SHORTS, NUMBERS, NUMBERS,
-    st.dictionaries(st.text(max_size=4), st.text(max_size=6), max_size=3),
+    st.dictionaries(st.text(max_size=4), st.text(max_size=6), max_size=3), st.integers(0, 10**18 - 1),
 )  # fmt: skip
 
 

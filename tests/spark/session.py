@@ -72,6 +72,7 @@ def running_spark(folder: Path, settings: dict[str, str] | None = None) -> Itera
         for name, value in {**SETTINGS, **placed, **(settings or {})}.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
+    _translate_its_own_errors_only()
     try:
         basalt_spark.register(session)
         yield session
@@ -80,6 +81,25 @@ def running_spark(folder: Path, settings: dict[str, str] | None = None) -> Itera
         session.stop()
         _end(gateway)
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def _translate_its_own_errors_only() -> None:
+    """Leave the errors of other JVMs as they are: PySpark's hook in Py4J is one for the process, also when Spark has stopped.
+
+    Tests on HBase have gateways of their own, and look at what these raise.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors.exceptions import captured
+
+    translate = captured.convert_exception
+
+    def convert_exception(error):
+        gateway = SparkContext._gateway
+        if gateway is None or error._gateway_client is not gateway._gateway_client:
+            return captured.UnknownException.__new__(captured.UnknownException)  # which leaves the error as it came
+        return translate(error)
+
+    captured.convert_exception = convert_exception
 
 
 def _workers_python(folder: Path) -> Path:
