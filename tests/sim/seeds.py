@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -60,11 +60,31 @@ def first_failure_without_epochs(seeds: Iterable[int]) -> str | None:
 
 
 def _first_failure(seeds: Iterable[int], world: Callable[[int], World]) -> str | None:
-    group_commit.INLINE_CALLERS_MAX = 1 << 30  # no threads, whose order no seed decides
-    group_commit.INLINE_BYTES_MAX = 1 << 30
-    group_commit.INLINE_WRITE_MS_MAX = float("inf")
-    cells.PAGE_ROWS, cells.ROWS_MAX = 2, 5  # a pass over a table is many steps, and takes several runs
-    logging.getLogger("basalt").setLevel(logging.CRITICAL)
+    with _as_the_seed_decides():
+        return _first_failure_here(seeds, world)
+
+
+@contextmanager
+def _as_the_seed_decides() -> Iterator[None]:
+    """What must be so while seeds run, and not for the tests that come after them in this process."""
+    log = logging.getLogger("basalt")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with (
+            # No threads, whose order no seed decides.
+            patch.multiple(
+                group_commit, INLINE_CALLERS_MAX=1 << 30, INLINE_BYTES_MAX=1 << 30, INLINE_WRITE_MS_MAX=float("inf")
+            ),
+            # A pass over a table is many steps, and takes several runs.
+            patch.multiple(cells, PAGE_ROWS=2, ROWS_MAX=5),
+        ):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World]) -> str | None:
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # a process that dies is part of the play
     try:
