@@ -80,10 +80,14 @@ def memory_mib() -> dict[str, float]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return  # it has just ended
+    for task in tasks:
         try:
             children = [int(child) for child in (task / "children").read_text().split()]
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         for child in children:
             yield child
