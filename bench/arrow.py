@@ -10,8 +10,8 @@ from statistics import median
 import pyarrow as pa
 
 import basalt
-from basalt.wire.avro import encode_publish_request
-from basalt.wire.bodies import PublishRequest
+from basalt.api.bodies.work import PublishRequest
+from basalt.api.codecs.avro import encode_publish_request
 from bench import processes
 from bench.figures import Figure
 from bench.load import drive, request

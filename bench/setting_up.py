@@ -9,8 +9,8 @@ from pathlib import Path
 
 import rocksdict
 
-from basalt.wire.avro import encode_publish_request, encode_work
-from basalt.wire.bodies import PublishRequest, Work, WorkPublish
+from basalt.api.bodies.work import PublishRequest, Work, WorkPublish
+from basalt.api.codecs.avro import encode_publish_request, encode_work
 from bench.load import drive, request, turns
 from bench.processes import Process
 

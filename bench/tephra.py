@@ -15,7 +15,7 @@ from typing import cast
 
 import uvloop
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.rocks import RocksStore

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from basalt.messaging.fetch import Fetch
+from basalt.api.bodies.work import Work, WorkPublish
+from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.read.fetch import Fetch
 from basalt.pruning.regions import Cluster
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
-from basalt.topics import TopicName, topic_name
-from basalt.transactions.states import Transaction
-from basalt.wire.bodies import Work, WorkPublish
+from basalt.transactions.rules.states import Transaction
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store

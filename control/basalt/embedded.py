@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from basalt.client import AsyncClient, Client
-from basalt.client.calls import Answer, Lost, Reply
 from basalt.client.connecting import async_client_of, client_of, policy
-from basalt.client.conversation import Send
-from basalt.client.urls import EMBEDDED_SCHEME
+from basalt.client.plans.calls import Answer, Lost, Reply
+from basalt.client.plans.conversation import Send
+from basalt.client.transport.urls import EMBEDDED_SCHEME
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
@@ -201,7 +201,7 @@ async def _open(
 ) -> tuple[Services, _Application]:
     # Imported here: a client of a server far away needs none of the server.
     from basalt.http.app import build_app
-    from basalt.server import open_services
+    from basalt.server.wiring import open_services
     from basalt.settings import load_settings
 
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])

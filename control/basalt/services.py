@@ -1,4 +1,4 @@
-"""Everything that runs in one server process, as the faces and jobs are given it. Wired in `basalt.server`."""
+"""Everything that runs in one server process, as the faces and jobs are given it. Wired in `basalt.server.wiring`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from basalt.audit import Audit
-from basalt.backups import Backups
-from basalt.group_commit import GroupCommit
-from basalt.leadership.leadership import Leadership
-from basalt.messaging.blocking import Blocking
-from basalt.messaging.messaging import Messaging
-from basalt.messaging.participant import TopicPlan
+from basalt.catalog.topics import TopicName, Topics
+from basalt.cluster.leader import Leadership
+from basalt.commits.coordinator import Coordinator
+from basalt.commits.topic_participant import TopicPlan
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
-from basalt.messaging.ranges import Ranges
-from basalt.messaging.topic_markers import TopicMarkers
+from basalt.messaging.publish import Messaging
+from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.read.blocked_readers import Blocking
 from basalt.messaging.truncation import Truncation
-from basalt.messaging.usage import Usage
+from basalt.operations.audit import Audit
+from basalt.operations.backups import Backups
+from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
-from basalt.scheduler import Scheduler
+from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
-from basalt.store_calls import StoreCalls
 from basalt.tables.tables import Tables
-from basalt.topics import TopicName, Topics
-from basalt.transactions.coordinator import Coordinator
-from basalt.transactions.ids import TransactionIds
+from basalt.transactions.rules.ids import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemTable

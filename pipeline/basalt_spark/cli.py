@@ -12,16 +12,16 @@ from uuid import uuid4
 
 import click
 
-from basalt.cli.failures import Failure, Usage
-from basalt.cli.options import Command, DurationMs, PositionText, common_options, dry_run_option
-from basalt.cli.output import Column, counted, size_text, time_text
-from basalt.cli.progress import progress
+from basalt.cli.options.invocation import TIMEOUT_MS_DEFAULT, Session, pass_session
+from basalt.cli.options.options import Command, DurationMs, PositionText, common_options, dry_run_option
+from basalt.cli.output.failures import Failure, Usage
+from basalt.cli.output.output import Column, counted, size_text, time_text
+from basalt.cli.output.progress import progress
 from basalt.cli.root import group
-from basalt.cli.session import TIMEOUT_MS_DEFAULT, Session, pass_session
 from basalt.errors import BasaltError, InputError
 
 if TYPE_CHECKING:
-    from basalt.wire.positions import Position
+    from basalt.api.positions import Position
     from basalt_spark.jobs.report import JobReport
     from basalt_spark.jobs.server_rows import TopicRows
     from basalt_spark.jobs.stored_tables import TableSource
@@ -143,7 +143,7 @@ def archive(
     FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages, unless it is
     to be truncated: then it must have none before --from, and nothing is truncated before every file was read again.
     """
-    from basalt.wire.positions import END
+    from basalt.api.positions import END
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import manifest as manifests

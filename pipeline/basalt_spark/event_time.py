@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from basalt.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, TaskState, advanced, is_ended, watermark_ms
+from basalt.api.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, TaskState, advanced, is_ended, watermark_ms
 from basalt_spark.offset import Offset
 from basalt_spark.record_batches import ControlRow
 from basalt_spark.topic_name import TopicName

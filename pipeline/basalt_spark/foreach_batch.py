@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from basalt.api.bodies.work import KIND_END_OF_STREAM, KIND_WATERMARK, WorkMarker
 from basalt.errors import InputError, TransactionEndedError
-from basalt.wire.bodies import KIND_END_OF_STREAM, KIND_WATERMARK, WorkMarker
 from basalt_spark import sink_commit
 from basalt_spark.connection import client_of
 from basalt_spark.part_writer import PART_FORMAT, REPORT, TRANSACTION, PartDataSource, reported_segments

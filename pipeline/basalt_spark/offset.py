@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, TaskState
 from basalt.errors import InputError
-from basalt.markers.reconcile import NOTHING_KNOWN, MarkerState, TaskState
 from basalt_spark.topic_name import TopicName, topic_name
 
 VERSION = 1

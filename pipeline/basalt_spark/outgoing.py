@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
-from basalt.wire.bodies import PUBLISH_MESSAGES_MAX
 from basalt_spark.event_time import END_OF_TIME_MS
 from basalt_spark.sink_schema import SinkColumns
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from basalt.api.positions import Position, PositionKind, parse_position
 from basalt.errors import InputError
-from basalt.wire.positions import Position, PositionKind, parse_position
 from basalt_spark.offset import ID_BYTES, Offset, parse_offset
 from basalt_spark.topic_name import TopicName, topic_name
 

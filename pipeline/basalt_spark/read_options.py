@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from basalt.api.markers.reconcile import Idle
 from basalt.errors import InputError
-from basalt.markers.reconcile import Idle
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, chosen_columns
 from basalt_spark.connection import Server

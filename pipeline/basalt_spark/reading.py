@@ -22,7 +22,7 @@ from basalt_spark.record_batches import ControlRow, RecordBatches, sent_columns
 from basalt_spark.topic_name import TopicName
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.client.arrow import ArrowPage
+    from basalt.client.calls.arrow import ArrowPage
 
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from basalt.api.bodies.work import KIND_WATERMARK, WorkMarker
 from basalt.errors import (
     BasaltError,
     ConflictError,
@@ -17,7 +18,6 @@ from basalt.errors import (
     TransactionEndedError,
     UnknownOutcomeError,
 )
-from basalt.wire.bodies import KIND_WATERMARK, WorkMarker
 from basalt_spark.sink_work import SegmentStored, SinkWork
 from basalt_spark.write_options import WriteOptions
 

@@ -38,7 +38,7 @@ from basalt_spark.topic_name import TopicName
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.client import Client
-    from basalt.client.ranges import StableEnd
+    from basalt.client.calls.ranges import StableEnd
 
 
 class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from basalt.markers.reconcile import NOTHING_KNOWN, MarkerState, merged
+from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, merged
 from basalt_spark.admission import Share
 from basalt_spark.offset import TopicOffset
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.client import Topic
-    from basalt.client.ranges import Advance, RangeIsolation
+    from basalt.client.calls.ranges import Advance, RangeIsolation
 
 
 @dataclass(slots=True)

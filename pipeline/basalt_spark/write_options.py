@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from basalt.api.markers.marker import TASKS_MAX
 from basalt.errors import InputError
-from basalt.markers.marker import TASKS_MAX
 from basalt_spark.connection import Server
 from basalt_spark.options import Use, at_most, read_options_given
 from basalt_spark.topic_name import TopicName, topic_name

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from basalt.audit import TEXT_CHARS_MAX, Audit, Author, check_text
 from basalt.errors import ConflictError, CorruptionError, InputError, UnavailableError
+from basalt.operations.audit import TEXT_CHARS_MAX, Audit, Author, check_text
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
-from basalt.group_commit import (
+from basalt.runtime.group_commit import (
     GROUP_BYTES_MAX,
     INLINE_BYTES_MAX,
     INLINE_CALLERS_MAX,

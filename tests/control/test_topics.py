@@ -11,16 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.errors import (
-    ConflictError,
-    CorruptionError,
-    InvalidNameError,
-    InvalidPropertyError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UnknownOutcomeError,
-)
-from basalt.topics import (
+from basalt.catalog.topics import (
     PROPERTIES_MAX,
     PROPERTY_CHARS_MAX,
     TTL_SECONDS_MAX,
@@ -31,6 +22,15 @@ from basalt.topics import (
     settle,
     title_of,
     topic_name,
+)
+from basalt.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidNameError,
+    InvalidPropertyError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnknownOutcomeError,
 )
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, topic_prefix

@@ -6,10 +6,10 @@ import ast
 import re
 from pathlib import Path
 
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 50
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yml", ".txt", ".cfg", ".java", ".xml", ".sh", ".tsv", ".story", ""}
-BAGS = re.compile(r"(^|/)(utils?|helpers?|common|misc|manager)\.py$")
+BAGS = re.compile(r"(^|/)(utils?|helpers?|common|misc)\.py$")
 
 # Where the tree came from and who worked on it is no part of it, and it names no path outside itself. The words are
 # written in pieces so that this file does not hold them.

@@ -11,13 +11,13 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from basalt.cli.root import root as command_root
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
 from basalt.errors import BY_CODE
 from basalt.http.app import OPERATIONS
-from basalt.http.leader_metrics import LeaderFigures
-from basalt.http.metrics import Figures
-from basalt.leadership.leadership import Leadership
-from basalt.leadership.lease import Candidate
-from basalt.server import open_services
+from basalt.http.metrics.leader import LeaderFigures
+from basalt.http.metrics.metrics import Figures
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.keys import keys
 from basalt_engine.clock import SystemClock

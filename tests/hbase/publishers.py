@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from basalt.wire import avro
-from basalt.wire.bodies import ConsumeRequest, PublishRequest
+from basalt.api.bodies.work import ConsumeRequest, PublishRequest
+from basalt.api.codecs import avro
 from tests.hbase.mini_cluster import wait_until
 from tests.system.caller import AVRO, Caller
 

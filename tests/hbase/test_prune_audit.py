@@ -11,8 +11,8 @@ import pytest
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.region_report import EMPTY_MEMSTORE, KIND, RegionReport
-from basalt_engine.region_snapshot import RegionSnapshot
+from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, RegionReport
+from basalt_engine.regions.snapshot import RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import SystemTable
 from basalt_spark.jobs.writers import TABLES

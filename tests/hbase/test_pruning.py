@@ -15,7 +15,7 @@ from basalt.pruning.certificate import Cause
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import InputError, StoreError
-from basalt_engine.region_report import EMPTY_MEMSTORE, KIND, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.stores.hbase.cluster import ClusterCalls
 from basalt_engine.stores.hbase.compactions import Compactor
 from basalt_engine.stores.hbase.connection import parse_address

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from basalt.errors import InvalidSettingError
-from basalt.server import open_store
+from basalt.server.wiring import open_store
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, StoreSettings
 from basalt_engine.clock import ManualClock

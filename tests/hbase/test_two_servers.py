@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 import basalt
 from basalt.errors import BasaltError, RetryError, SessionFencedError, TransactionEndedError
-from basalt.tephra.discovery import FOLDER
+from basalt.thrift.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
 from tests.hbase.tables import Tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.markers.reconcile import Idle, MarkerState, TaskState
+from basalt.api.markers.reconcile import Idle, MarkerState, TaskState
 from basalt_spark.event_time import Seen, control_rows, watermark_of
 from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.record_batches import ControlRow

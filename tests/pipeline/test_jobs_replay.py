@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.client.ranges import Advance, StableEnd
+from basalt.api.positions import END, START, at_id, at_time
+from basalt.client.calls.ranges import Advance, StableEnd
 from basalt.errors import ConflictError
-from basalt.wire.positions import END, START, at_id, at_time
 from basalt_engine.keys import MessageId
 from basalt_spark.connection import Server
 from basalt_spark.jobs import replay

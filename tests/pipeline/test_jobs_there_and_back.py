@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from basalt.api.positions import END, START, at_id, at_time
 from basalt.client import RecordIn
 from basalt.errors import CorruptionError, InputError, SessionFencedError, SessionForeignError, TransactionEndedError
-from basalt.wire.positions import END, START, at_id, at_time
 from basalt_spark import connection
 from basalt_spark.connection import Server, client_of
 from basalt_spark.jobs import backfill as backfills

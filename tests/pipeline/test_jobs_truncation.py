@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.positions import END, START, Position, at_time
 from basalt.errors import ConflictError, GenerationError
-from basalt.wire.positions import END, START, Position, at_time
 from basalt_spark import connection
 from basalt_spark.connection import Server, client_of
 from basalt_spark.jobs import manifest as manifests

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.markers.reconcile import MarkerState, TaskState
 from basalt.errors import InputError
-from basalt.markers.reconcile import MarkerState, TaskState
 from basalt_spark.offset import Offset, TopicOffset, offset_json, parse_offset
 from basalt_spark.topic_name import TopicName
 from tests.vector_lines import VECTORS

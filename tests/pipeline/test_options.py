@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from basalt.api.markers.reconcile import Idle
 from basalt.errors import InputError
-from basalt.markers.reconcile import Idle
 from basalt_engine.clock import ManualClock
 from basalt_spark.options import OPTIONS, Use
 from basalt_spark.read_edges import EARLIEST, LATEST, Edge, before_id, before_time

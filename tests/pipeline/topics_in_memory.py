@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from basalt.client.ranges import Advance, Split, StableEnd
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.reconcile import NOTHING_KNOWN, apply
+from basalt.client.calls.ranges import Advance, Split, StableEnd
 from basalt.errors import GenerationError, TopicNotFoundError
-from basalt.markers.marker import Marker
-from basalt.markers.reconcile import NOTHING_KNOWN, apply
 
 INSTANCE = "0123456789abcdef"
 

@@ -12,15 +12,15 @@ import re
 import shlex
 from collections.abc import Callable
 
+from basalt.api.bodies.work import PublishResponse, Work, WorkPublish
+from basalt.catalog.tables import Catalog, TableName, table_name
+from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError
-from basalt.messaging.fetch import Fetch
-from basalt.tables.catalog import Catalog, TableName, table_name
+from basalt.messaging.read.fetch import Fetch
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.topics import Topic, TopicName, topic_name
-from basalt.transactions.states import Kind, Transaction, VisibilityLevel
-from basalt.wire.bodies import PublishResponse, Work, WorkPublish
-from basalt_engine.cell_names import change_key
-from basalt_engine.cells import CellTable, CellVersion
+from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+from basalt_engine.cells.names import change_key
+from basalt_engine.cells.table import CellTable, CellVersion
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from basalt.markers.marker import Marker
-from basalt.messaging.topic_markers import MarkerFacts
-from basalt.wire.bodies import WorkMarker
+from basalt.api.bodies.work import WorkMarker
+from basalt.api.markers.marker import Marker
+from basalt.messaging.markers.topic_markers import MarkerFacts
 
 
 def marker(task: str, said: str) -> Marker:

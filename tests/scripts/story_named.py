@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from basalt.transactions.coordinator import Coordinator
-from basalt.transactions.named_rules import Name
-from basalt.transactions.session_calls import Beginning
-from basalt.transactions.states import Kind, Transaction
-from basalt.wire.bodies import Work
+from basalt.api.bodies.work import Work
+from basalt.commits.coordinator import Coordinator
+from basalt.commits.named import Beginning
+from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.states import Kind, Transaction
 from tests.scripts.story_words import Words, milliseconds
 from tests.wiring import Wired
 

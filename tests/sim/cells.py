@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from basalt.jobs.retention import cells as sweep
-from basalt.tables.catalog import table_name
+from basalt.api.bodies.work import Work, WorkPublish
+from basalt.catalog.tables import table_name
+from basalt.catalog.topics import topic_name
+from basalt.retention import cells as sweep
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.topics import topic_name
-from basalt.transactions.states import Transaction
-from basalt.wire.bodies import Work, WorkPublish
-from basalt_engine.cell_names import change_key
+from basalt.transactions.rules.states import Transaction
+from basalt_engine.cells.names import change_key
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.sim.history import Ending, Told

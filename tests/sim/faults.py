@@ -9,22 +9,23 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from basalt.messaging import hidden_cells
-from basalt.messaging.appender import Appender
-from basalt.messaging.early import EarlyRows
-from basalt.messaging.messaging import Messaging
-from basalt.messaging.participant import TopicParticipant
-from basalt.messaging.stored import StoredPayloads
+from basalt.commits.topic_participant import TopicParticipant
+from basalt.messaging.log.append import Appender
+from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.messaging.log.uncommitted_rows import EarlyRows
+from basalt.messaging.publish import Messaging
 from basalt.pruning.embedded import read_notes
-from basalt.transactions import durable_state, edits
-from basalt.transactions.ledger import Ledger
-from basalt.transactions.log import TableTransactionLog
-from basalt.transactions.one_shot_rules import OneShotRules, Use
-from basalt.transactions.proposals import Proposal
-from basalt.transactions.sessions import Session, Sessions
-from basalt.transactions.states import Join, Transaction
-from basalt.transactions.transaction_state import TransactionState
-from basalt.transactions.unlogged_changes import UnloggedChanges
+from basalt.tables import garbage_cells as hidden_cells
+from basalt.transactions import manager as durable_state
+from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.deferred_change_sets import UnloggedChanges
+from basalt.transactions.rules.one_shots import OneShotRules, Use
+from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.sessions import Session, Sessions
+from basalt.transactions.rules.states import Join, Transaction
+from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_table import Ledger
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.system import SystemTable
 

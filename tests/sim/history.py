@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from basalt.topics import TopicName
+from basalt.catalog.topics import TopicName
 
 
 class Told(enum.Enum):

@@ -11,11 +11,11 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
-from basalt.topics import topic_name
-from basalt.transactions.named_rules import Name
-from basalt.transactions.session_calls import Beginning
-from basalt.transactions.states import Kind, Transaction
-from basalt.wire.bodies import Work
+from basalt.api.bodies.work import Work
+from basalt.catalog.topics import topic_name
+from basalt.commits.named import Beginning
+from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.states import Kind, Transaction
 from basalt_engine.errors import BasaltError
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.records import decode

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from basalt.transactions.session_calls import Beginning
-from basalt.transactions.sessions import Session
-from basalt.transactions.states import InSession, Transaction
-from basalt.wire.bodies import Work, WorkPublish
+from basalt.api.bodies.work import Work, WorkPublish
+from basalt.commits.named import Beginning
+from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.states import InSession, Transaction
 from basalt_engine.errors import BasaltError
 from tests.sim.history import Ending, Told
 

@@ -13,11 +13,11 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from basalt.markers.marker import Marker, decode_marker
-from basalt.markers.reconcile import NOTHING_KNOWN, MarkerState, apply
-from basalt.messaging.topic_markers import MarkerFacts
-from basalt.topics import topic_name
-from basalt.wire.bodies import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.markers.marker import Marker, decode_marker
+from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply
+from basalt.catalog.topics import topic_name
+from basalt.messaging.markers.topic_markers import MarkerFacts
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import POSITION_BYTES

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 from unittest.mock import patch
 
-from basalt import group_commit
-from basalt.jobs.retention import cells
+from basalt.retention import cells
+from basalt.runtime import group_commit
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld

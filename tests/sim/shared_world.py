@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite

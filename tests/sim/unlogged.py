@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from basalt.transactions.states import Kind, Transaction
+from basalt.transactions.rules.states import Kind, Transaction
 from basalt_engine.errors import BasaltError
 from tests.wiring import Wired
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Awaitable
 from contextlib import suppress
 
+from basalt.api.bodies.work import Work, WorkPublish
+from basalt.catalog.topics import TopicName, topic_name
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
-from basalt.topics import TopicName, topic_name
-from basalt.transactions.states import Transaction
-from basalt.wire.bodies import Work, WorkPublish
+from basalt.transactions.rules.states import Transaction
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, InputError
 from basalt_engine.stores.memory import MemoryStore

@@ -6,9 +6,9 @@ import json
 from base64 import b64decode, b64encode
 from typing import Any
 
-from basalt.wire import avro
-from basalt.wire.bodies import ConsumeRequest, Work, WorkPublish
-from basalt_engine.cell_names import change_key
+from basalt.api.bodies.work import ConsumeRequest, Work, WorkPublish
+from basalt.api.codecs import avro
+from basalt_engine.cells.names import change_key
 from tests.system.bank import ACCOUNTS, MOVES, OPENING, SESSION, TABLE, VERSIONS
 from tests.system.caller import AVRO, JSON
 from tests.system.clients import NAMESPACE, TOPICS, TRANSACTIONS, Client

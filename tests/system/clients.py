@@ -7,8 +7,8 @@ import json
 import random
 from collections.abc import Callable
 
-from basalt.wire import avro
-from basalt.wire.bodies import ConsumeRequest, PublishRequest, Work, WorkPublish
+from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkPublish
+from basalt.api.codecs import avro
 from tests.system.caller import AVRO, Caller
 from tests.system.expectations import (
     CHURNED,

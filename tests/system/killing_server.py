@@ -42,26 +42,30 @@ LOAD = {
     "between sync and mark": Point("basalt_engine.stores.rocks.database", "Database.sync", True, True),
     "between mark and answer": Point("basalt_engine.stores.rocks.synced", "SyncedFile.advance", True, True),
     "behind the answer": Point("basalt.group_commit", "GroupCommit._finish", True, True),
-    "before an abort is finished": Point("basalt.transactions.coordinator", "Coordinator._finish", False),
-    "between roll back and abort": Point("basalt.messaging.participant", "TopicParticipant.roll_back", True),
+    "before an abort is finished": Point("basalt.commits.coordinator", "Coordinator._finish", False),
+    "between roll back and abort": Point("basalt.commits.topic_participant", "TopicParticipant.roll_back", True),
     "before a topic's row is changed": Point("basalt_engine.metadata", "MetadataTable.replace", False),
     "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
-    "before a log snapshot": Point("basalt.transactions.coordinator", "Coordinator.write_log_snapshot", False),
-    "after a log snapshot": Point("basalt.transactions.coordinator", "Coordinator.write_log_snapshot", True),
-    "in clean-up of generations": Point("basalt.jobs.retention.generations", "OldGenerations.sweep", True),
-    "in clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", False),
-    "in clean-up of cells": Point("basalt.jobs.retention.cells", "CellVersions._remove", False),
-    "after clean-up of cells": Point("basalt.jobs.retention.cells", "CellVersions._remove", True),
-    "when a session is opened": Point("basalt.transactions.session_calls", "SessionCalls.open", True),
-    "after clean-up of hidden rows": Point("basalt.jobs.retention.hidden_rows", "HiddenRows.sweep", True),
+    "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),
+    "after a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", True),
+    "in clean-up of generations": Point("basalt.retention.generations", "OldGenerations.sweep", True),
+    "in clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", False),
+    "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
+    "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
+    "when a session is opened": Point("basalt.commits.named", "SessionCalls.open", True),
+    "after clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", True),
 }
 RECOVERY = {
     "before the files are checked": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", False),
     "before RocksDB recovers": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", True),
     "after RocksDB recovered": Point("basalt_engine.stores.rocks.database", "Database.check_blob_files", False),
     "after the files are noted": Point("basalt_engine.stores.rocks.synced", "SyncedFile.restart", True),
-    "before the transactions are read": Point("basalt.transactions.log", "TableTransactionLog.recover", False),
-    "after the transactions are read": Point("basalt.transactions.log", "TableTransactionLog.recover", True),
+    "before the transactions are read": Point(
+        "basalt.transactions.log.transaction_log", "TableTransactionLog.recover", False
+    ),
+    "after the transactions are read": Point(
+        "basalt.transactions.log.transaction_log", "TableTransactionLog.recover", True
+    ),
 }
 
 
@@ -124,7 +128,7 @@ def kill_at(name: str, number: int) -> None:
 
 
 def _answer_before_the_write() -> None:
-    from basalt.group_commit import Group, GroupCommit
+    from basalt.runtime.group_commit import Group, GroupCommit
 
     write = GroupCommit._write
     late: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -145,7 +149,7 @@ def _answer_before_the_write() -> None:
 
 def _forget_what_was_aborted() -> None:
     """An abort is answered, and neither are its rows hidden nor is its end logged."""
-    from basalt.transactions.coordinator import Coordinator
+    from basalt.commits.coordinator import Coordinator
 
     commit = Coordinator.commit
 
@@ -175,7 +179,7 @@ def _write_half_of_a_group() -> None:
 
 def _forget_request_ids() -> None:
     """A repeated one-shot transaction is done again."""
-    from basalt.transactions.transaction_state import TransactionState
+    from basalt.transactions.rules.transaction_state import TransactionState
 
     begin = TransactionState.begin_committed
 
@@ -187,10 +191,10 @@ def _forget_request_ids() -> None:
 
 def _show_aborted_cells() -> None:
     """The abort of a writer of cells leaves it out of the invalid list."""
-    from basalt.transactions import edits
-    from basalt.transactions.ledger import Ledger
-    from basalt.transactions.proposals import Proposal
-    from basalt.transactions.transaction_state import TransactionState
+    from basalt.transactions.rules import edits
+    from basalt.transactions.rules.proposals import Proposal
+    from basalt.transactions.rules.transaction_state import TransactionState
+    from basalt.transactions.rules.transaction_table import Ledger
 
     abort = TransactionState.abort
 
@@ -206,8 +210,8 @@ def _show_aborted_cells() -> None:
 
 def _forget_versions() -> None:
     """What version a session has committed is known until the log is read again."""
-    from basalt.transactions.log import TableTransactionLog
-    from basalt.transactions.sessions import Sessions
+    from basalt.transactions.log.transaction_log import TableTransactionLog
+    from basalt.transactions.rules.sessions import Sessions
 
     committed, recover = Sessions.committed, TableTransactionLog.recover
 
@@ -242,7 +246,7 @@ def main() -> int:
         FAULTS[fault]()
     entries = os.environ.pop("BASALT_LOG_SNAPSHOT", "")
     if entries:
-        from basalt.jobs import log_snapshot
+        from basalt.operations.jobs import log_snapshot
 
         log_snapshot.ENTRIES_MIN = int(entries)
     from basalt.cli.main import main as command_line

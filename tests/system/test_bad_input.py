@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 import zstandard
 
-from basalt.wire import avro
-from basalt.wire.avro_primitives import encode_long
-from basalt.wire.bodies import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
+from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
+from basalt.api.codecs import avro
+from basalt.api.codecs.avro_primitives import encode_long
 from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
 
 pytestmark = pytest.mark.system

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import click
 
 import basalt
-from basalt.cli.failures import Failure, Usage
-from basalt.cli.options import common_options
+from basalt.cli.options.options import common_options
+from basalt.cli.output.failures import Failure, Usage
 
 ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line names them, and never imports them
 

@@ -7,34 +7,34 @@ transport (`drivers`, `http_transport`, `async_transport`); and the two clients 
 
 from __future__ import annotations
 
-from basalt.client.admin import Part, Readiness, Version
-from basalt.client.arrow import ArrowPage
+from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.client.async_client import AsyncClient, AsyncNamedTransaction, AsyncSession, AsyncTopic, AsyncTransaction
 from basalt.client.blocking_client import Client, NamedTransaction, Session, Topic, Transaction
+from basalt.client.calls.admin import Part, Readiness, Version
+from basalt.client.calls.arrow import ArrowPage
+from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.positions import Position, PositionLike
+from basalt.client.calls.ranges import Advance, Split, StableEnd
+from basalt.client.calls.sessions import SessionInfo
+from basalt.client.calls.tables import TableInfo, TableRow
+from basalt.client.calls.topic_facts import Holder, PeekedMessage, TopicStats
+from basalt.client.calls.topics import TopicInfo, TopicTruncation
 from basalt.client.connecting import connect, connect_async
-from basalt.client.pages import Message, Page
-from basalt.client.participants import PostCommitError, TransactionAware
-from basalt.client.positions import Position, PositionLike
-from basalt.client.ranges import Advance, Split, StableEnd
 from basalt.client.readers import AsyncReader, Reader
-from basalt.client.sessions import SessionInfo
 from basalt.client.table_handles import (
     AsyncTable,
     AsyncTransactionalTable,
     Table,
     TransactionalTable,
 )
-from basalt.client.tables import TableInfo, TableRow
-from basalt.client.topic_facts import Holder, PeekedMessage, TopicStats
-from basalt.client.topics import TopicInfo, TopicTruncation
-from basalt.client.transaction_info import (
+from basalt.client.transaction.participants import PostCommitError, TransactionAware
+from basalt.client.transaction.transaction_info import (
     Outcome,
     TransactionInfo,
     TransactionSession,
     TransactionTable,
     TransactionTopic,
 )
-from basalt.wire.bodies import PublishResponse, RecordIn
 
 __all__ = [
     "Advance",

@@ -6,35 +6,24 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from basalt.client import (
-    admin,
-    arrow,
-    ending,
-    messages,
-    named_transactions,
-    open_transaction,
-    participation,
-    ranges,
-    sessions,
-    topic_facts,
-    topics,
-    transactions,
-)
 from basalt.client import following as following_plans
-from basalt.client import markers as marker_plans
 from basalt.client import reading as reading_plans
-from basalt.client.drivers import AsyncDriver
+from basalt.client.calls import admin, arrow, messages, ranges, sessions, topic_facts, topics
+from basalt.client.calls import markers as marker_plans
+from basalt.client.calls.sessions import SessionScope
 from basalt.client.followers import async_following
 from basalt.client.handles import AsyncHandle, NamedFacts, SessionFacts, TopicFacts, TransactionFacts, awaiting
-from basalt.client.named_transactions import NamedScope
-from basalt.client.open_transaction import OpenTransaction
-from basalt.client.participants import Participant
+from basalt.client.plans.drivers import AsyncDriver
+from basalt.client.plans.scopes import ClientScope, TopicScope
 from basalt.client.readers import async_reading
-from basalt.client.scopes import ClientScope, TopicScope
-from basalt.client.sessions import SessionScope
 from basalt.client.table_handles import AsyncTable, AsyncTables, AsyncTransactionalTable
-from basalt.client.transactional_table import in_use
-from basalt.client.transactions import Kind
+from basalt.client.transaction import commit_protocol as ending
+from basalt.client.transaction import named_transactions, open_transaction, participation, transactions
+from basalt.client.transaction.named_transactions import NamedScope
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.participants import Participant
+from basalt.client.transaction.transactional_table import in_use
+from basalt.client.transaction.transactions import Kind
 
 
 class AsyncTopics(AsyncHandle[ClientScope]):

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from basalt.client.async_client import AsyncClient
 from basalt.client.blocking_client import Client
-from basalt.client.drivers import AsyncDriver, AsyncTransport, BlockingDriver, Transport, surroundings
-from basalt.client.http_transport import HttpTransport
-from basalt.client.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, RetryPolicy
-from basalt.client.scopes import ClientScope
-from basalt.client.servers import AsyncFollowingTransport, FollowingTransport
-from basalt.client.urls import EMBEDDED_SCHEME, ServerUrl, parse_urls, shown
+from basalt.client.plans.drivers import AsyncDriver, AsyncTransport, BlockingDriver, Transport, surroundings
+from basalt.client.plans.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, RetryPolicy
+from basalt.client.plans.scopes import ClientScope
+from basalt.client.transport.http_transport import HttpTransport
+from basalt.client.transport.servers import AsyncFollowingTransport, FollowingTransport
+from basalt.client.transport.urls import EMBEDDED_SCHEME, ServerUrl, parse_urls, shown
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
@@ -49,7 +49,9 @@ def connect_async(
     tls: ssl.SSLContext | None = None,
 ) -> AsyncClient:
     """An async client of the server (or servers) at this URL; see `basalt.aio.connect`. Nothing is sent yet."""
-    from basalt.client.async_transport import AiohttpTransport  # a large library, which blocking clients do without
+    from basalt.client.transport.async_transport import (
+        AiohttpTransport,  # a large library, which blocking clients do without
+    )
 
     clock = SystemClock()
     servers = parse_urls(_of_a_server(url))

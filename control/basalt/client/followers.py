@@ -6,10 +6,10 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
-from basalt.client.drivers import AsyncDriver, BlockingDriver
+from basalt.client.calls.pages import Message
 from basalt.client.following import Following
 from basalt.client.handles import AsyncHandle, Handle
-from basalt.client.pages import Message
+from basalt.client.plans.drivers import AsyncDriver, BlockingDriver
 
 P = ParamSpec("P")
 ScopeT = TypeVar("ScopeT")

@@ -11,19 +11,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from basalt.client import markers, messages
-from basalt.client.calls import AVRO, BATCHES, Answer, Call, Effect, Later, Steps, ask
-from basalt.client.messages import Isolation
-from basalt.client.pages import Message
-from basalt.client.positions import PositionKind, PositionLike, lowest_id, position
-from basalt.client.scopes import TopicScope
+from basalt.api.bodies.work import MESSAGE_ID_BYTES, ConsumeRequest
+from basalt.api.codecs import avro, batches
+from basalt.api.codecs.batches import MarkerFrame
+from basalt.api.markers.marker import decode_marker
+from basalt.api.markers.position import MarkedPosition, parse_marked_position
+from basalt.api.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, apply, is_ended
+from basalt.client.calls import markers, messages
+from basalt.client.calls.messages import Isolation
+from basalt.client.calls.pages import Message
+from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position
+from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Later, Steps, ask
+from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError, MalformedBodyError
-from basalt.markers.marker import decode_marker
-from basalt.markers.position import MarkedPosition, parse_marked_position
-from basalt.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, apply, is_ended
-from basalt.wire import avro, batches
-from basalt.wire.batches import MarkerFrame
-from basalt.wire.bodies import MESSAGE_ID_BYTES, ConsumeRequest
 
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 

@@ -10,13 +10,13 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from basalt.client.calls import Steps
-from basalt.client.drivers import AsyncDriver, BlockingDriver
-from basalt.client.named_transactions import NamedScope
-from basalt.client.open_transaction import OpenTransaction
-from basalt.client.scopes import TopicScope
-from basalt.client.sessions import SessionScope
-from basalt.client.transaction_info import Outcome
+from basalt.client.calls.sessions import SessionScope
+from basalt.client.plans.calls import Steps
+from basalt.client.plans.drivers import AsyncDriver, BlockingDriver
+from basalt.client.plans.scopes import TopicScope
+from basalt.client.transaction.named_transactions import NamedScope
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transaction_info import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")

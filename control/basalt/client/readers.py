@@ -6,9 +6,9 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
-from basalt.client.drivers import AsyncDriver, BlockingDriver
+from basalt.client.calls.pages import Message, Page
 from basalt.client.handles import AsyncHandle, Handle
-from basalt.client.pages import Message, Page
+from basalt.client.plans.drivers import AsyncDriver, BlockingDriver
 from basalt.client.reading import Cursor
 
 P = ParamSpec("P")

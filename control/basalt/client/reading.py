@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from basalt.client import messages
-from basalt.client.calls import Steps, ask
-from basalt.client.messages import Isolation, TransactionLike
-from basalt.client.pages import Message, Page
-from basalt.client.positions import PositionKind, PositionLike, lowest_id, position, start_from
-from basalt.client.scopes import TopicScope
-from basalt.wire.bodies import ConsumeRequest
+from basalt.api.bodies.work import ConsumeRequest
+from basalt.client.calls import messages
+from basalt.client.calls.messages import Isolation, TransactionLike
+from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position, start_from
+from basalt.client.plans.calls import Steps, ask
+from basalt.client.plans.scopes import TopicScope
 
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 

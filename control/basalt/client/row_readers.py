@@ -6,10 +6,10 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Concatenate, ParamSpec, TypeVar
 
-from basalt.client.drivers import AsyncDriver, BlockingDriver
+from basalt.client.calls.tables import TableRow
 from basalt.client.handles import AsyncHandle, Handle
-from basalt.client.tables import TableRow
-from basalt.client.transactional_table import RowCursor
+from basalt.client.plans.drivers import AsyncDriver, BlockingDriver
+from basalt.client.transaction.transactional_table import RowCursor
 
 P = ParamSpec("P")
 ScopeT = TypeVar("ScopeT")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from basalt.client import tables, transactional_table
+from basalt.client.calls import tables
 from basalt.client.handles import AsyncHandle, Handle, awaiting, blocking
+from basalt.client.plans.scopes import ClientScope, TableScope
 from basalt.client.row_readers import async_scanning, scanning
-from basalt.client.scopes import ClientScope, TableScope
-from basalt.client.transactional_table import TableInUse
+from basalt.client.transaction import transactional_table
+from basalt.client.transaction.transactional_table import TableInUse
 
 
 class _Facts:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from basalt.errors import ConflictError
 from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, check_jar_is_known, plan
 from basalt.hbase_admin.system_rows import SystemRows
-from basalt.installation import KIND, NAME, decode_facts, encode_facts, new_facts
+from basalt.runtime.installation import KIND, NAME, decode_facts, encode_facts, new_facts
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,

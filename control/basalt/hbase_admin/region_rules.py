@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from basalt.hbase_admin.finding import Finding, count, error, ok, seconds, some, warning
 from basalt.hbase_admin.reports import HBASE_VERSION, JAR_VERSION, METADATA_TIME_MS, UNKNOWN, jar_of, version_text
 from basalt.hbase_admin.view import View
-from basalt_engine.region_report import NO_SNAPSHOT, RegionReport
+from basalt_engine.regions.report import NO_SNAPSHOT, RegionReport
 from basalt_engine.stores.hbase.tables import (
     REPORT_INTERVAL,
     SALTED,

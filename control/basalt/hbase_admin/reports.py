@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from basalt.errors import CorruptionError
 from basalt.hbase_admin.system_rows import SystemRows
-from basalt_engine.region_report import KIND, RegionReport
+from basalt_engine.regions.report import KIND, RegionReport
 
 # Counters of a report that say what runs there; -1 where the region server cannot tell. docs/formats/region-report.md
 JAR_CRC32C = "jar.crc32c"

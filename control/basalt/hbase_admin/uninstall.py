@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from basalt.cluster.lease import KIND, NAME, decode
 from basalt.errors import ConflictError
 from basalt.hbase_admin.system_rows import SystemRows
-from basalt.leadership.lease import KIND, NAME, decode
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2

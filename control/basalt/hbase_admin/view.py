@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from basalt.cluster.lease import KIND as LEASE
+from basalt.cluster.lease import NAME as LEADER
+from basalt.cluster.lease import LeaseRecord
+from basalt.cluster.lease import decode as decode_lease
 from basalt.errors import BasaltError, CorruptionError
 from basalt.hbase_admin.installer import Installer
 from basalt.hbase_admin.plan import FoundTable
 from basalt.hbase_admin.reports import Reports, read_reports
 from basalt.hbase_admin.system_rows import SystemRows
-from basalt.installation import KIND as INSTALL
-from basalt.installation import NAME as FACTS
-from basalt.installation import Facts, decode_facts
-from basalt.leadership.lease import KIND as LEASE
-from basalt.leadership.lease import NAME as LEADER
-from basalt.leadership.lease import LeaseRecord
-from basalt.leadership.lease import decode as decode_lease
+from basalt.runtime.installation import KIND as INSTALL
+from basalt.runtime.installation import NAME as FACTS
+from basalt.runtime.installation import Facts, decode_facts
 from basalt_engine.clock import Clock
-from basalt_engine.region_snapshot import KIND as SNAPSHOT
-from basalt_engine.region_snapshot import NAME as LATEST
-from basalt_engine.region_snapshot import RegionSnapshot
+from basalt_engine.regions.snapshot import KIND as SNAPSHOT
+from basalt_engine.regions.snapshot import NAME as LATEST
+from basalt_engine.regions.snapshot import RegionSnapshot
 from basalt_engine.stores.hbase.thrift2 import Region, Thrift2
 
 ANSWER_TIMEOUT_MS = 10_000  # a gateway whose cluster is well answers in milliseconds

@@ -15,8 +15,13 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from basalt.errors import BasaltError, RouteNotFoundError
-from basalt.http import (
-    access_log,
+from basalt.http.asgi import access_log
+from basalt.http.asgi.problems import internal_error, problem_answer
+from basalt.http.asgi.requests import ClientGoneError, Request
+from basalt.http.asgi.responses import JSON, Answer, send_answer
+from basalt.http.metrics import metrics
+from basalt.http.metrics.metrics import Figures
+from basalt.http.routes import (
     admin,
     arrow,
     audit,
@@ -24,7 +29,6 @@ from basalt.http import (
     inspection,
     markers,
     messages,
-    metrics,
     openapi,
     pruning,
     ranges,
@@ -36,13 +40,9 @@ from basalt.http import (
     transactions,
     truncation,
 )
-from basalt.http.answers import JSON, Answer, send_answer
-from basalt.http.metrics import Figures
-from basalt.http.operations import Endpoint, Operation
-from basalt.http.problems import internal_error, problem_answer
-from basalt.http.requests import ClientGoneError, Request
+from basalt.http.routes.operations import Endpoint, Operation
 from basalt.services import Services
-from basalt.transactions.snapshot_bytes import SnapshotBytes
+from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
 
 CLIENT_GONE = 499  # in log and figures only: nobody is left to be told
 

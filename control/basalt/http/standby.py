@@ -13,14 +13,14 @@ from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
 import basalt
+from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError, MethodNotAllowedError, NotLeaderError
-from basalt.http import access_log
-from basalt.http.answers import Answer, json_answer, send_answer
-from basalt.http.health import About, Alive, PartReady, Ready
-from basalt.http.leader_metrics import LeaderFigures
-from basalt.http.problems import internal_error, problem_answer
-from basalt.http.requests import Received
-from basalt.leadership.leadership import Leadership
+from basalt.http.asgi import access_log
+from basalt.http.asgi.problems import internal_error, problem_answer
+from basalt.http.asgi.requests import Received
+from basalt.http.asgi.responses import Answer, json_answer, send_answer
+from basalt.http.metrics.leader import LeaderFigures
+from basalt.http.routes.health import About, Alive, PartReady, Ready
 from basalt_engine.clock import Clock
 
 METHODS = ("GET", "HEAD")

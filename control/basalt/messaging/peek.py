@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from basalt.catalog.topics import Topic, TopicName, Topics
 from basalt.errors import InputError, MessageNotFoundError
-from basalt.messaging.decisions import Decisions
-from basalt.messaging.fetch import Limits, Slice, start_from
-from basalt.messaging.holds import Holds, HoldSearch
-from basalt.messaging.messaging import Messaging
-from basalt.topics import Topic, TopicName, Topics
+from basalt.messaging.publish import Messaging
+from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.fetch import Limits, Slice, start_from
+from basalt.messaging.read.first_unstable import Holds, HoldSearch
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from basalt.catalog.topics import Topic, TopicName, Topics
 from basalt.errors import BusyError, ConflictError, InputError
-from basalt.messaging.fetch import end_of
-from basalt.messaging.holds import Holds
-from basalt.messaging.ranges import Ranges
-from basalt.messaging.stable_end import StableEnds, before
-from basalt.messaging.topic_markers import TopicMarkers
-from basalt.topics import Topic, TopicName, Topics
+from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.read.fetch import end_of
+from basalt.messaging.read.first_unstable import Holds
+from basalt.messaging.read.last_stable import StableEnds, before
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES

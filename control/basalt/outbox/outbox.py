@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from basalt.client.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
+from basalt.api.bodies.work import Buffer
+from basalt.client.calls.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
 from basalt.errors import InputError, TooLargeError
 from basalt.outbox.statements import Connection, Cursor, Driver, Statements, driver_of
-from basalt.wire.bodies import Buffer
 
 TABLE_DEFAULT = "basalt_outbox"
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX - REQUEST_BYTES_MAX  # what no request can carry would stop the relay for ever

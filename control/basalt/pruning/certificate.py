@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from basalt.pruning.regions import Region, key_space_fault
-from basalt_engine.region_report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 
 CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among them, differ by more

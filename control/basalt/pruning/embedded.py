@@ -1,7 +1,7 @@
 """The certificate of a store without regions: retention's notes, of topics and of transactional tables.
 
-Whatever puts a writer on the invalid list leaves a note for each topic (`basalt.messaging.hidden`) and each table
-(`basalt.messaging.hidden_cells`) of its, in the same write. Retention removes a note together with the rows that it is
+Whatever puts a writer on the invalid list leaves a note for each topic (`basalt.messaging.log.garbage_ranges`) and each table
+(`basalt.tables.garbage_cells`) of its, in the same write. Retention removes a note together with the rows that it is
 about, and with what the writer stored and never published; or when it has marked its rows as rolled back. A note about a
 table goes after a look at the whole table. Nobody else writes to the store, and a writer that has ended is refused before
 a write is made; so a writer without a note has no row left that counts.
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from basalt.messaging import hidden_cells
-from basalt.messaging.hidden import KIND, HiddenRange
+from basalt.messaging.log.garbage_ranges import KIND, HiddenRange
 from basalt.pruning.certificate import OUTSIDE_HOLD, Cause, Hold, Terms, lifetime_hold
+from basalt.tables import garbage_cells as hidden_cells
 from basalt_engine.system import SystemTable
 
 Notes = Mapping[int, Sequence[str]]  # names of notes by the writers that they are about

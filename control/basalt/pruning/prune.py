@@ -20,15 +20,15 @@ from basalt.pruning.compactions import ASK_AGAIN_MS, due, worth_compacting
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.survey import Survey, Surveyor
+from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
-from basalt.store_calls import StoreCalls
-from basalt.transactions import outside
-from basalt.transactions.moment import Moment
-from basalt.transactions.pointers import POINTER_MAX
+from basalt.transactions import external_writes as outside
+from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.rules.pointers import POINTER_MAX
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.region_report import KIND as REPORT_KIND
-from basalt_engine.region_report import RegionReport
+from basalt_engine.regions.report import KIND as REPORT_KIND
+from basalt_engine.regions.report import RegionReport
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

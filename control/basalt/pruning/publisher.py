@@ -13,11 +13,11 @@ from typing import Protocol, TypeAlias
 from basalt.errors import ConflictError, CorruptionError
 from basalt.pruning.certificate import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
-from basalt.store_calls import StoreCalls
-from basalt.transactions.moment import Moment
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.rules.manager_snapshot import Moment
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
-from basalt_engine.region_snapshot import KIND, NAME, RegionSnapshot
+from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

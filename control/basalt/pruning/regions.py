@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from basalt_engine.cells import CellTable
+from basalt_engine.cells.table import CellTable
 from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
 

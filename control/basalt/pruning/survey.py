@@ -16,10 +16,10 @@ from basalt.pruning.certificate import CLOCK_SKEW_MS, Cause, Certificates, Hold,
 from basalt.pruning.embedded import EmbeddedCertificate, read_notes
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.state import PruneState, read_state
-from basalt.transactions import outside
-from basalt.transactions.moment import Moment
+from basalt.transactions import external_writes as outside
+from basalt.transactions.rules.manager_snapshot import Moment
 from basalt_engine.clock import Clock
-from basalt_engine.region_report import KIND, RegionReport
+from basalt_engine.regions.report import KIND, RegionReport
 from basalt_engine.system import SystemTable
 
 log = logging.getLogger("basalt.pruning")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from basalt.catalog.tables import Catalog, HostedTable, TableName
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, InputError, TooLargeError
-from basalt.group_commit import Group
-from basalt.tables.catalog import Catalog, HostedTable, TableName
-from basalt.tables.looks import SHORT_SCANS_MAX, Look, Looks
-from basalt.transactions.coordinator import Coordinator
-from basalt.transactions.states import TableJoin, Transaction, VisibilityLevel
-from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells import CellTable, CellVersion, LargeRowError, Page, PageLimits
+from basalt.runtime.group_commit import Group
+from basalt.tables.cell_reads import SHORT_SCANS_MAX, Look, Looks
+from basalt.transactions.rules.states import TableJoin, Transaction, VisibilityLevel
+from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
+from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, Page, PageLimits
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Store
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from basalt.durations import Durations
-from basalt.transactions import edits
-from basalt.transactions.edits import Edit
+from basalt.runtime.durations import Durations
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.edits import Edit
 
 _EVENTS: dict[type, str] = {
     edits.Began: "begun",

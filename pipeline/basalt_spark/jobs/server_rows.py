@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from basalt.api.positions import END, START, Position
 from basalt.client import Client, Topic
-from basalt.client.ranges import RangeIsolation
+from basalt.client.calls.ranges import RangeIsolation
 from basalt.errors import ConflictError
-from basalt.wire.positions import END, START, Position
 from basalt_spark.connection import Server, client_of
 from basalt_spark.topic_name import TopicName
 

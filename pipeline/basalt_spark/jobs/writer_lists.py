@@ -13,7 +13,7 @@ import msgspec
 
 from basalt.errors import InputError
 from basalt_engine.metadata import MetadataTable
-from basalt_engine.region_snapshot import KIND, NAME, RegionSnapshot
+from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_spark.jobs.stored_tables import OpenTables
 from basalt_spark.jobs.writers import Writers, held

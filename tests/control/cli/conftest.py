@@ -19,7 +19,7 @@ import uvicorn
 
 from basalt.cli.main import main
 from basalt.http.app import build_app
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import load_settings
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
-from basalt_engine.region_report import StoreFile
+from basalt_engine.regions.report import StoreFile
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from tests.control.cli.conftest import served

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from basalt.client.calls import Call, Lost, Reply, Steps
 from basalt.client.connecting import async_client_of, client_of
-from basalt.client.conversation import Send
-from basalt.client.http_transport import HttpTransport
-from basalt.client.retries import RetryPolicy
-from basalt.client.scopes import ClientScope, TopicScope
-from basalt.client.servers import AsyncFollowingTransport, FollowingTransport
-from basalt.client.urls import parse_urls, shown
+from basalt.client.plans.calls import Call, Lost, Reply, Steps
+from basalt.client.plans.conversation import Send
+from basalt.client.plans.retries import RetryPolicy
+from basalt.client.plans.scopes import ClientScope, TopicScope
+from basalt.client.transport.http_transport import HttpTransport
+from basalt.client.transport.servers import AsyncFollowingTransport, FollowingTransport
+from basalt.client.transport.urls import parse_urls, shown
 from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import BasaltError
 from basalt_engine.clock import SystemClock
@@ -102,7 +102,7 @@ class Side:
                 servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
             )
             return self.keep(client_of(transport, shown(servers), "shop", retries, clock))
-        from basalt.client.async_transport import AiohttpTransport
+        from basalt.client.transport.async_transport import AiohttpTransport
 
         over = AsyncFollowingTransport(
             servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms

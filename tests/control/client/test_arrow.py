@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from basalt.client import arrow
-from basalt.client.calls import Answer, Effect
+from basalt.api.bodies.work import PublishResponse
+from basalt.api.codecs import json_bodies
+from basalt.client.calls import arrow
+from basalt.client.plans.calls import Answer, Effect
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError
-from basalt.wire import json_bodies
-from basalt.wire.bodies import PublishResponse
 
 pa = pytest.importorskip("pyarrow")
 

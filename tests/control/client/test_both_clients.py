@@ -12,7 +12,7 @@ import basalt
 import basalt.aio
 from basalt.client import async_client, blocking_client, table_handles
 from basalt.client.connecting import NAMESPACE_DEFAULT
-from basalt.client.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
+from basalt.client.plans.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
 from basalt.errors import InputError
 
 PAIRS = [

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from basalt.client import admin, messages, topic_facts, topics, transactions
-from basalt.client.calls import Answer, Effect
-from basalt.client.pages import Message
-from basalt.client.positions import position
-from basalt.client.transaction_info import TransactionInfo
+from basalt.api.bodies.work import PublishResponse, Record, RecordIn
+from basalt.api.codecs import avro, batches, records_avro
+from basalt.client.calls import admin, messages, topic_facts, topics
+from basalt.client.calls.pages import Message
+from basalt.client.calls.positions import position
+from basalt.client.plans.calls import Answer, Effect
+from basalt.client.transaction import transactions
+from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
-from basalt.wire import avro, batches, records_avro
-from basalt.wire.bodies import PublishResponse, Record, RecordIn
 
 NOW_MS = 1_700_000_000_000  # the time of the scopes in conftest
 ID = bytes(range(20))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from basalt.client.calls import Answer, Lost
-from basalt.client.conversation import Send
+from basalt.client.plans.calls import Answer, Lost
+from basalt.client.plans.conversation import Send
 from basalt.embedded import embedded_directory, exchange
 from basalt.errors import InputError
 

@@ -15,7 +15,8 @@ import pytest
 
 import basalt
 import basalt.aio
-from basalt.client.open_transaction import OpenTransaction
+from basalt.api.bodies.work import RecordIn
+from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -26,7 +27,6 @@ from basalt.errors import (
     TransactionEndedError,
     UnknownOutcomeError,
 )
-from basalt.wire.bodies import RecordIn
 
 MEMORY = {"store.kind": "memory"}
 

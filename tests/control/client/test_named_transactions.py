@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.api.bodies.work import WorkMarker
 from basalt.errors import InputError, SessionFencedError, SessionForeignError, TransactionEndedError
-from basalt.wire.bodies import WorkMarker
 from tests.control.client.test_end_to_end import everything
 
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.client.message_index import index_messages
-from basalt.client.pages import Message, Page
+from basalt.api.bodies import work as bodies
+from basalt.api.codecs import batches
+from basalt.api.codecs.avro import END_OF_ARRAY, encode_messages, encode_messages_block
+from basalt.api.codecs.avro_primitives import encode_long
+from basalt.client.calls.message_index import index_messages
+from basalt.client.calls.pages import Message, Page
 from basalt.errors import ProtocolError
-from basalt.wire import batches, bodies
-from basalt.wire.avro import END_OF_ARRAY, encode_messages, encode_messages_block
-from basalt.wire.avro_primitives import encode_long
 
 ID = bytes.fromhex("0000018bcfe56800" + "0001" + "0000018bcfe56800" + "0000")
 

@@ -11,10 +11,10 @@ import itertools
 
 import pytest
 
-from basalt.client import participation
-from basalt.client.ending import abort, commit
-from basalt.client.open_transaction import changes, publish, store
-from basalt.client.participants import PostCommitError, planned
+from basalt.client.transaction import participation
+from basalt.client.transaction.commit_protocol import abort, commit
+from basalt.client.transaction.open_transaction import changes, publish, store
+from basalt.client.transaction.participants import PostCommitError, planned
 from basalt.errors import (
     InternalError,
     TransactionConflictError,

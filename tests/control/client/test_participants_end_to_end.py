@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from basalt.client.participants import PostCommitError
+from basalt.client.transaction.participants import PostCommitError
 from basalt.errors import TransactionConflictError, TransactionEndedError
 from tests.control.client.participants_world import Awaited, Broken, Recording
 from tests.control.client.test_end_to_end import everything, transaction

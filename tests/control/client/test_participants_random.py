@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from basalt.client import participation
-from basalt.client.ending import abort, commit
-from basalt.client.participants import PostCommitError
+from basalt.client.transaction import participation
+from basalt.client.transaction.commit_protocol import abort, commit
+from basalt.client.transaction.participants import PostCommitError
 from basalt.errors import UnknownOutcomeError
 from tests.control.client.participants_world import Interrupt, Recording, World
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import basalt
-from basalt.client.ranges import Split, StableEnd
-from basalt.markers.reconcile import NOTHING_KNOWN, merged, watermark_ms
+from basalt.api.markers.reconcile import NOTHING_KNOWN, merged, watermark_ms
+from basalt.client.calls.ranges import Split, StableEnd
 
 EMBEDDED = {"store.kind": "memory"}
 

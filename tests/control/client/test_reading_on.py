@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.client.pages import Page
-from basalt.client.positions import position
+from basalt.api.codecs.avro import END_OF_ARRAY, decode_consume_request, encode_messages_block
+from basalt.client.calls.pages import Page
+from basalt.client.calls.positions import position
 from basalt.client.reading import FOLLOW_WAIT_MS, Cursor, read
-from basalt.wire.avro import END_OF_ARRAY, decode_consume_request, encode_messages_block
 
 
 def id_of(number: int) -> bytes:

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from basalt import errors
-from basalt.client import sessions, tables, topics, transactions
-from basalt.client.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
-from basalt.client.conversation import Pause, Send, Surroundings, converse
-from basalt.client.retries import Again, RetryPolicy, judge
-from basalt.client.scopes import TableScope
+from basalt.client.calls import sessions, tables, topics
+from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
+from basalt.client.plans.conversation import Pause, Send, Surroundings, converse
+from basalt.client.plans.retries import Again, RetryPolicy, judge
+from basalt.client.plans.scopes import TableScope
+from basalt.client.transaction import transactions
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE

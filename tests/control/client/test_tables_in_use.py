@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from basalt.client import ending, open_transaction, participation, tables, transactional_table
-from basalt.client.open_transaction import OpenTransaction
-from basalt.client.tables import RowPage, TableInfo, TableRow
-from basalt.client.transaction_info import Outcome, TransactionInfo
-from basalt.client.transactional_table import in_use
+from basalt.client.calls import tables
+from basalt.client.calls.tables import RowPage, TableInfo, TableRow
+from basalt.client.transaction import commit_protocol as ending
+from basalt.client.transaction import open_transaction, participation, transactional_table
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
+from basalt.client.transaction.transactional_table import in_use
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, UnavailableError
-from basalt_engine.cell_names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
+from basalt_engine.cells.names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
 from basalt_engine.keys import table_prefix
 
 INFO = TransactionInfo("42", 42, "OPEN")

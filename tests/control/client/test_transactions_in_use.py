@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
-from basalt.client import ending, open_transaction, participation
-from basalt.client.open_transaction import OpenTransaction
-from basalt.client.transaction_info import Outcome, TransactionInfo
+from basalt.api.codecs import avro
+from basalt.client.transaction import commit_protocol as ending
+from basalt.client.transaction import open_transaction, participation
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BusyError,
     CorruptionError,
@@ -22,7 +24,6 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from basalt.wire import avro
 
 INFO = TransactionInfo("42", 42, "OPEN")
 COMMITTED = Outcome("42", 42, "COMMITTED")

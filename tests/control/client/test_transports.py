@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from basalt.api.codecs.avro import decode_publish_request
 from basalt.errors import (
     ProtocolError,
     TooLargeError,
@@ -17,7 +18,6 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from basalt.wire.avro import decode_publish_request
 from tests.control.client.scripted import CUT, answer, problem
 
 TOPIC = b'{"name": "orders", "properties": {"ttl": "60", "generation": "1"}}'

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from basalt.leadership.lease import LeaseRecord, encode
+from basalt.cluster.lease import LeaseRecord, encode
 from basalt_engine.clock import SystemClock
-from basalt_engine.region_report import RegionReport
-from basalt_engine.region_snapshot import RegionSnapshot
+from basalt_engine.regions.report import RegionReport
+from basalt_engine.regions.snapshot import RegionSnapshot
 from basalt_engine.system import entry_key, seal
 from tests.control.hbase_admin.fake_gateway import FakeHBase
 

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from basalt.installation import decode_facts
+from basalt.runtime.installation import decode_facts
 from basalt_engine.system import entry_key, seal, unseal
 from tests.control.cli.conftest import Ran, Run
 from tests.control.hbase_admin.conftest import Admin

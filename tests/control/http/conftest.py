@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from basalt.http.app import build_app
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock

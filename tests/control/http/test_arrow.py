@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from basalt.http import arrow
-from basalt.messaging import range_reading
-from basalt.server import open_services
+from basalt.api.codecs.arrow import library
+from basalt.catalog.topics import TopicName
+from basalt.http.routes import arrow
+from basalt.messaging.ranges import range_reading
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
-from basalt.topics import TopicName
-from basalt.wire.arrow import library
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.http.conftest import Client, Reply
@@ -136,7 +136,7 @@ def test_an_answer_is_cut_at_its_bytes_and_goes_on_where_it_ended(client: Client
 
 
 def test_messages_without_bytes_are_cut_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("basalt.messaging.range_reading.MESSAGES_MAX", 3)
+    monkeypatch.setattr("basalt.messaging.ranges.range_reading.MESSAGES_MAX", 3)
     path = client.topic()
     client.publish(path, *[""] * 8)
     answers = list(pages(client, path, "", end(client, path)))

@@ -8,8 +8,8 @@ import json
 import pytest
 import zstandard
 
-from basalt.wire import avro
-from basalt.wire.bodies import ConsumeRequest, PublishRequest
+from basalt.api.bodies.work import ConsumeRequest, PublishRequest
+from basalt.api.codecs import avro
 
 AVRO = "avro/binary"
 PUBLISH = {"messages": ["a", "b"]}

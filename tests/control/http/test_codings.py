@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
-from basalt.http import codings
+from basalt.http.asgi import codings
 
 PLAIN = b"orders and invoices " * 100
 

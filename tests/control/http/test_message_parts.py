@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.client.pages import Page
-from basalt.http import codings
-from basalt.http.answers import CODED_AT_ONCE_BYTES_MAX
-from basalt.http.message_parts import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
-from basalt.wire import avro
-from basalt.wire.bodies import ConsumeRequest, Message, PublishRequest
+from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest
+from basalt.api.codecs import avro
+from basalt.client.calls.pages import Page
+from basalt.http.asgi import codings
+from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
+from basalt.http.routes.message_parts import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
 
 AVRO = "avro/binary"
 BATCHES = "application/vnd.basalt.batches"

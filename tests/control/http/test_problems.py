@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from basalt import errors
-from basalt.http.problems import DETAIL_CHARS_MAX, problem_answer, status_of
+from basalt.http.asgi.problems import DETAIL_CHARS_MAX, problem_answer, status_of
 
 NAMESPACE = "/v1/namespaces/shop/topics"
 
@@ -82,7 +82,7 @@ def test_an_unexpected_error_tells_nothing_but_the_request_id_and_is_logged(clie
 
 
 def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client, monkeypatch, caplog):
-    from basalt.http import messages
+    from basalt.http.routes import messages
 
     path = client.topic()
     for _ in range(4):

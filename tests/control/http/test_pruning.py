@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore

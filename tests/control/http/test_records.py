@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from basalt.wire import records_avro
-from basalt.wire.bodies import RecordIn, RecordsRequest
+from basalt.api.bodies.work import RecordIn, RecordsRequest
+from basalt.api.codecs import records_avro
 
 AVRO = "avro/binary"
 LINES = "application/x-ndjson"

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from basalt.http import protocol
-from basalt.http.protocol import GuardedProtocol
+from basalt.http.asgi import protocol
+from basalt.http.asgi.protocol import GuardedProtocol
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
 ANSWER_SECONDS_MAX = 20  # a bound for a hang, not an expectation
@@ -269,7 +269,7 @@ def test_a_connection_on_which_nothing_comes_is_closed_without_a_word(server, mo
 
 
 def test_a_body_that_does_not_come_to_its_end_is_told_so(server, monkeypatch):
-    from basalt.http import bodies
+    from basalt.http.asgi import request_bodies as bodies
 
     monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.05)
 

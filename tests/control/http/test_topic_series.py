@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from basalt.http.topic_series import OTHER, TopicSeries
-from basalt.topics import TopicName
+from basalt.catalog.topics import TopicName
+from basalt.http.metrics.topics import OTHER, TopicSeries
 
 
 def title(name: str) -> TopicName:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from basalt.http import transaction_admin
-from basalt.messaging import blocking as blocking_module
-from basalt.messaging import row_pages
+from basalt.http.routes import transaction_admin
+from basalt.messaging.read import blocked_readers as blocking_module
+from basalt.messaging.read import row_pages
 
 ADMIN = "/v1/admin/transactions"
 ORDERS = "/v1/namespaces/shop/topics/orders"

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from basalt.transactions.codec import decode_transaction
-from basalt.wire import avro
-from basalt.wire.bodies import Work, WorkAcknowledge, WorkPublish
+from basalt.api.bodies.work import Work, WorkAcknowledge, WorkPublish
+from basalt.api.codecs import avro
+from basalt.transactions.codec.transaction import decode_transaction
 
 TRANSACTIONS = "/v1/transactions"
 AVRO = "avro/binary"

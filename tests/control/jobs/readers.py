@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.jobs.history import Run
-from basalt.messaging.fetch import Fetch
-from basalt.topics import TopicName
+from basalt.catalog.topics import TopicName
+from basalt.messaging.read.fetch import Fetch
+from basalt.operations.jobs.history import Run
 from basalt_engine.keys import topic_prefix
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.wiring import Wired

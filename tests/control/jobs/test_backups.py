@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from basalt.backups import Backups
 from basalt.errors import ConflictError, InputError, InvalidNameError
-from basalt.server import open_services
+from basalt.operations.backups import Backups
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import DiskFullError

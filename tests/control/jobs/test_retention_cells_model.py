@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.catalog.tables import table_name
 from basalt.errors import TransactionEndedError
-from basalt.jobs.retention import cells as sweeping
-from basalt.messaging import hidden_cells
+from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
-from basalt.tables.catalog import table_name
+from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.transactions.states import Kind
-from basalt_engine.cell_keys import CellKey
-from basalt_engine.cells import CellTable
+from basalt.transactions.rules.states import Kind
+from basalt_engine.cells.keys import CellKey
+from basalt_engine.cells.table import CellTable
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.control.jobs.crashing_store import CrashingStore

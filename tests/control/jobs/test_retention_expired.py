@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from basalt.jobs.retention import expired
+from basalt.catalog.topics import Topic, topic_name
+from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
-from basalt.topics import Topic, topic_name
 from basalt_engine.keys import MessageId
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.jobs.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.jobs.retention import generations
-from basalt.topics import topic_name
+from basalt.catalog.topics import topic_name
+from basalt.retention import generations
 from basalt_engine.keys import MessageKey
 from tests.control.jobs.readers import entries, rows, run, seen
 from tests.wiring import A, B, Wired

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.jobs.retention import hidden_rows
-from basalt.messaging import hidden, row_pages
-from basalt.wire.bodies import PublishResponse
+from basalt.api.bodies.work import PublishResponse
+from basalt.messaging.log import garbage_ranges as hidden
+from basalt.messaging.read import row_pages
+from basalt.retention import garbage as hidden_rows
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
 from tests.control.jobs.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen

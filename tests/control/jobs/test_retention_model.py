@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.catalog.topics import TopicName
 from basalt.settings import MessagingSettings, Settings, TransactionSettings
-from basalt.topics import TopicName
 from basalt_engine.clock import ManualClock
 from basalt_engine.retention import OnInvalid
 from basalt_engine.snapshot import TransactionSnapshot

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.jobs import log_snapshot
-from basalt.jobs.expiry import ExpiryJob
+from basalt.operations.jobs import log_snapshot
+from basalt.operations.jobs.expiry import ExpiryJob
 from basalt.settings import JobsSettings
-from basalt.transactions.log import TableTransactionLog
+from basalt.transactions.log.transaction_log import TableTransactionLog
 from tests.control.jobs.readers import lose_log, run, seen
 from tests.wiring import A, Wired
 

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from basalt.audit import Line
-from basalt.installation import Facts
-from basalt.jobs.history import Definition, Runs
-from basalt.jobs.retention.generations import Swept
-from basalt.leadership.lease import LeaseRecord
-from basalt.messaging.hidden import HiddenRange
-from basalt.messaging.removed import Expired, Newest
-from basalt.messaging.topic_counts import SavedCounts, TopicCounts
+from basalt.cluster.lease import LeaseRecord
+from basalt.messaging.index.topic_counts import SavedCounts, TopicCounts
+from basalt.messaging.log.garbage_ranges import HiddenRange
+from basalt.messaging.log.log_bounds import Expired, Newest
+from basalt.operations.audit import Line
+from basalt.operations.jobs.history import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
-from basalt.transactions.outside import Outside
+from basalt.retention.generations import Swept
+from basalt.runtime.installation import Facts
+from basalt.transactions.external_writes import Outside
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.errors import CorruptionError
-from basalt.leadership.lease import (
+from basalt.cluster.lease import (
     Candidate,
     Ended,
     Event,
@@ -26,6 +25,7 @@ from basalt.leadership.lease import (
     step,
     taken,
 )
+from basalt.errors import CorruptionError
 
 ME = Candidate("me:1", "http://me:4780", "aaaa", 6_000)
 MINE = LeaseRecord("me:1", "http://me:4780", 3, 100, "aaaa", 6_000)

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from basalt.leadership.leadership import Leadership
-from basalt.leadership.lease import Candidate
-from basalt.leadership.term import Term
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
+from basalt.cluster.term import Term
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Columns, Table

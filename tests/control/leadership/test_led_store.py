@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from basalt.leadership.led_store import LedStore
-from basalt.leadership.term import Term
+from basalt.cluster.led_store import LedStore
+from basalt.cluster.term import Term
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
 from basalt_engine.stores.memory import MemoryStore

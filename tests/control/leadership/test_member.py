@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from basalt.client.calls import Answer
-from basalt.client.conversation import Send
+from basalt.client.plans.calls import Answer
+from basalt.client.plans.conversation import Send
+from basalt.cluster.lease import Candidate
+from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange
-from basalt.leadership.lease import Candidate
-from basalt.leadership.led_store import LedStore
-from basalt.member import Member
-from basalt.server import open_services
+from basalt.server.failover import Member
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError, StoreError
@@ -314,6 +314,6 @@ def test_the_store_of_a_leader_is_guarded():
 
 
 def _title():
-    from basalt.topics import topic_name
+    from basalt.catalog.topics import topic_name
 
     return topic_name("shop", "orders")

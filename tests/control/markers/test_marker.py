@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.markers.marker import TASKS_MAX, Marker, decode_marker, encode_marker
 from basalt.errors import CorruptionError
-from basalt.markers.marker import TASKS_MAX, Marker, decode_marker, encode_marker
 from tests.vector_lines import cases
 
 TASKS = st.text(min_size=1, max_size=20)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.position import MarkedPosition, parse_marked_position
+from basalt.api.markers.reconcile import NOTHING_KNOWN, apply
 from basalt.errors import InputError
-from basalt.markers.marker import Marker
-from basalt.markers.position import MarkedPosition, parse_marked_position
-from basalt.markers.reconcile import NOTHING_KNOWN, apply
 
 DOCUMENTED = (
     '{"v":1,"generation":1,"after":"0000018bcfe56bd0000000000000000000000000","taskCount":2,'

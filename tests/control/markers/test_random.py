@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.position import MarkedPosition, parse_marked_position
+from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, advanced, apply, is_ended, refusal, watermark_ms
 from basalt.errors import InputError
-from basalt.markers.marker import Marker
-from basalt.markers.position import MarkedPosition, parse_marked_position
-from basalt.markers.reconcile import NOTHING_KNOWN, MarkerState, advanced, apply, is_ended, refusal, watermark_ms
 
 TASKS = st.sampled_from(["a", "b", "c", "d"])
 TIMES = st.integers(-5, 5)

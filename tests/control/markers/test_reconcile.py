@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.markers.marker import Marker
-from basalt.markers.reconcile import (
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.reconcile import (
     NOTHING_KNOWN,
     Idle,
     MarkerState,

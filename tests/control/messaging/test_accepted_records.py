@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.work import HEADER_NAME_BYTES_MAX, LONG_MAX, RecordIn, check_record
 from basalt.errors import InputError
-from basalt.wire.bodies import HEADER_NAME_BYTES_MAX, LONG_MAX, RecordIn, check_record
 from basalt_engine.records import Extras, decode, encode
 
 TIMES = st.none() | st.integers(-(2**63) - 1, 2**63) | st.sampled_from([-LONG_MAX - 1, -LONG_MAX, LONG_MAX])

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import appender as appending
-from basalt.messaging.appender import BATCH_BYTES_MAX, Appended, Appender, Placed, cuts
-from basalt.messaging.arrivals import Arrivals
-from basalt.messaging.fetch import Limits, fetch, start_from
-from basalt.messaging.tail import TailCache
-from basalt.topics import Topic, Topics, topic_name
+from basalt.catalog.topics import Topic, Topics, topic_name
+from basalt.messaging.log import append as appending
+from basalt.messaging.log.append import BATCH_BYTES_MAX, Appended, Appender, Placed, cuts
+from basalt.messaging.log.tail import TailCache
+from basalt.messaging.log.waiting_fetches import Arrivals
+from basalt.messaging.read.fetch import Limits, fetch, start_from
+from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.keys import MessageId, position, position_fields

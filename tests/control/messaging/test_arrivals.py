@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from basalt.messaging.arrivals import Arrivals
+from basalt.messaging.log.waiting_fetches import Arrivals
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.messaging import cell_activity
-from basalt.messaging.cell_activity import CellActivity
+from basalt.tables import cell_activity
+from basalt.tables.cell_activity import CellActivity
 
 STOCK, PRICES = (b"shop:~stock:", 1), (b"shop:~prices:", 1)
 

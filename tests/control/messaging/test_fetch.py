@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging import fetch as fetching
-from basalt.messaging.fetch import Fetch, Limits, Start, end_of, fetch, not_before, start_from
+from basalt.messaging.read import fetch as fetching
+from basalt.messaging.read.fetch import Fetch, Limits, Start, end_of, fetch, not_before, start_from
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference

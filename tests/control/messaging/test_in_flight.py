@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from basalt.messaging.tail import TopicKey
+from basalt.messaging.log.tail import TopicKey
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import TableWrite
 from tests.wiring import A, Wired

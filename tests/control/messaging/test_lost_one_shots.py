@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.jobs.expiry import ExpiryJob
-from basalt.transactions.one_shot_rules import LOST_OWNER, USE_POINTERS
-from basalt.transactions.pointers import POINTERS_PER_MS
-from basalt.transactions.states import State
+from basalt.operations.jobs.expiry import ExpiryJob
+from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.states import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RowExistsError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore

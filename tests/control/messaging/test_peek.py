@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.api.bodies.work import RecordIn
+from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MessageNotFoundError, TopicNotFoundError
-from basalt.messaging import holds
-from basalt.messaging.decisions import Decisions
 from basalt.messaging.peek import Peek
+from basalt.messaging.read import first_unstable as holds
+from basalt.messaging.read.decisions import Decisions
 from basalt.settings import Settings, TransactionSettings
-from basalt.topics import topic_name
-from basalt.wire.bodies import RecordIn
 from tests.control.jobs.readers import lose_log
 from tests.wiring import A, B, Wired
 

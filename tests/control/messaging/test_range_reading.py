@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.fetch import Limits, Start, end_of, fetch, start_from
+from basalt.messaging.read.fetch import Limits, Start, end_of, fetch, start_from
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.control.messaging.test_fetch import (
     EVERYTHING,

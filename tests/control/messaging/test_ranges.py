@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.work import RecordIn
+from basalt.api.markers.marker import Marker, decode_marker
+from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
-from basalt.markers.marker import Marker, decode_marker
-from basalt.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
-from basalt.messaging import range_walk, row_pages, sparse_index
-from basalt.messaging.range_walk import MESSAGE_WEIGHT_BYTES, before_id
-from basalt.messaging.ranges import Ranges
-from basalt.wire.bodies import RecordIn
+from basalt.messaging.index import sparse_index
+from basalt.messaging.ranges import range_scan as range_walk
+from basalt.messaging.ranges.range_scan import MESSAGE_WEIGHT_BYTES, before_id
+from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.read import row_pages
 from basalt_engine.records import Kind
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_topic_markers import emit, work

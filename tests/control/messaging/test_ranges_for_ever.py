@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.errors import BasaltError
-from basalt.messaging.range_reading import read_range
+from basalt.messaging.ranges.range_reading import read_range
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_topic_markers import emit, work
 from tests.wiring import A, B, Wired

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.errors import TopicNotFoundError
-from basalt.wire.bodies import PublishResponse, RecordIn
 from basalt_engine.keys import MessageId
 from tests.wiring import A, B, Wired, encoded, ids, texts
 
@@ -239,7 +239,7 @@ async def test_a_fetch_that_waits_for_a_transaction_is_answered_by_its_commit(sh
 async def test_a_long_stretch_of_hidden_rows_is_passed_in_one_fetch(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("basalt.messaging.fetch.ROWS_MAX", 3)
+    monkeypatch.setattr("basalt.messaging.read.fetch.ROWS_MAX", 3)
     for number in range(10):
         tx = await shop.transactions.begin()
         await shop.publish(A, f"gone{number}", tx=tx)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from basalt.catalog.topics import Topic
 from basalt.errors import TransactionEndedError
-from basalt.messaging.topic_markers import TopicMarkers
-from basalt.topics import Topic
-from basalt.transactions.one_shot_rules import LOST_OWNER
+from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.transactions.rules.one_shots import LOST_OWNER
 from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.table import TableWrite
 from tests.control.messaging.test_lost_one_shots import LosingStore, faults, is_entry, is_rows

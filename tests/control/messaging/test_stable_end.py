@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from basalt.errors import InputError
-from basalt.messaging import holds
-from basalt.messaging.fetch import end_of
+from basalt.messaging.read import first_unstable as holds
+from basalt.messaging.read.fetch import end_of
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt_engine.errors import StoreError, UnknownOutcomeError

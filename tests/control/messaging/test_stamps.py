@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging.stamps import NEVER, Run, Stamp, after, places
+from basalt.messaging.log.positions import NEVER, Run, Stamp, after, places
 from basalt_engine.keys import SEQUENCE_MAX, position
 
 relaxed = settings(deadline=None)

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.group_commit import Group, GroupCommit
-from basalt.messaging import appender, removed, stored
-from basalt.messaging.appender import Placed
-from basalt.messaging.stored import StoredPayloads
-from basalt.topics import Topic, Topics, topic_name
+from basalt.catalog.topics import Topic, Topics, topic_name
+from basalt.messaging.log import append as appender
+from basalt.messaging.log import log_bounds as removed
+from basalt.messaging.log import staged_payloads as stored
+from basalt.messaging.log.append import Placed
+from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RetryError, StoreError
 from basalt_engine.keys import position

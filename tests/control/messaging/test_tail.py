@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from basalt.messaging.tail import SLOT_BYTES, TailCache, TopicKey
+from basalt.messaging.log.tail import SLOT_BYTES, TailCache, TopicKey
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
 

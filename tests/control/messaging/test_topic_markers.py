@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.markers.marker import Marker
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
-from basalt.markers.marker import Marker
-from basalt.messaging import topic_markers
-from basalt.messaging.fetch import Limits, start_from
-from basalt.wire.bodies import Work, WorkMarker, WorkPublish
+from basalt.messaging.markers import topic_markers
+from basalt.messaging.read.fetch import Limits, start_from
 from basalt_engine.records import Kind
 from basalt_engine.system import SystemTable
 from tests.wiring import A, B, Wired

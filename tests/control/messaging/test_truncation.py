@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.work import RecordIn
+from basalt.api.markers.marker import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
-from basalt.markers.marker import Marker
-from basalt.messaging import usage
-from basalt.messaging.counts import Expiry, RowCount
-from basalt.messaging.fetch import end_of
-from basalt.messaging.range_reading import read_range
-from basalt.messaging.removed import entry_name
-from basalt.messaging.topic_counts import TopicCounts
-from basalt.wire.bodies import RecordIn
+from basalt.messaging.index import topic_stats as usage
+from basalt.messaging.index.counts import Expiry, RowCount
+from basalt.messaging.index.topic_counts import TopicCounts
+from basalt.messaging.log.log_bounds import entry_name
+from basalt.messaging.ranges.range_reading import read_range
+from basalt.messaging.read.fetch import end_of
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
 from basalt_engine.stores.memory import MemoryStore

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging import usage
-from basalt.messaging.appender import Appended
-from basalt.messaging.removed import entry_name
+from basalt.api.bodies.work import RecordIn
+from basalt.messaging.index import topic_stats as usage
+from basalt.messaging.log.append import Appended
+from basalt.messaging.log.log_bounds import entry_name
 from basalt.settings import Settings, TransactionSettings
-from basalt.wire.bodies import RecordIn
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.records import encode

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging import counts
-from basalt.messaging.counts import (
+from basalt.messaging.index import counts
+from basalt.messaging.index.counts import (
     BUCKET_BYTES,
     BUCKET_MS,
     BUCKETS_MAX,

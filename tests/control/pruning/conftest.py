@@ -10,7 +10,7 @@ from basalt.pruning.regions import Region
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.region_report import EMPTY_MEMSTORE, KIND, RegionReport, StoreFile
+from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

@@ -7,7 +7,7 @@ import pytest
 from basalt.pruning.certificate import Cause, Certificates, Terms, held_by_files
 from basalt.pruning.compactions import blocked, due, worth_compacting
 from basalt.pruning.regions import Region, key_space_fault
-from basalt_engine.region_report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from tests.control.pruning.conftest import SERVER, file, pointer, region
 
 LIFETIME_MS, SKEW_MS, NOW_MS = 1_000, 100, 50_000

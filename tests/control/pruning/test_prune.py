@@ -15,8 +15,8 @@ from basalt.pruning.state import archived, change_state, read_state
 from basalt.settings import DayWindow, HBaseSettings, Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.region_report import KIND, UNKNOWN_ORIGIN
-from basalt_engine.region_snapshot import RegionSnapshot
+from basalt_engine.regions.report import KIND, UNKNOWN_ORIGIN
+from basalt_engine.regions.snapshot import RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

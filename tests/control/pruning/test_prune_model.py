@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from basalt.pruning.certificate import Certificates, Terms
 from basalt.pruning.regions import Region
-from basalt_engine.region_report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport
+from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport
 from tests.control.pruning.world import ACTIONS, World
 
 numbers = st.integers(0, 11)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import ConflictError
-from basalt.jobs.snapshot import SnapshotJob
+from basalt.operations.jobs.snapshot import SnapshotJob
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
 from basalt.pruning.state import PruneState, change_state, read_state
-from basalt.transactions.moment import Moment
-from basalt.transactions.states import Kind
+from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.rules.states import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
-from basalt_engine.region_snapshot import RegionSnapshot
+from basalt_engine.regions.snapshot import RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.stores.memory import MemoryStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from basalt.pruning.certificate import Certificates, Terms
 from basalt.pruning.regions import Region
-from basalt_engine.region_report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 
 LIFETIME_MS, SKEW_MS = 100, 10

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.catalog.tables import Catalog, table_name, table_title_of
+from basalt.catalog.topics import Topics, topic_name
 from basalt.errors import (
     ConflictError,
     CorruptionError,
@@ -17,8 +19,6 @@ from basalt.errors import (
     TableNotFoundError,
     TopicNotFoundError,
 )
-from basalt.tables.catalog import Catalog, table_name, table_title_of
-from basalt.topics import Topics, topic_name
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import GENERATION_MAX, NAME_PATTERN, table_prefix, topic_prefix
 from basalt_engine.metadata import MetadataTable

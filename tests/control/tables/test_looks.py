@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from basalt.tables.looks import LONG_LOOKS_MAX, SHORT_ROWS_MAX, Looks
+from basalt.tables.cell_reads import LONG_LOOKS_MAX, SHORT_ROWS_MAX, Looks
 from basalt.tables.tables import CellPut, CellWrites
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Row, Table

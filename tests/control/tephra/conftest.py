@@ -17,12 +17,12 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.tephra.face import ThriftFace
-from basalt.tephra.idl import types
+from basalt.thrift.face import ThriftFace
+from basalt.thrift.idl import types
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from thriftpy2.protocol import TCyBinaryProtocolFactory
 from thriftpy2.utils import serialize
 
-from basalt.tephra.arguments import (
+from basalt.thrift.arguments import (
     MalformedArgumentsError,
     NoMessageError,
     TooManyEntriesError,
     read_arguments,
     read_header,
 )
-from basalt.tephra.idl import METHODS, types
+from basalt.thrift.idl import METHODS, types
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)

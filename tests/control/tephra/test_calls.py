@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from thriftpy2.thrift import TApplicationException
 
-from basalt.tephra.idl import METHODS, types
-from basalt.transactions.states import State
+from basalt.thrift.idl import METHODS, types
+from basalt.transactions.rules.states import State
 from tests.control.tephra.conftest import Serving
 
 SHORT, LONG = 1, 2

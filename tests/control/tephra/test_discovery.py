@@ -13,8 +13,8 @@ from basalt.errors import InvalidSettingError
 from basalt.services import ThriftFigures
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
-from basalt.tephra.discovery import Registration, node_data, node_path
-from basalt.tephra.face import _advertised, check_thrift
+from basalt.thrift.discovery import Registration, node_data, node_path
+from basalt.thrift.face import _advertised, check_thrift
 
 STOP_S_MAX = 10.0
 

@@ -15,13 +15,13 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
-from basalt.leadership.lease import Candidate
-from basalt.member import Member
-from basalt.server import open_services
+from basalt.cluster.lease import Candidate
+from basalt.server.failover import Member
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
-from basalt.tephra.face import ThriftFace
-from basalt.tephra.idl import types
+from basalt.thrift.face import ThriftFace
+from basalt.thrift.idl import types
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
 

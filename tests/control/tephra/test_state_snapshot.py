@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.tephra.idl import types
-from basalt.tephra.state_snapshot import encode_state
-from basalt.transactions.conflicts import CommittedSet
-from basalt.transactions.image import Image
-from basalt.transactions.states import Kind, Transaction
+from basalt.thrift.idl import types
+from basalt.thrift.state_snapshot import encode_state
+from basalt.transactions.rules.conflicts import CommittedSet
+from basalt.transactions.rules.state_image import Image
+from basalt.transactions.rules.states import Kind, Transaction
 from basalt_engine.snapshot import InvalidList
 from tests.control.tephra.conftest import Serving
 from tests.vector_lines import cases
@@ -109,7 +109,7 @@ def test_lists_checkpoints_and_change_sets_are_in_it(serving: Serving):
 def test_a_state_that_no_client_would_read_is_refused_as_tephra_refuses(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("basalt.tephra.calls.RESULT_BYTES_MAX", 10)
+    monkeypatch.setattr("basalt.thrift.calls.RESULT_BYTES_MAX", 10)
     with serving.client() as client, pytest.raises(types.TTransactionCouldNotTakeSnapshotException, match="at most 10"):
         client.getSnapshot()
 

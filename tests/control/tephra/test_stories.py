@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from thriftpy2.transport import TTransportException
 
+from basalt.api.bodies.work import Work
+from basalt.catalog.topics import topic_name
 from basalt.errors import InvalidSettingError, UnavailableError
 from basalt.http.app import build_app
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.tephra import face
-from basalt.topics import topic_name
-from basalt.wire.bodies import Work
+from basalt.thrift import face
 from tests.control.tephra.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")
@@ -149,7 +149,7 @@ def test_a_long_invalid_list_comes_whole(serving: Serving):
 
 
 def test_an_answer_that_no_client_would_read_is_refused(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("basalt.tephra.replies.RESULT_BYTES_MAX", 50)
+    monkeypatch.setattr("basalt.thrift.replies.RESULT_BYTES_MAX", 50)
     with serving.client() as client, pytest.raises(Exception, match="prune it"):
         client.startShort()
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from basalt.tephra import connection as limits
-from basalt.tephra import server as bounds
+from basalt.thrift import connection as limits
+from basalt.thrift import server as bounds
 from tests.control.tephra.conftest import Serving, application_error, frame, message, receive
 
 UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 7

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from basalt.transactions.limits import Limits
-from basalt.transactions.outcomes import Outcome
-from basalt.transactions.pointers import PointerSet
-from basalt.transactions.sessions import Session
-from basalt.transactions.states import InSession, Join, Kind, TableJoin, Transaction
-from basalt.transactions.transaction_state import Proposal, TransactionState
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.pointers import PointerSet
+from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.states import InSession, Join, Kind, TableJoin, Transaction
+from basalt.transactions.rules.transaction_state import Proposal, TransactionState
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
 

@@ -10,8 +10,8 @@ from basalt.errors import (
     InvalidNameError,
     TooLargeError,
 )
-from basalt.transactions.limits import CHECKPOINTS_MAX, OWNER_CHARS_MAX, TOPICS_MAX, Limits
-from basalt.transactions.states import Join, Kind, State
+from basalt.transactions.rules.limits import CHECKPOINTS_MAX, OWNER_CHARS_MAX, TOPICS_MAX, Limits
+from basalt.transactions.rules.states import Join, Kind, State
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 

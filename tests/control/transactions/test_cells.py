@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import TooLargeError
-from basalt.transactions import edits
-from basalt.transactions.limits import TABLES_MAX
-from basalt.transactions.states import Kind, State, TableJoin
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.limits import TABLES_MAX
+from basalt.transactions.rules.states import Kind, State, TableJoin
 from basalt_engine.errors import CorruptionError
 
 TABLE = TableJoin(b"shop:~accounts:", 1)

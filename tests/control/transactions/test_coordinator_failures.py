@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from basalt.commits.named import Beginning
+from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import RequestReusedError, TopicNotFoundError, TransactionEndedError
-from basalt.messaging.participant import TopicParticipant
-from basalt.transactions.session_calls import Beginning
-from basalt.transactions.states import InSession, State, Transaction
+from basalt.transactions.rules.states import InSession, State, Transaction
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import TransactionEndedError
-from basalt.transactions import edits
-from basalt.transactions.states import Join, State, TableJoin
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.states import Join, State, TableJoin
 
 TOPIC = Join(b"shop:orders:", 1, 0)
 TABLE = TableJoin(b"shop:~accounts:", 1)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
-from basalt.transactions.log import TableTransactionLog, entry_key
-from basalt.transactions.states import State
+from basalt.transactions.log.transaction_log import TableTransactionLog, entry_key
+from basalt.transactions.rules.states import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions import log as log_module
-from basalt.transactions.edits import Committed
-from basalt.transactions.entry_format import encode_entry
-from basalt.transactions.fields import sealed
-from basalt.transactions.limits import Limits
-from basalt.transactions.log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TableTransactionLog, entry_key
-from basalt.transactions.states import Join, Kind, State
-from basalt.transactions.transaction_state import TransactionState
+from basalt.transactions.log import transaction_log as log_module
+from basalt.transactions.log.entry_format import encode_entry
+from basalt.transactions.log.fields import sealed
+from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TableTransactionLog, entry_key
+from basalt.transactions.rules.edits import Committed
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, Row

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.transactions import edits
-from basalt.transactions.conflicts import CommittedSet
-from basalt.transactions.entry_format import decode_entry, encode_entry
-from basalt.transactions.fields import Reader, pointers_field, sealed
-from basalt.transactions.image import Image
-from basalt.transactions.log import _part_key, entry_key
-from basalt.transactions.outcomes import Call, Outcome, Request
-from basalt.transactions.pointers import PointerSet
-from basalt.transactions.sessions import Session
-from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import InSession, Join, Kind, Loss, State, TableJoin, Transaction
+from basalt.transactions.log.entry_format import decode_entry, encode_entry
+from basalt.transactions.log.fields import Reader, pointers_field, sealed
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.transaction_log import _part_key, entry_key
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.conflicts import CommittedSet
+from basalt.transactions.rules.outcomes import Call, Outcome, Request
+from basalt.transactions.rules.pointers import PointerSet
+from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.state_image import Image
+from basalt.transactions.rules.states import InSession, Join, Kind, Loss, State, TableJoin, Transaction
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint

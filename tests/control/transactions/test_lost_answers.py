@@ -10,8 +10,8 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.transactions.limits import Limits
-from basalt.transactions.states import State
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.states import State
 
 
 def test_a_repeated_begin_finds_the_first_transaction(scene):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.transactions.deadlines import STALE_MAX, Deadlines
-from basalt.transactions.outcomes import Call, Memory, Request
+from basalt.transactions.rules.deadlines import STALE_MAX, Deadlines
+from basalt.transactions.rules.outcomes import Call, Memory, Request
 
 
 def request(name: str, at_ms: int, key: int = 1) -> Request:

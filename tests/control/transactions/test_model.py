@@ -24,13 +24,13 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.transactions.edits import Restored
-from basalt.transactions.limits import Limits
-from basalt.transactions.log import TableTransactionLog
-from basalt.transactions.named_rules import Name
-from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import NO_SHORT, InSession, Join, Kind, State, TableJoin
-from basalt.transactions.transaction_state import Proposal
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.rules.edits import Restored
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.states import NO_SHORT, InSession, Join, Kind, State, TableJoin
+from basalt.transactions.rules.transaction_state import Proposal
 from basalt_engine.stores.memory import MemoryStore
 
 LIMITS = Limits(allow_reset=True, session_ms_max=9_000)

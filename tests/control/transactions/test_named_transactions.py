@@ -18,12 +18,12 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions import edits
-from basalt.transactions.limits import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Limits
-from basalt.transactions.named_rules import Name
-from basalt.transactions.sessions import Session, Sessions
-from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import Kind, State, Transaction
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.limits import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Limits
+from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.sessions import Session, Sessions
+from basalt.transactions.rules.states import Kind, State, Transaction
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.conftest import TOPIC, Scene
 
@@ -372,7 +372,7 @@ def test_the_time_out_of_a_long_transaction_of_a_session_rolls_it_back(scene):
 
 def test_a_transaction_has_many_segments_and_no_more(scene, monkeypatch):
     one = begin(scene, kind=Kind.LONG)
-    monkeypatch.setattr("basalt.transactions.transaction_state.CHECKPOINTS_MAX", 3)
+    monkeypatch.setattr("basalt.transactions.rules.transaction_state.CHECKPOINTS_MAX", 3)
     for _ in range(3):
         one = scene.checkpoint(one)
     with pytest.raises(BasaltError, match="has 3 checkpoints"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions import edits
-from basalt.transactions.one_shot_rules import RENEWED_POINTERS, USE_POINTERS
-from basalt.transactions.pointers import POINTERS_PER_MS
-from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import Join, State
-from basalt.transactions.topics_in_use import UsedTopic
-from basalt.transactions.transaction_state import TransactionState
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.one_shot_topics import UsedTopic
+from basalt.transactions.rules.one_shots import RENEWED_POINTERS, USE_POINTERS
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.states import Join, State
+from basalt.transactions.rules.transaction_state import TransactionState
 
 W = 1_700_000_000_000 * POINTERS_PER_MS
 ORDERS = Join(b"shop:orders:", 1, 1_700_000_000_000)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from basalt.transactions import edits, prospects
-from basalt.transactions.states import Join, Kind, Loss, State, TableJoin
-from basalt.transactions.transaction_state import TransactionState
+from basalt.operations import diagnosis as prospects
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.states import Join, Kind, Loss, State, TableJoin
+from basalt.transactions.rules.transaction_state import TransactionState
 
 T0 = 1_700_000_000_000
 ORDERS = Join(b"shop:orders:", 1, T0)

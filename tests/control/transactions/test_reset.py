@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
-from basalt.messaging.participant import TopicParticipant
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
-from basalt.transactions.limits import Limits
+from basalt.transactions.rules.limits import Limits
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
 

@@ -13,10 +13,10 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions import edits
-from basalt.transactions.limits import Limits
-from basalt.transactions.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.states import InSession, Kind, State, TableJoin
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.states import InSession, Kind, State, TableJoin
 from basalt_engine.errors import CorruptionError
 
 DAY_MS = 86_400_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions import edits
-from basalt.transactions.log import TableTransactionLog
-from basalt.transactions.outcomes import Outcome
-from basalt.transactions.pointers import POINTERS_PER_MS
-from basalt.transactions.states import Join, Kind, Loss, State
-from basalt.transactions.timeline import Journal, timeline_of
-from basalt.transactions.transaction_state import TransactionState
+from basalt.transactions.log.timeline import Journal, timeline_of
+from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.states import Join, Kind, Loss, State
+from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.stores.memory import MemoryStore
 
 T0 = 1_700_000_000_000

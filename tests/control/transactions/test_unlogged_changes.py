@@ -14,11 +14,11 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.server import open_services
+from basalt.server.wiring import open_services
 from basalt.settings import Settings
-from basalt.transactions import edits
-from basalt.transactions.limits import Limits
-from basalt.transactions.states import Kind, State, Transaction
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.states import Kind, State, Transaction
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.conftest import Scene
 

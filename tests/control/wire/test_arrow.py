@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.work import LONG_MAX, REQUEST_HEADERS_MAX
+from basalt.api.codecs import arrow, arrow_bodies
+from basalt.api.codecs.arrow import END_OF_STREAM
+from basalt.api.codecs.arrow_bodies import decode_messages
+from basalt.api.codecs.arrow_columns import COLUMNS, Source, Stretch, encode_batch, encode_start, wanted
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
-from basalt.wire import arrow, arrow_bodies
-from basalt.wire.arrow import END_OF_STREAM
-from basalt.wire.arrow_bodies import decode_messages
-from basalt.wire.arrow_columns import COLUMNS, Source, Stretch, encode_batch, encode_start, wanted
-from basalt.wire.bodies import LONG_MAX, REQUEST_HEADERS_MAX
 from basalt_engine.records import Extras
 
 pa = pytest.importorskip("pyarrow")

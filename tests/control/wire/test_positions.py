@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.positions import END, START, Position, after_id, at_id, at_time, parse_position
 from basalt.errors import InputError
-from basalt.wire.positions import END, START, Position, after_id, at_id, at_time, parse_position
 
 NOW_MS = 1_700_000_000_000
 ID = bytes(range(20))

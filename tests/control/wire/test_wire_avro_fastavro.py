@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.wire import avro, avro_schemas, records_avro
-from basalt.wire.bodies import (
+from basalt.api.bodies.work import (
     ConsumeRequest,
     Message,
     PublishRequest,
@@ -26,6 +25,7 @@ from basalt.wire.bodies import (
     WorkMarker,
     WorkPublish,
 )
+from basalt.api.codecs import avro, avro_schemas, records_avro
 
 SCHEMAS = {
     name: fastavro.parse_schema(json.loads(text))

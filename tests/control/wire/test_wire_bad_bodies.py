@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from basalt.api.codecs import avro, json_bodies, records, records_avro
 from basalt.errors import MalformedBodyError, TooLargeError
-from basalt.wire import avro, json_bodies, records, records_avro
 
 ID = b"i" * 20
 # (name, body in hex, words of the error)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.codecs import batches
 from basalt.errors import MalformedBodyError
-from basalt.wire import batches
 
 ID = bytes.fromhex("0000018bcfe56800" + "00ff" + "0000018bcfe56801" + "fffe")
 RUN = "01 01 00000001 00 0000018bcfe5680000ff00000000000000000000"

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.errors import BasaltError, MalformedBodyError
-from basalt.transactions import codec
-from basalt.wire import avro, batches, json_bodies, records, records_avro
-from basalt.wire.bodies import (
+from basalt.api.bodies.work import (
     ConsumeRequest,
     Message,
     PublishRequest,
@@ -26,6 +23,9 @@ from basalt.wire.bodies import (
     WorkMarker,
     WorkPublish,
 )
+from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
+from basalt.errors import BasaltError, MalformedBodyError
+from basalt.transactions.codec import transaction as codec
 
 ID = bytes(range(20))
 WRITE_POINTER = 1_700_000_000_000_000_001

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.errors import MalformedBodyError
-from basalt.wire import avro, json_bodies
-from basalt.wire.bodies import (
+from basalt.api.bodies.work import (
     ConsumeRequest,
     Message,
     PublishRequest,
@@ -22,6 +20,8 @@ from basalt.wire.bodies import (
     WorkMarker,
     WorkPublish,
 )
+from basalt.api.codecs import avro, json_bodies
+from basalt.errors import MalformedBodyError
 
 PAYLOADS = st.binary(max_size=40)
 IDS = st.binary(min_size=20, max_size=20)

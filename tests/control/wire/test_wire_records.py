@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.bodies.work import Record, RecordIn, RecordsPage, RecordsRequest
+from basalt.api.codecs import records, records_avro
 from basalt.errors import MalformedBodyError
-from basalt.wire import records, records_avro
-from basalt.wire.bodies import Record, RecordIn, RecordsPage, RecordsRequest
 
 ID = bytes.fromhex("0000018bcfe568000001") + bytes(10)
 IDS = st.binary(min_size=20, max_size=20)

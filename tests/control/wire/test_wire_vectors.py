@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from basalt.transactions import codec
-from basalt.wire import avro, avro_schemas, batches, json_bodies, records_avro
-from basalt.wire.bodies import (
+from basalt.api.bodies.work import (
     ConsumeRequest,
     Message,
     PublishRequest,
@@ -26,6 +24,8 @@ from basalt.wire.bodies import (
     WorkMarker,
     WorkPublish,
 )
+from basalt.api.codecs import avro, avro_schemas, batches, json_bodies, records_avro
+from basalt.transactions.codec import transaction as codec
 
 ROOT = Path(__file__).resolve().parents[3]
 VECTORS = ROOT / "tests" / "vectors"

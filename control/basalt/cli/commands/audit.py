@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from basalt.cli.answers import row
-from basalt.cli.options import Command, common_options
-from basalt.cli.output import Column, time_text
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options
+from basalt.cli.output.output import Column, time_text
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 audit = group("audit", "Show what was done by hand, by whom and why.")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from basalt.cli.answers import row
-from basalt.cli.options import Command, common_options, dry_run_option
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options, dry_run_option
+from basalt.cli.output.rows import row
 
 
 @click.command(cls=Command)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options import Command, common_options, dry_run_option
-from basalt.cli.output import Column, count_text, duration_text, size_text
-from basalt.cli.progress import progress
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options, dry_run_option
+from basalt.cli.output.output import Column, count_text, duration_text, size_text
+from basalt.cli.output.progress import progress
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:

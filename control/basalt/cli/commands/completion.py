@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from basalt.cli.options import Command
+from basalt.cli.options.options import Command
 
 
 @click.command(cls=Command)

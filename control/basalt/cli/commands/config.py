@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.failures import EXIT_OK, EXIT_USAGE, one_line
-from basalt.cli.options import Command, common_options, output_option, settings_options
-from basalt.cli.output import Column
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options, output_option, settings_options
+from basalt.cli.output.failures import EXIT_OK, EXIT_USAGE, one_line
+from basalt.cli.output.output import Column
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 config = group("config", "Show and check settings.")
 

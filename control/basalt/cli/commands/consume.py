@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.failures import Usage
-from basalt.cli.options import Command, MessageId, PositionText, common_options
-from basalt.cli.payloads import PAYLOAD_FORMATS, PayloadFormat, message_line, message_row
-from basalt.cli.progress import progress
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, MessageId, PositionText, common_options
+from basalt.cli.output.failures import Usage
+from basalt.cli.output.payloads import PAYLOAD_FORMATS, PayloadFormat, message_line, message_row
+from basalt.cli.output.progress import progress
 
 if TYPE_CHECKING:
+    from basalt.api.positions import Position
     from basalt.client import Message
-    from basalt.wire.positions import Position
 
 PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the messages
 
@@ -61,7 +61,7 @@ def consume(
     A SPEC is start, end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, or a time from now such as -1h or
     +10m. --format raw writes payloads alone, each with a line end after it.
     """
-    from basalt.wire.positions import END, START, after_id
+    from basalt.api.positions import END, START, after_id
 
     if after is not None:
         if start is not None:
@@ -121,7 +121,7 @@ def _watched(messages: Iterable[Message], limit: int | None) -> Iterator[Message
 def _check_order(start: Position | None, stop: Position | None) -> None:
     if start is None or stop is None:
         return
-    from basalt.wire.positions import START
+    from basalt.api.positions import START
 
     if stop == START or _key(start) > _key(stop):
         raise Usage(f"--from {start.text} is not before --to {stop.text}", hint="exchange them")
@@ -129,7 +129,7 @@ def _check_order(start: Position | None, stop: Position | None) -> None:
 
 def _key(position: Position) -> Any:
     """Positions in their order, as far as it is known before anything is read: only times and ids can be compared."""
-    from basalt.wire.positions import END, START
+    from basalt.api.positions import END, START
 
     if position in (START, END):
         return b"" if position == START else b"\xff" * 21

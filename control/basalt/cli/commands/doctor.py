@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 import basalt
-from basalt.cli.data_directory import Check, check_data_directory
-from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
-from basalt.cli.options import Command, common_options
-from basalt.cli.output import Column
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options.data_directory import Check, check_data_directory
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options
+from basalt.cli.output.failures import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
+from basalt.cli.output.output import Column
 from basalt.errors import BasaltError, RetryError
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.answers import row
-from basalt.cli.commands.tx_seeing import held_text, wait_text
-from basalt.cli.escaping import printable
-from basalt.cli.options import Command, PositionText, TransactionId, common_options
-from basalt.cli.output import Column, counted, duration_text, plain, time_text
-from basalt.cli.payloads import publish_ms
+from basalt.cli.commands.tx_inspect import held_text, wait_text
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, PositionText, TransactionId, common_options
+from basalt.cli.output.escaping import printable
+from basalt.cli.output.output import Column, counted, duration_text, plain, time_text
+from basalt.cli.output.payloads import publish_ms
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 from basalt.errors import TransactionNotFoundError
 
 if TYPE_CHECKING:
+    from basalt.api.positions import Position
     from basalt.client import Client
-    from basalt.wire.positions import Position
 
 explain = group("explain", "Tell why a reader stops, and what a transaction holds back.")
 

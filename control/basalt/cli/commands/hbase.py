@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from basalt.cli.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, Failure, Usage
-from basalt.cli.options import Command, DurationMs, confirm, dry_run_option, output_option, settings_options, yes_option
-from basalt.cli.output import Column, counted
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import (
+    Command,
+    DurationMs,
+    confirm,
+    dry_run_option,
+    output_option,
+    settings_options,
+    yes_option,
+)
+from basalt.cli.output.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, Failure, Usage
+from basalt.cli.output.output import Column, counted
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
@@ -229,7 +237,7 @@ def _view(where: HBaseSettings) -> View:
 
 def _upgraded(upgraded: Upgraded, wait_ms: int) -> None:
     if not upgraded.complete:
-        from basalt.cli.output import duration_text
+        from basalt.cli.output.output import duration_text
 
         told = f"{upgraded.reported} of {counted(upgraded.regions, 'region')} have reported since"
         if upgraded.reported == upgraded.regions:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, Failure
-from basalt.cli.options import Command, dry_run_option, output_option, yes_option
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, dry_run_option, output_option, yes_option
+from basalt.cli.output.failures import EXIT_CONFLICT, Failure
 
 
 @click.command(cls=Command)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from basalt.cli.answers import row
-from basalt.cli.failures import Failure
-from basalt.cli.options import Command, common_options, dry_run_option
-from basalt.cli.output import Column, duration_text, time_text
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options, dry_run_option
+from basalt.cli.output.failures import Failure
+from basalt.cli.output.output import Column, duration_text, time_text
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 HISTORY_RUNS_DEFAULT = 20
 HISTORY_RUNS_MAX = 1_000

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.escaping import printable_bytes
-from basalt.cli.options import Command, MessageId, PositionText, common_options
-from basalt.cli.output import Column, duration_text, time_text
-from basalt.cli.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, message_row, payload_line
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, MessageId, PositionText, common_options
+from basalt.cli.output.escaping import printable_bytes
+from basalt.cli.output.output import Column, duration_text, time_text
+from basalt.cli.output.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, message_row, payload_line
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
+    from basalt.api.positions import Position
     from basalt.client import PeekedMessage
-    from basalt.wire.positions import Position
 
 message = group("message", "Look at single messages, hidden ones too.")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from basalt.cli.options import Command, common_options
-from basalt.cli.output import Column
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options
+from basalt.cli.output.output import Column
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 namespace = group("namespace", "List namespaces.")
 

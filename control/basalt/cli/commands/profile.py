@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from basalt.cli.options import Command, dry_run_option, output_option
-from basalt.cli.output import Column
-from basalt.cli.profiles import Profile, check_profile_name, profiles_path, read_profiles, write_profiles
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, dry_run_option, output_option
+from basalt.cli.options.profiles import Profile, check_profile_name, profiles_path, read_profiles, write_profiles
+from basalt.cli.output.output import Column
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 profile = group("profile", "Keep servers' addresses under names.")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from basalt.cli.answers import row
-from basalt.cli.options import (
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import (
     Command,
     PositionText,
     author_options,
@@ -16,9 +16,9 @@ from basalt.cli.options import (
     dry_run_option,
     yes_option,
 )
-from basalt.cli.output import Column, counted, duration_text, size_text, time_text
+from basalt.cli.output.output import Column, counted, duration_text, size_text, time_text
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 prune = group("prune", "Forget failed writers once no row of theirs is left.")
 

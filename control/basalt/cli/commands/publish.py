@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli import intake
-from basalt.cli.failures import Usage
-from basalt.cli.options import Bytes, Command, DurationMs, Pair, TransactionId, common_options, dry_run_option
-from basalt.cli.output import counted
-from basalt.cli.progress import progress
-from basalt.cli.session import Session, pass_session
+from basalt.cli.options import message_source as intake
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Bytes, Command, DurationMs, Pair, TransactionId, common_options, dry_run_option
+from basalt.cli.output.failures import Usage
+from basalt.cli.output.output import counted
+from basalt.cli.output.progress import progress
 from basalt.errors import BasaltError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _sender(
         return lambda batch: topic.store(batch, write_pointer)
     if key is None and not headers and ttl_ms is None:
         return topic.publish
-    from basalt.wire.bodies import RecordIn
+    from basalt.api.bodies.work import RecordIn
 
     encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
     return lambda batch: topic.publish_records(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.options import Command, settings_options
+from basalt.cli.options.options import Command, settings_options
 
 
 @click.command(cls=Command)
@@ -34,6 +34,6 @@ def serve(
     loaded = load_settings(settings, os.environ, config)
     if data is None and loaded.store.kind == "rocks":
         raise click.UsageError("--data is missing: the rocks store keeps its files there")
-    from basalt.server import serve as run
+    from basalt.server.process import serve as run
 
     run(loaded, data_directory=data, host=host, port=port, port_file=port_file)

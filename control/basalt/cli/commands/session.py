@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options import Command, author_options, common_options, confirm, dry_run_option, yes_option
-from basalt.cli.output import Column, time_text
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, author_options, common_options, confirm, dry_run_option, yes_option
+from basalt.cli.output.output import Column, time_text
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from basalt.client import SessionInfo

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from basalt.cli.answers import row
-from basalt.cli.options import Command, common_options, dry_run_option
-from basalt.cli.output import Column, duration_text, time_text
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import Command, common_options, dry_run_option
+from basalt.cli.output.output import Column, duration_text, time_text
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
 

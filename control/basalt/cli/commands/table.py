@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
-from basalt.cli.options import Bytes, Command, TransactionId, common_options, confirm, dry_run_option, yes_option
-from basalt.cli.output import Column, counted, time_text
-from basalt.cli.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import (
+    Bytes,
+    Command,
+    TransactionId,
+    common_options,
+    confirm,
+    dry_run_option,
+    yes_option,
+)
+from basalt.cli.output.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
+from basalt.cli.output.output import Column, counted, time_text
+from basalt.cli.output.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from basalt.client import TableInfo, TableRow

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.answers import described_topic_row, topic_row
-from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
-from basalt.cli.options import (
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import (
     Command,
     DurationMs,
     MessageIdText,
@@ -21,12 +20,13 @@ from basalt.cli.options import (
     dry_run_option,
     yes_option,
 )
-from basalt.cli.output import Column, count_text, counted, duration_text, plain, size_text, time_text
+from basalt.cli.output.failures import EXIT_CONFLICT, Failure, Usage
+from basalt.cli.output.output import Column, count_text, counted, duration_text, plain, size_text, time_text
+from basalt.cli.output.rows import described_topic_row, topic_row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from basalt.wire.positions import Position
+    from basalt.api.positions import Position
 
 topic = group("topic", "Create, list, show, update and delete topics.")
 

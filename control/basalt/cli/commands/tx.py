@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from basalt.cli.answers import row, transaction_row
-from basalt.cli.commands import tx_seeing
+from basalt.cli.commands import tx_inspect as tx_seeing
 from basalt.cli.commands.session import sessions
-from basalt.cli.options import (
+from basalt.cli.options.invocation import Session, pass_session
+from basalt.cli.options.options import (
     Command,
     DurationMs,
     TransactionId,
@@ -19,9 +19,9 @@ from basalt.cli.options import (
     dry_run_option,
     yes_option,
 )
-from basalt.cli.output import Column, time_text
+from basalt.cli.output.output import Column, time_text
+from basalt.cli.output.rows import row, transaction_row
 from basalt.cli.root import group
-from basalt.cli.session import Session, pass_session
 
 tx = group("tx", "Begin, end, list, describe and find transactions.")
 for command in (tx_seeing.list_open, tx_seeing.describe, tx_seeing.find_hanging, tx_seeing.timeline):

@@ -1,0 +1,1 @@
+"""Strict codecs of the bodies: JSON, Avro, Arrow and message batches."""

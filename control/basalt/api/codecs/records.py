@@ -1,0 +1,269 @@
+"""The richer records in JSON and JSON lines: for people and scripts, so bytes that are UTF-8 text are written as text.
+
+A payload, a key and a header value each have two spellings: `payload` is UTF-8 text, `payloadBase64` any bytes; a
+request gives one, an answer gives text whenever the bytes are UTF-8. Format: docs/formats/records-api.md.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from basalt.api.bodies.work import (
+    KIND_USER,
+    PUBLISH_MESSAGES_MAX,
+    RECORD_HEADERS_MAX,
+    Buffer,
+    Record,
+    RecordIn,
+    RecordsPage,
+    RecordsRequest,
+    check_count,
+    check_message_id,
+    check_record,
+    check_records,
+)
+from basalt.api.codecs.json_values import (
+    as_list,
+    as_object,
+    as_text,
+    as_utf8,
+    optional_long,
+    parse_json,
+    parse_json_lines,
+    refuse,
+)
+from basalt.errors import MalformedBodyError
+
+RECORD_VALUES_MAX = 8 * PUBLISH_MESSAGES_MAX  # a record has up to seven values besides its headers'
+START_OF_PAGE = b'{"records":['
+_REQUEST_FIELDS = ("records", "transactionWritePointer")
+_RECORD_FIELDS = ("payload", "payloadBase64", "key", "keyBase64", "headers", "eventTimeMs", "ttlMs")
+_HEADER_FIELDS = ("name", "value", "valueBase64")
+
+Headers: TypeAlias = tuple[tuple[str, Buffer], ...]
+
+
+class _HeaderJson(msgspec.Struct, omit_defaults=True, rename="camel"):
+    name: str
+    value: str | None = None
+    value_base64: bytes | None = None
+
+
+class _RecordJson(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """One record, as a request or an answer writes it; `id` and `kind` stand in answers only."""
+
+    id: str | None = None
+    payload: str | None = None
+    payload_base64: bytes | None = None
+    key: str | None = None
+    key_base64: bytes | None = None
+    headers: tuple[_HeaderJson, ...] = ()
+    event_time_ms: int | None = None
+    ttl_ms: int | None = None
+    kind: str | None = None
+    transaction_write_pointer: int | None = None
+
+
+class _RequestJson(msgspec.Struct, omit_defaults=True, rename="camel"):
+    records: list[_RecordJson]
+    transaction_write_pointer: int | None = None
+
+
+class _PageJson(msgspec.Struct, rename={"held_by": "heldBy"}):
+    records: list[_RecordJson]
+    next: str | None = None
+    held_by: str | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_page_decoder = msgspec.json.Decoder(_PageJson)
+_line_decoder = msgspec.json.Decoder(_RecordJson)
+
+
+def decode_records_request(body: Buffer, *, records_max: int = PUBLISH_MESSAGES_MAX) -> RecordsRequest:
+    """The JSON body of publishing records: {"records": […], "transactionWritePointer": 5}."""
+    fields = as_object(parse_json(body, values_max=RECORD_VALUES_MAX), None, _REQUEST_FIELDS)
+    write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
+    items = as_list(fields.get("records", []), "records")
+    check_count(len(items), records_max, "records")
+    records = [_read_record(item, f"records[{index}]") for index, item in enumerate(items)]
+    request = RecordsRequest(write_pointer, records)
+    check_records(request)
+    return request
+
+
+def decode_records_lines(body: Buffer, *, records_max: int = PUBLISH_MESSAGES_MAX) -> list[RecordIn]:
+    """The JSON lines body of publishing records; the write pointer, if any, travels outside the body."""
+    records: list[RecordIn] = []
+    for item in parse_json_lines(body, lines_max=records_max, values_max=RECORD_VALUES_MAX):
+        records.append(_read_record(item, f"records[{len(records)}]"))
+    check_records(RecordsRequest(None, records))
+    check_count(len(records), records_max, "records")
+    return records
+
+
+def encode_records_request(request: RecordsRequest) -> bytes:
+    """The JSON body of publishing records."""
+    check_records(request)
+    return _encoder.encode(_RequestJson(_checked(request.records), request.write_pointer))
+
+
+def encode_records_request_lines(records: Sequence[RecordIn]) -> bytes:
+    """The JSON lines body of publishing records."""
+    check_records(RecordsRequest(None, records))
+    return _encoder.encode_lines(_checked(records))
+
+
+def encode_records_block(records: Sequence[Record]) -> bytes:
+    """Some records of a JSON answer: START_OF_PAGE, such blocks joined by commas (none empty), `end_of_page`."""
+    return _encoder.encode(list(map(_answer_json, records)))[1:-1]
+
+
+def end_of_page(next_id: bytes | None, held_by: str | None) -> bytes:
+    """What follows the records of a JSON answer: the id to go on from in hex, and the holder's id."""
+    next_hex = None if next_id is None else next_id.hex()
+    return b"]," + _encoder.encode({"next": next_hex, "heldBy": held_by})[1:]
+
+
+def encode_records_page(page: RecordsPage) -> bytes:
+    """A whole JSON answer: {"records": […], "next": hex or null, "heldBy": id or null}."""
+    return START_OF_PAGE + encode_records_block(page.records) + end_of_page(page.next_id, page.held_by)
+
+
+def encode_records_lines(records: Sequence[Record]) -> bytes:
+    """Some records of a JSON lines answer; such blocks, one after the other, make an answer."""
+    return _encoder.encode_lines(list(map(_answer_json, records)))
+
+
+def decode_records_page(body: Buffer) -> RecordsPage:
+    """A JSON answer, as a client reads it. Fields of a newer server are passed over."""
+    try:
+        page = _page_decoder.decode(body)
+        next_id = None if page.next is None else bytes.fromhex(page.next)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise MalformedBodyError(f"the answer is not a page of records: {error}") from None
+    if next_id is not None:
+        check_message_id(next_id, "next")
+    records = [_record(record, f"records[{index}]") for index, record in enumerate(page.records)]
+    return RecordsPage(records, next_id, page.held_by)
+
+
+def decode_records_lines_answer(body: Buffer) -> list[Record]:
+    """A JSON lines answer, as a client reads it. Fields of a newer server are passed over."""
+    try:
+        lines = _line_decoder.decode_lines(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise MalformedBodyError(f"the answer is not records, one a line: {error}") from None
+    return [_record(record, f"records[{index}]") for index, record in enumerate(lines)]
+
+
+def _read_record(value: object, field: str) -> RecordIn:
+    fields = as_object(value, field, _RECORD_FIELDS)
+    payload = _either(fields, "payload", field)
+    if payload is None:
+        name = f"{field}.payload"
+        raise MalformedBodyError(f"{name} is missing", field=name, hint="Send payload (text) or payloadBase64 (bytes).")
+    record = RecordIn(
+        payload=payload,
+        key=_either(fields, "key", field),
+        headers=_read_headers(fields.get("headers", []), f"{field}.headers"),
+        event_time_ms=optional_long(fields.get("eventTimeMs"), f"{field}.eventTimeMs"),
+        ttl_ms=optional_long(fields.get("ttlMs"), f"{field}.ttlMs"),
+    )
+    check_record(record, field)
+    return record
+
+
+def _read_headers(value: object, field: str) -> Headers:
+    items = as_list(value, field)
+    check_count(len(items), RECORD_HEADERS_MAX, field)
+    headers = []
+    for index, item in enumerate(items):
+        each = f"{field}[{index}]"
+        fields = as_object(item, each, _HEADER_FIELDS)
+        header_value = _either(fields, "value", each)
+        if header_value is None:
+            raise MalformedBodyError(f"{each}.value is missing", field=f"{each}.value", hint="A value may be empty.")
+        headers.append((as_text(fields.get("name"), f"{each}.name"), header_value))
+    return tuple(headers)
+
+
+def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
+    text, base64 = fields.get(name), fields.get(f"{name}Base64")
+    if base64 is None:
+        return None if text is None else as_utf8(text, f"{field}.{name}")
+    at = f"{field}.{name}Base64"
+    if text is not None:
+        raise MalformedBodyError(f"{field} has both {name} and {name}Base64", field=at, hint="Send one of them.")
+    if not isinstance(base64, str):
+        refuse(base64, at, "text in base64")
+    try:
+        return a2b_base64(base64, strict_mode=True)
+    except (Base64Error, ValueError):
+        hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
+        raise MalformedBodyError(f"{at} is not base64", field=at, hint=hint) from None
+
+
+def _checked(records: Sequence[RecordIn]) -> list[_RecordJson]:
+    for index, record in enumerate(records):
+        check_record(record, f"records[{index}]")
+    return list(map(_record_json, records))
+
+
+def _record_json(record: RecordIn | Record) -> _RecordJson:
+    payload, payload_base64 = _text_or_bytes(record.payload)
+    key, key_base64 = (None, None) if record.key is None else _text_or_bytes(record.key)
+    return _RecordJson(
+        payload=payload,
+        payload_base64=payload_base64,
+        key=key,
+        key_base64=key_base64,
+        headers=tuple(_HeaderJson(name, *_text_or_bytes(value)) for name, value in record.headers),
+        event_time_ms=record.event_time_ms,
+        ttl_ms=record.ttl_ms,
+    )
+
+
+def _answer_json(record: Record) -> _RecordJson:
+    json_record = _record_json(record)
+    json_record.id = record.id.hex()
+    json_record.kind = record.kind
+    json_record.transaction_write_pointer = record.write_pointer
+    return json_record
+
+
+def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
+    try:
+        return str(value, "utf-8"), None
+    except UnicodeDecodeError:
+        return None, bytes(value)
+
+
+def _record(record: _RecordJson, field: str) -> Record:
+    try:
+        message_id = bytes.fromhex(record.id or "")
+    except ValueError:
+        raise MalformedBodyError(f"{field}.id is not hexadecimal", field=f"{field}.id") from None
+    check_message_id(message_id, f"{field}.id")
+    payload = _from_either(record.payload, record.payload_base64)
+    if payload is None:
+        raise MalformedBodyError(f"{field}.payload is missing", field=f"{field}.payload")
+    return Record(
+        id=message_id,
+        payload=payload,
+        key=_from_either(record.key, record.key_base64),
+        headers=tuple((h.name, _from_either(h.value, h.value_base64) or b"") for h in record.headers),
+        event_time_ms=record.event_time_ms,
+        ttl_ms=record.ttl_ms,
+        kind=record.kind or KIND_USER,
+        write_pointer=record.transaction_write_pointer,
+    )
+
+
+def _from_either(text: str | None, base64: bytes | None) -> bytes | None:
+    return base64 if text is None else text.encode()

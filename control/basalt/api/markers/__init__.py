@@ -1,0 +1,1 @@
+"""Markers: what they say, and what they mean together."""

@@ -1,0 +1,62 @@
+"""One marker and its payload. Format: docs/formats/markers.md.
+
+payload := {"v":1,"task":text,"taskCount":number} for an end of stream, with "eventTimeMs":number for a watermark
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from basalt.api.bodies.work import KIND_END_OF_STREAM, KIND_WATERMARK, MARKER_KINDS, Buffer
+from basalt.errors import CorruptionError
+
+VERSION = 1
+TASKS_MAX = 1_000  # a topic's bookkeeping is one small row, and one short text in a reader's position
+TASK_CHARS_MAX = 255
+
+
+class Marker(NamedTuple):
+    """What a task said: up to where its event time has come, or (without a time) that it has ended."""
+
+    task: str
+    task_count: int
+    event_time_ms: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """One of `MARKER_KINDS`."""
+        return KIND_END_OF_STREAM if self.event_time_ms is None else KIND_WATERMARK
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is an end of stream."""
+        return self.event_time_ms is None
+
+
+class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    v: int
+    task: str
+    task_count: int
+    event_time_ms: int | None = None
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The payload of the marker's message."""
+    return msgspec.json.encode(_Payload(VERSION, *marker))
+
+
+def decode_marker(kind: str, payload: Buffer) -> Marker:
+    """The marker in the payload of a message of this kind; `CorruptionError` when it is none."""
+    assert kind in MARKER_KINDS, kind
+    try:
+        found = msgspec.json.decode(payload, type=_Payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"a {kind} marker does not decode: {error}") from None
+    marker = Marker(found.task, found.task_count, found.event_time_ms)
+    if found.v != VERSION:
+        raise CorruptionError(f"a {kind} marker has version {found.v}; this Basalt reads version {VERSION}")
+    if marker.kind != kind or not marker.task or not 1 <= marker.task_count <= TASKS_MAX:
+        raise CorruptionError(f"a {kind} marker says {bytes(payload)[:80]!r}")
+    return marker

@@ -1,0 +1,1 @@
+"""Topics and tables: names, properties and generations."""

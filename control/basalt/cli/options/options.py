@@ -1,0 +1,254 @@
+"""Options that several commands share, and the command class that refuses an option given twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from basalt.cli.options.invocation import OUTPUT_FORMATS, Session
+from basalt.cli.output.failures import Usage
+
+if TYPE_CHECKING:
+    from basalt.api.positions import Position
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
+
+
+class CommonOption(click.Option):
+    """An option of the session (server, namespace, output), listed apart in help and not passed to the command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, expose_value=False, callback=_remember, **kwargs)
+
+
+class Command(click.Command):
+    """A command that refuses an option with a value when it comes twice, and lists common options after its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            counts = Counter(param for param in order if isinstance(param, click.Option))
+            for param, count in counts.items():
+                if count > 1 and not param.multiple and not param.is_flag:
+                    raise Usage(f"option {param.opts[-1]} is given {count} times", hint="leave all but one out")
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                (common if isinstance(param, CommonOption) else own).append(record)
+        for title, records in (("Options", own), ("Common options", common)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None and param.name is not None:
+        setattr(ctx.ensure_object(Session), param.name, value)
+
+
+def output_option(command: F) -> F:
+    """-o: how the result is written."""
+    return click.option(
+        "-o",
+        "--output",
+        cls=CommonOption,
+        type=click.Choice(OUTPUT_FORMATS),
+        help="How to write the result. [default: table]",
+    )(command)
+
+
+def server_options(command: F) -> F:
+    """--url, --namespace, --profile, --timeout: which server, and whose topics."""
+    options = (
+        click.option(
+            "--url",
+            cls=CommonOption,
+            metavar="URL",
+            help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
+        ),
+        click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
+        click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
+        click.option(
+            "--timeout",
+            "timeout_ms",
+            cls=CommonOption,
+            type=DurationMs(),
+            metavar="DURATION",
+            help="How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
+        ),
+    )
+    url, namespace, profile, timeout = options
+    return url(namespace(profile(timeout(command))))
+
+
+def common_options(command: F) -> F:
+    """All options of the session."""
+    return server_options(output_option(command))
+
+
+def settings_options(command: F) -> F:
+    """--config and --set: where a server's settings come from, beside the environment."""
+    command = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; goes before all else. Repeatable."
+    )(command)
+    return click.option(
+        "--config", type=click.Path(path_type=Path), envvar="BASALT_CONFIG", help="Settings file. [env: BASALT_CONFIG]"
+    )(command)
+
+
+def dry_run_option(command: F) -> F:
+    """--dry-run: check and tell, but change nothing."""
+    return click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")(command)
+
+
+def yes_option(command: F) -> F:
+    """--yes: do not ask before destroying something."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def author_options(command: F) -> F:
+    """--reason, --as: what the audit keeps of an operator's act."""
+    command = click.option(
+        "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
+    )(command)
+    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere insist on --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage(f"{question[:1].lower()}{question[1:]} Nobody is there to ask", hint="add --yes to do it")
+    if not click.confirm(question, err=True):
+        raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
+
+
+class Bytes(click.ParamType[bytes]):
+    """An argument as the bytes that the shell gave: UTF-8 or not."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        return value if isinstance(value, bytes) else os.fsencode(value)
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE, with a name."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{_short(value)} is not NAME=VALUE", param, ctx)
+        return name, content
+
+
+_TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
+
+
+class TransactionId(click.ParamType[str]):
+    """A transaction's id: 32 hex digits; or its write pointer, a decimal number of up to 19 digits."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        import re
+
+        text = str(value).lower()
+        if re.fullmatch("[1-9][0-9]{0,18}|[0-9a-f]{32}", text) is None:
+            self.fail(f"{_short(text)} is not the id of a transaction; `basalt tx list` shows those", param, ctx)
+        return text
+
+
+class MessageId(click.ParamType[bytes]):
+    """A message's id: 40 hex digits."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        text = str(value)
+        if len(text) != 40 or set(text) - set("0123456789abcdefABCDEF"):
+            self.fail(f"{_short(text)} is not a message id, which has 40 hex digits", param, ctx)
+        return bytes.fromhex(text)
+
+
+class DurationMs(click.ParamType[int]):
+    """A duration such as 500ms, 30s, 5m, 2h or 7d, in milliseconds."""
+
+    name = "duration"
+
+    def __init__(self, *, minimum_ms: int = 1) -> None:
+        self.minimum_ms = minimum_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        import re
+
+        from basalt.api.positions import TIME_MS_MAX, UNIT_MS
+
+        match = re.fullmatch(r"([0-9]{1,18})(ms|s|m|h|d|w)", str(value))
+        if match is None:
+            self.fail(f"{_short(value)} is not a duration such as 500ms, 30s, 5m, 2h or 7d", param, ctx)
+        duration_ms = int(match[1]) * UNIT_MS[match[2]]
+        if not self.minimum_ms <= duration_ms <= TIME_MS_MAX:
+            self.fail(f"{_short(value)} is shorter or longer than any duration can be", param, ctx)
+        return duration_ms
+
+
+class PositionText(click.ParamType["Position"]):
+    """A SPEC of a position, read against the time of day at which the command started."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        from basalt.api.positions import Position, parse_position
+        from basalt.errors import InputError
+        from basalt_engine.clock import SystemClock
+
+        if isinstance(value, Position):
+            return value
+        try:
+            return parse_position(str(value), SystemClock().now_ms(), field="position")
+        except InputError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+class MessageIdText(click.ParamType[bytes]):
+    """An id in 40 hex digits, whether or not a message has it."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        import re
+
+        if re.fullmatch(r"[0-9a-fA-F]{40}", str(value)) is None:
+            self.fail(f"{_short(value)} is not an id of 40 hex digits", param, ctx)
+        return bytes.fromhex(str(value))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")

@@ -1,0 +1,94 @@
+"""Plans for a topic's markers: emit them, ask what they say, wait for the end. Rules: docs/formats/markers.md."""
+
+from __future__ import annotations
+
+import msgspec
+
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.reconcile import malformed
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.plans.scopes import TopicScope
+from basalt.errors import InputError
+
+WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
+
+
+class TaskInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """What a task has said; `published_ms` is when it spoke last."""
+
+    task: str
+    watermark_ms: int | None
+    ended: bool
+    published_ms: int
+
+
+class MarkersInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """What a topic's markers say to readers of committed messages that have come to `at` (an id in hex, for an exclusive start).
+
+    `watermark_ms` and `expected_tasks` are None while they are unknown.
+    """
+
+    watermark_ms: int | None
+    ended: bool
+    expected_tasks: int | None
+    tasks: list[TaskInfo]
+    at: str | None
+    generation: int
+
+
+def watermark(scope: TopicScope, task: str, event_time_ms: int, task_count: int = 1) -> Steps[None]:
+    """Say that a task's event time has come so far. `task_count` tasks write this topic, and it is as far as the slowest.
+
+    Saying less than before changes nothing. `MarkerRefusedError`: the task has ended, or is none of those expected.
+    """
+    yield from ask(_emit(scope, marked(task, task_count, event_time_ms)))
+
+
+def end(scope: TopicScope, task: str, task_count: int = 1) -> Steps[None]:
+    """Say that nothing more comes from a task. The topic has ended once all of its `task_count` tasks have."""
+    yield from ask(_emit(scope, marked(task, task_count)))
+
+
+def facts(scope: TopicScope) -> Steps[MarkersInfo]:
+    """The topic's watermark, whether it has ended, and what each task has said."""
+    return (yield from ask(_facts(scope, 0)))
+
+
+def wait_until_ended(scope: TopicScope, timeout_ms: int | None = None) -> Steps[bool]:
+    """Return once the topic has ended; False when it has not within `timeout_ms` (None: wait as long as it takes)."""
+    deadline_ms = None if timeout_ms is None else scope.now_ms() + timeout_ms
+    while True:
+        left_ms = WAIT_MS if deadline_ms is None else max(0, min(WAIT_MS, deadline_ms - scope.now_ms()))
+        if (yield from ask(_facts(scope, left_ms))).ended:
+            return True
+        if deadline_ms is not None and scope.now_ms() >= deadline_ms:
+            return False
+
+
+def marked(task: str, task_count: int, event_time_ms: int | None = None) -> Marker:
+    """The marker; `InputError` when no topic could have it."""
+    marker = Marker(task, task_count, event_time_ms)
+    refused = malformed(marker)
+    if refused is not None:
+        raise InputError(refused.what, field=refused.field, hint=refused.hint)
+    return marker
+
+
+def _emit(scope: TopicScope, marker: Marker) -> Call[None]:
+    said = {"task": marker.task, "taskCount": marker.task_count, "kind": marker.kind}
+    if marker.event_time_ms is not None:
+        said["eventTimeMs"] = marker.event_time_ms
+    body = msgspec.json.encode(said)
+    what = f"emit a marker of task {marker.task!r} to {scope}"
+    # A marker that comes twice counts once, so a lost answer is no reason to ask its caller.
+    return Call(what, "POST", scope.path("markers"), nothing, Effect.REPEATABLE, body=body, content_type=JSON)
+
+
+def _facts(scope: TopicScope, wait_ms: int) -> Call[MarkersInfo]:
+    query = (("until", "ended"),) if wait_ms else ()
+    what = f"ask for the markers of {scope}"
+    return Call(what, "GET", scope.path("markers"), _info, Effect.NONE, query=query, wait_ms=wait_ms)
+
+
+def _info(answer: Answer) -> MarkersInfo:
+    return msgspec.json.decode(answer.body, type=MarkersInfo)

@@ -1,0 +1,264 @@
+"""Plans for transactional tables: create, get, list, delete; and their cells, read and written. Routes: docs/reference/http-api.md.
+
+Rows, columns and values are bytes; text is taken as UTF-8. Within `client.transaction()` use `tx.table(name)`, which sees its own writes
+and keeps them until the commit (`transactional_table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.plans.scopes import ClientScope, TableScope
+from basalt.client.transaction.transaction_info import TransactionInfo
+
+T = TypeVar("T")
+
+Name: TypeAlias = bytes | str  # of a row or a column
+Value: TypeAlias = bytes | str
+Cells: TypeAlias = Mapping[bytes, Value] | Mapping[str, Value]  # by column
+Writes: TypeAlias = Mapping[bytes, Mapping[bytes, Value | None]] | Mapping[str, Mapping[str, Value | None]]  # by row
+Visibility: TypeAlias = Literal["snapshot", "exclude_current"]
+Conflict: TypeAlias = Literal["row", "cell", "none"]
+
+
+class TableInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A table as the server describes it. `conflict`: what two transactions must both change for the second to fail.
+
+    `generation` rises each time that the table is deleted and created again.
+    """
+
+    name: str
+    conflict: str
+    generation: int
+    created_ms: int
+
+
+class TableRow(NamedTuple):
+    """A row and its cells, by column."""
+
+    row: bytes
+    cells: dict[bytes, bytes]
+
+
+class RowPage(NamedTuple):
+    """Rows of one answer, and the row to go on from; None: there are no more."""
+
+    rows: list[TableRow]
+    next_row: bytes | None
+
+
+class _Cell(msgspec.Struct):
+    row: bytes
+    column: bytes
+    value: bytes
+
+
+class _Place(msgspec.Struct):
+    row: bytes
+    column: bytes
+
+
+class _Cells(msgspec.Struct):
+    cells: list[_Cell]
+    next: bytes | None = None
+
+
+class WriteBody(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The body of one call that writes. Rows to delete come first, then puts, then deletes."""
+
+    transaction: str
+    puts: list[_Cell] = []
+    deletes: list[_Place] = []
+    delete_rows: list[bytes] = []
+    generation: int | None = None
+
+    def put(self, row: bytes, column: bytes, value: bytes | None) -> None:
+        """One more cell; None deletes it."""
+        if value is None:
+            self.deletes.append(_Place(row, column))
+        else:
+            self.puts.append(_Cell(row, column, value))
+
+
+class _Read(msgspec.Struct, rename="camel", omit_defaults=True):
+    rows: list[bytes]
+    columns: list[bytes] | None = None
+    transaction: str | None = None
+    visibility: Visibility = "snapshot"
+
+
+class _Scan(msgspec.Struct, rename="camel", omit_defaults=True):
+    start: bytes = b""
+    stop: bytes | None = None
+    columns: list[bytes] | None = None
+    limit_cells: int | None = None
+    transaction: str | None = None
+    visibility: Visibility = "snapshot"
+
+
+def create(
+    scope: ClientScope, name: str, *, conflict: Conflict = "row", namespace: str | None = None
+) -> Steps[TableInfo]:
+    """Create a table. `TableExistsError` when there is one of this name.
+
+    `conflict` says what two transactions must both change for the second to fail: a row, a cell of it, or nothing ever.
+    """
+    what = f"create table {namespace or scope.namespace}:{name}"
+    body = msgspec.json.encode({"conflict": conflict})
+    path = scope.tables_path(namespace, name)
+    try:
+        return (yield from ask(Call(what, "PUT", path, _info, Effect.ONCE, body=body, content_type=JSON)))
+    finally:
+        _forget_facts(scope, name, namespace)
+
+
+def get_info(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TableInfo]:
+    """A table's properties. `TableNotFoundError` when there is none of this name."""
+    return (yield from ask(_facts_call(scope.table(name, namespace))))
+
+
+def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
+    """The names of all tables of a namespace, sorted."""
+    what = f"list tables of {namespace or scope.namespace}"
+    return (yield from ask(Call(what, "GET", scope.tables_path(namespace), _names, Effect.NONE)))
+
+
+def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
+    """Delete a table with all its cells. Not repeated when its answer is lost."""
+    what = f"delete table {namespace or scope.namespace}:{name}"
+    try:
+        return (yield from ask(Call(what, "DELETE", scope.tables_path(namespace, name), nothing, Effect.ONCE)))
+    finally:
+        _forget_facts(scope, name, namespace)
+
+
+def facts(scope: ClientScope, table: TableScope) -> Steps[TableInfo]:
+    """A table's properties, asked for once. A write says which generation it means, so a stale answer does no harm."""
+    known: TableInfo | None = scope.table_facts.get(table)
+    if known is None:
+        known = scope.table_facts[table] = yield from ask(_facts_call(table))
+    return known
+
+
+def get(
+    scope: TableScope,
+    row: Name,
+    columns: Iterable[Name] | None = None,
+    *,
+    transaction: TransactionInfo | str | None = None,
+    visibility: Visibility = "snapshot",
+) -> Steps[dict[bytes, bytes]]:
+    """The cells of a row by column, all or those named; empty when there are none.
+
+    What is committed now, or what an open transaction sees; with `visibility="exclude_current"` without what that wrote
+    since its last checkpoint.
+    """
+    key = to_bytes(row, "row")
+    body = _Read([key], named(columns), _id(transaction), visibility)
+    what = f"read a row of table {scope}"
+    rows = yield from ask(_post(what, scope.path("read"), body, _rows))
+    return rows[0].cells if rows else {}
+
+
+def page(
+    scope: TableScope,
+    start: bytes,
+    stop: bytes | None,
+    columns: list[bytes] | None,
+    transaction: str | None,
+    visibility: Visibility,
+) -> Steps[RowPage]:
+    """As many rows from `start` to before `stop` as the server puts into one answer."""
+    body = _Scan(start, stop, columns, None, transaction, visibility)
+    return (yield from ask(_post(f"scan table {scope}", scope.path("scan"), body, _page)))
+
+
+def write(
+    scope: TableScope,
+    transaction: TransactionInfo | str,
+    cells: Writes,
+    *,
+    delete_rows: Iterable[Name] = (),
+) -> Steps[None]:
+    """Write cells under an open transaction now: `{row: {column: value}}`, None deletes a cell. One request, all or nothing.
+
+    Nothing is told of conflicts: who writes this way tells its changes (`client.transactions.changes`) before.
+    """
+    transaction_id = _id(transaction)
+    assert transaction_id is not None
+    body = WriteBody(transaction_id, delete_rows=[to_bytes(row, "row") for row in delete_rows])
+    for row, columns in cells.items():
+        key = to_bytes(row, "row")
+        for column, value in columns.items():
+            body.put(key, to_bytes(column, "column"), None if value is None else to_bytes(value, "value"))
+    yield from ask(write_call(scope, body))
+
+
+def write_call(scope: TableScope, body: WriteBody) -> Call[None]:
+    """The call of one write; the same cells under the same pointer once more change nothing."""
+    return _post(f"write to table {scope}", scope.path("write"), body, nothing, Effect.REPEATABLE)
+
+
+def to_bytes(given: Name, field: str) -> bytes:
+    """Bytes as they are, text as UTF-8. `TypeError` for what is neither."""
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    raise TypeError(f"a {field} is bytes or text, not {type(given).__name__}; encode it first")
+
+
+def named(columns: Iterable[Name] | None) -> list[bytes] | None:
+    """The columns that a caller names; None: all. A single name is taken for one, not for its letters."""
+    if columns is None:
+        return None
+    if isinstance(columns, bytes | str):
+        return [to_bytes(columns, "column")]
+    return [to_bytes(column, "column") for column in columns]
+
+
+def _forget_facts(scope: ClientScope, name: str, namespace: str | None) -> None:
+    """The table of this name is another one from now on, or, when an answer was lost, may be."""
+    scope.table_facts.pop(scope.table(name, namespace), None)
+
+
+def _facts_call(table: TableScope) -> Call[TableInfo]:
+    return Call(f"get table {table}", "GET", table.path(), _info, Effect.NONE)
+
+
+def _post(what: str, path: str, body: object, parse: Callable[[Answer], T], effect: Effect = Effect.NONE) -> Call[T]:
+    return Call(what, "POST", path, parse, effect, body=msgspec.json.encode(body), content_type=JSON)
+
+
+def _id(transaction: TransactionInfo | str | None) -> str | None:
+    return transaction.id if isinstance(transaction, TransactionInfo) else transaction
+
+
+def _info(answer: Answer) -> TableInfo:
+    return msgspec.json.decode(answer.body, type=TableInfo)
+
+
+def _names(answer: Answer) -> list[str]:
+    return msgspec.json.decode(answer.body, type=list[str])
+
+
+def _rows(answer: Answer) -> list[TableRow]:
+    return _by_row(msgspec.json.decode(answer.body, type=_Cells).cells)
+
+
+def _page(answer: Answer) -> RowPage:
+    found = msgspec.json.decode(answer.body, type=_Cells)
+    return RowPage(_by_row(found.cells), found.next)
+
+
+def _by_row(cells: list[_Cell]) -> list[TableRow]:
+    rows: list[TableRow] = []
+    for cell in cells:
+        if not rows or rows[-1].row != cell.row:
+            rows.append(TableRow(cell.row, {}))
+        rows[-1].cells[cell.column] = cell.value
+    return rows

@@ -1,0 +1,157 @@
+"""Plans for topics: create, update, get, list, delete. Routes: docs/reference/http-api.md."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from basalt.client.calls.admin import act
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.plans.scopes import ClientScope
+
+PropertyValue: TypeAlias = str | int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """A topic as the server describes it; property values are text."""
+
+    name: str
+    properties: dict[str, str]
+
+    @property
+    def ttl_seconds(self) -> int:
+        """How long its messages are kept."""
+        return int(self.properties["ttl"])
+
+    @property
+    def generation(self) -> int:
+        """Its incarnation: higher each time that it is deleted and created again."""
+        return int(self.properties["generation"])
+
+
+class TopicTruncation(msgspec.Struct, frozen=True, rename="camel"):
+    """Before which time (ms since 1970) a topic's messages are gone, and whether the call changed that.
+
+    After a dry run: what would be, and how many messages and bytes readers would lose; at least so many unless `exact`.
+    """
+
+    truncated_before_ms: int = msgspec.field(name="truncatedBefore")
+    changed: bool
+    dry_run: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    exact: bool | None = None
+
+
+def create(
+    scope: ClientScope,
+    /,
+    name: str,
+    *,
+    ttl: int | None = None,
+    spread: int | None = None,
+    on_invalid: str | None = None,
+    namespace: str | None = None,
+    **others: PropertyValue,
+) -> Steps[TopicInfo]:
+    """Create a topic. `ttl` is in seconds (default: seven days); other properties are kept as given.
+
+    `TopicExistsError` when there is one of this name. Not repeated when its answer is lost: `UnknownOutcomeError` then.
+    """
+    body = _properties(ttl, spread, on_invalid, others)
+    what = f"create topic {namespace or scope.namespace}:{name}"
+    path = scope.topics_path(namespace, name)
+    return (yield from ask(_put(what, path, body, Effect.ONCE, name)))
+
+
+def update(
+    scope: ClientScope,
+    /,
+    name: str,
+    *,
+    ttl: int | None = None,
+    spread: int | None = None,
+    on_invalid: str | None = None,
+    namespace: str | None = None,
+    **others: PropertyValue,
+) -> Steps[TopicInfo]:
+    """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too."""
+    body = _properties(ttl, spread, on_invalid, others)
+    what = f"update topic {namespace or scope.namespace}:{name}"
+    path = scope.topics_path(namespace, name, "properties")
+    return (yield from ask(_put(what, path, body, Effect.REPEATABLE, name)))
+
+
+def get(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TopicInfo]:
+    """A topic's properties. `TopicNotFoundError` when there is none of this name."""
+    what = f"get topic {namespace or scope.namespace}:{name}"
+    path = scope.topics_path(namespace, name)
+    return (yield from ask(Call(what, "GET", path, lambda answer: _topic(answer, name), Effect.NONE)))
+
+
+def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
+    """The names of all topics of a namespace, sorted."""
+    what = f"list topics of {namespace or scope.namespace}"
+    return (yield from ask(Call(what, "GET", scope.topics_path(namespace), _names, Effect.NONE)))
+
+
+def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
+    """Delete a topic with all its messages.
+
+    Not repeated when its answer is lost, for the topic may have been created again by then.
+    """
+    what = f"delete topic {namespace or scope.namespace}:{name}"
+    path = scope.topics_path(namespace, name)
+    return (yield from ask(Call(what, "DELETE", path, nothing, Effect.ONCE)))
+
+
+def truncate(
+    scope: ClientScope,
+    name: str,
+    before_ms: int,
+    *,
+    namespace: str | None = None,
+    generation: int | None = None,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
+) -> Steps[TopicTruncation]:
+    """Put what was published before this time (ms since 1970) out of every reader's reach, for ever. The audit keeps who and why.
+
+    An earlier time than the last one changes nothing. `ConflictError` when an open transaction has published before it,
+    `GenerationError` when the topic is of another generation than the one given.
+    """
+    asked = {"before": before_ms} if generation is None else {"before": before_ms, "generation": generation}
+    call = Call(
+        f"truncate topic {namespace or scope.namespace}:{name}",
+        "POST",
+        scope.topics_path(namespace, name, "truncate"),
+        lambda answer: msgspec.json.decode(answer.body, type=TopicTruncation),
+        Effect.NONE if dry_run else Effect.REPEATABLE,  # the time only rises
+        query=act(reason, by, dry_run),
+        body=msgspec.json.encode(asked),
+        content_type=JSON,
+    )
+    return (yield from ask(call))
+
+
+def _put(what: str, path: str, body: bytes, effect: Effect, name: str) -> Call[TopicInfo]:
+    return Call(what, "PUT", path, lambda answer: _topic(answer, name), effect, body=body, content_type=JSON)
+
+
+def _properties(ttl: int | None, spread: int | None, on_invalid: str | None, others: dict[str, PropertyValue]) -> bytes:
+    named = {"ttl": ttl, "spread": spread, "onInvalid": on_invalid}
+    return msgspec.json.encode({**others, **{name: value for name, value in named.items() if value is not None}})
+
+
+def _names(answer: Answer) -> list[str]:
+    return msgspec.json.decode(answer.body, type=list[str])
+
+
+def _topic(answer: Answer, name: str) -> TopicInfo:
+    # A server with http.flat_topics answers the properties alone.
+    try:
+        return msgspec.json.decode(answer.body, type=TopicInfo)
+    except msgspec.ValidationError:
+        return TopicInfo(name, msgspec.json.decode(answer.body, type=dict[str, str]))

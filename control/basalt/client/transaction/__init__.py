@@ -1,0 +1,1 @@
+"""Transactions as the application sees them."""

@@ -1,0 +1,277 @@
+"""How a transaction ends, with participants in Apache Tephra's order, and what happens when a step of that fails.
+
+Changes are told, participants persist, messages travel with the commit, participants hear of it. Any failure rolls every
+participant back; then the transaction is aborted when all of that worked, else invalidated. The first exception wins.
+The table of it all: docs/reference/client.md, "Participants".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn, TypeVar
+
+from basalt.client.plans.calls import Steps, ask
+from basalt.client.transaction import transactions
+from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
+from basalt.client.transaction.participants import PostCommitError
+from basalt.client.transaction.transaction_info import Outcome
+from basalt.errors import (
+    BasaltError,
+    InputError,
+    RetryError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+)
+
+T = TypeVar("T")
+
+
+class Failure(NamedTuple):
+    """Something that went wrong after the first thing did."""
+
+    what: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        return f"{self.what} ({type(self.error).__name__}: {self.error})"
+
+
+def commit(tx: OpenTransaction) -> Steps[Outcome]:
+    """Publish everything and commit; the end of the block does it too, and aborts what was refused.
+
+    When the outcome could not be learnt (`UnknownOutcomeError`), ask for it: `client.transactions.get(tx.id)`. With
+    participants a commit that fails ends the transaction: they are rolled back.
+    """
+    tx.begun()
+    if tx.participants or tx.broken:
+        return (yield from or_give_up(tx, "its commit", _commit_together(tx)))
+    return (yield from _commit_alone(tx))
+
+
+def abort(tx: OpenTransaction) -> Steps[Outcome]:
+    """Abort it now, and leave the block in peace. It becomes invalid when a participant could not undo its part.
+
+    One that was rolled back because something failed may be aborted, too: nothing more is asked of anybody.
+    """
+    broken, tx.broken = tx.broken, None  # who aborts it knows that nothing of it will be there
+    if broken is not None and tx.outcome is not None:
+        return tx.outcome
+    tx.begun()
+    failures = yield from _end(tx)
+    if failures:
+        first, *others = failures
+        for other in others:
+            first.error.add_note(str(other))
+        raise first.error
+    assert tx.outcome is not None
+    return tx.outcome
+
+
+def leave(tx: OpenTransaction, raised: BaseException | None) -> Steps[None]:
+    """Commit it, or abort it when its block has raised; the first exception is the one that its caller sees."""
+    if tx.ended:
+        if raised is None:
+            tx.check_whole()
+        return
+    if raised is not None:
+        yield from _give_up(tx, raised)
+        return
+    yield from or_give_up(tx, "its commit", commit(tx))
+
+
+def or_give_up(tx: OpenTransaction, what: str, steps: Steps[T]) -> Steps[T]:
+    """The result of these steps; when they fail, so does the transaction, which remembers that it was at `what`."""
+    try:
+        return (yield from steps)
+    except GeneratorExit:
+        raise  # nobody runs this any more
+    except BaseException as failure:
+        if not tx.ended:
+            tx.breaks(f"was rolled back when {what} failed", failure)
+            yield from _give_up(tx, failure)
+        raise
+
+
+def tell_changes(tx: OpenTransaction) -> Steps[None]:
+    """Tell the server what its user and every participant changed so far (Tephra's canCommit).
+
+    `TransactionConflictError` when another transaction has changed the same and committed first.
+    """
+    changed = set(tx.own_changes)
+    for participant in tx.participants:
+        changed.update((yield from participant.changes()))
+    hosted = all(participant.hosted for participant in tx.participants)
+    if hosted and changed == tx.told_changes:
+        return  # one that is not must also learn that the transaction still lasts, before it persists
+    outside_writes = not hosted or bool(tx.own_changes)
+    yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), outside_writes=outside_writes)
+    tx.told_changes = frozenset(changed)
+
+
+def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:
+    yield from store_rest(tx)
+    try:
+        return (yield from _ask_to_commit(tx))
+    except (TransactionEndedError, TransactionNotFoundError):
+        tx.ended = True  # there is nothing left to abort
+        raise
+    except BasaltError as error:
+        if _is_refusal(error):
+            raise
+        tx.ended = True  # it may have been committed
+        _raise_unknown(tx, error)
+
+
+def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
+    tx.check_whole()
+    yield from tell_changes(tx)
+    for participant in tx.participants:
+        yield from participant.persist()
+    yield from store_rest(tx)
+    try:
+        outcome = yield from _ask_to_commit(tx)
+    except BasaltError as error:
+        if _is_refusal(error):
+            raise
+        tx.ended = True  # until it is known that it is not committed, nothing may be rolled back
+        outcome = yield from _learnt(tx, error)
+    yield from _post_commit(tx)
+    return outcome
+
+
+def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
+    info = tx.begun()
+    try:
+        tx.outcome = outcome = yield from ask(
+            transactions.commit_call(info, transactions.work_of(tx.buffered, tx.markers))
+        )
+    except (BasaltError, GeneratorExit):
+        raise
+    except BaseException as interrupt:
+        tx.ended = True
+        interrupt.add_note(f"whether transaction {info.id} was committed is unknown; ask client.transactions.get")
+        raise
+    tx.ended = True
+    tx.forget_work()
+    return outcome
+
+
+def _is_refusal(error: BasaltError) -> bool:
+    """Whether a commit that fails so is surely none. A lost answer says nothing, nor does a fault of the server's."""
+    return isinstance(error, InputError | RetryError) and not isinstance(error, UnknownOutcomeError)
+
+
+def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoReturn:
+    """`UnknownOutcomeError`, whatever the answer was that does not say whether it is committed."""
+    info = tx.described()
+    says = f"whether transaction {info.id} was committed is unknown: {lost}"
+    told = isinstance(lost, UnknownOutcomeError)
+    unknown = lost if told else UnknownOutcomeError(says, hint=transactions.ask_its_state(info))
+    unknown.request_id = lost.request_id
+    for note in notes:
+        unknown.add_note(note)
+    if told:
+        raise lost
+    raise unknown from lost
+
+
+def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
+    """How a commit ended whose answer says nothing; raises when it is none, and when that cannot be learnt."""
+    info = tx.described()
+    try:
+        state = yield from _state_for_good(tx)
+    except BasaltError as error:
+        note = f"its outcome could not be asked for either ({error}); participants were told nothing"
+        _raise_unknown(tx, lost, note)
+    if state == "COMMITTED":
+        tx.forget_work()
+        tx.outcome = Outcome(info.id, info.write_pointer, state)
+        return tx.outcome
+    if state not in ("ABORTING", "ABORTED", "INVALID"):
+        _raise_unknown(tx, lost, f"it is {state}; participants were told nothing")
+    tx.ended = False  # what comes next rolls back
+    raise TransactionEndedError(
+        f"transaction {info.id} is not committed: it is {state}, and the answer to its commit said nothing: {lost}",
+        hint="Begin again.",
+    ) from lost
+
+
+def _state_for_good(tx: OpenTransaction) -> Steps[str]:
+    """Where it stands. One that is open is invalidated, so that a commit that is still on its way comes too late."""
+    info = tx.described()
+    found = yield from transactions.get(tx.scope, info)
+    if found.state != "OPEN":
+        return found.state
+    try:
+        yield from ask(transactions.invalidate_call(info))
+    except TransactionEndedError:
+        pass  # it came in time
+    return (yield from transactions.get(tx.scope, info)).state
+
+
+def _post_commit(tx: OpenTransaction) -> Steps[None]:
+    failures: list[Failure] = []
+    for participant in tx.participants:
+        try:
+            yield from participant.post_commit()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the others are to hear of the commit all the same
+            failures.append(Failure(f"participant {participant.name} failed", error))
+    if not failures:
+        return
+    first, *others = failures
+    failed = PostCommitError(
+        f"transaction {tx.described().id} is committed; after that {first}", hint="Do not do its work again."
+    )
+    for other in others:
+        failed.add_note(f"and {other}")
+    _raise_interrupts(failures, failed)
+    raise failed from first.error
+
+
+def _give_up(tx: OpenTransaction, because: BaseException) -> Steps[None]:
+    """Roll everything back and end it; what goes wrong in that is noted on the reason, but no interrupt is kept back."""
+    failures = yield from _end(tx)
+    for failure in failures:
+        because.add_note(str(failure))
+    if isinstance(because, Exception):
+        _raise_interrupts(failures, because)
+
+
+def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
+    """Roll every participant back, then abort, or invalidate if one could not. What failed, in order."""
+    info = tx.begun()
+    tx.ended = True
+    tx.forget_work()
+    failures: list[Failure] = []
+    undone = True
+    for participant in tx.participants:
+        try:
+            undone = (yield from participant.roll_back()) and undone
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the others are to be rolled back all the same
+            failures.append(Failure(f"participant {participant.name} did not roll back", error))
+            undone = False
+    try:
+        tx.outcome = yield from ask(transactions.abort_call(info)) if undone else _invalidate(tx)
+    except BasaltError as error:
+        verb = "aborted" if undone else "invalidated"
+        over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
+        then = "" if over else ", its time-out ends it"
+        failures.append(Failure(f"transaction {info.id} could not be {verb}{then}", error))
+    return failures
+
+
+def _invalidate(tx: OpenTransaction) -> Steps[Outcome]:
+    info = tx.described()
+    yield from ask(transactions.invalidate_call(info))
+    state = (yield from transactions.get(tx.scope, info)).state
+    return Outcome(info.id, info.write_pointer, state)
+
+
+def _raise_interrupts(failures: list[Failure], because: BaseException) -> None:
+    for failure in failures:
+        if not isinstance(failure.error, Exception):
+            raise failure.error from because

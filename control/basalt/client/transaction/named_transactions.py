@@ -1,0 +1,111 @@
+"""Transactions that several processes of one run share: each begins by session, run and version, and gets the same one.
+
+Each process stores under segments of its own, and one of them, who knows which of these count, commits them by the
+transaction's id. Routes and rules: docs/reference/http-api.md, "Named transactions".
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path
+from basalt.client.plans.scopes import ClientScope
+from basalt.client.transaction.transactions import Kind
+from basalt.errors import TransactionEndedError
+
+
+class NamedScope(msgspec.Struct, frozen=True):
+    """A named transaction. Without an id there is none, for `committed_by` has committed its version, or a later one."""
+
+    client: ClientScope
+    session: str
+    run: str
+    version: int
+    id: str | None
+    write_pointer: int | None
+    expires_at_ms: int | None
+    committed_by: str | None
+
+    def described(self) -> tuple[str, int]:
+        """Its id and first write pointer; `TransactionEndedError` when its version was committed before."""
+        if self.id is None or self.write_pointer is None:
+            raise TransactionEndedError(
+                f"version {self.version} of session {self.session!r} was committed before, by transaction"
+                f" {self.committed_by}",
+                hint="Leave this work out: ask committed_before first.",
+            )
+        return self.id, self.write_pointer
+
+
+class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
+    session: str
+    run: str
+    version: int
+    kind: Kind
+    owner: str = ""
+    ledger: str | None = None
+    timeout_ms: int | None = None
+    snapshot: bool = True
+
+
+class _Begun(msgspec.Struct, rename="camel"):
+    id: str | None
+    write_pointer: int | None
+    expires_at: int | None = None
+    committed_by: str | None = None
+
+
+class _Checkpoint(msgspec.Struct, rename="camel"):
+    write_pointer: int
+
+
+def begin(
+    scope: ClientScope,
+    session: str,
+    run: str,
+    version: int,
+    *,
+    ledger: str | None = None,
+    kind: Kind = "long",
+    timeout_ms: int | None = None,
+    owner: str = "",
+) -> Steps[NamedScope]:
+    """The transaction of this run for this version of the session's work: begun, or the open one, joined.
+
+    `kind`, `timeout_ms` and `owner` are those of whoever comes first.
+    """
+    body = _Begin(session, run, version, kind, owner, ledger, timeout_ms, snapshot=False)
+    call = Call(
+        f"begin version {version} of session {session}",
+        "POST",
+        joined_path("v1", "transactions"),
+        _begun,
+        Effect.REPEATABLE,  # the second one joins
+        body=msgspec.json.encode(body),
+        content_type=JSON,
+    )
+    found = yield from ask(call)
+    return NamedScope(scope, session, run, version, found.id, found.write_pointer, found.expires_at, found.committed_by)
+
+
+def segment(scope: NamedScope) -> Steps[int]:
+    """A write pointer of one's own, to store under; it is published if the commit names it, and dropped if not."""
+    transaction_id, _ = scope.described()
+    call = Call(
+        f"begin a segment of transaction {transaction_id}",
+        "POST",
+        joined_path("v1", "transactions", transaction_id, "checkpoint"),
+        _write_pointer,
+        Effect.REPEATABLE,  # one under which nobody stores is none
+        body=b'{"snapshot":false}',
+        content_type=JSON,
+    )
+    return (yield from ask(call))
+
+
+def _begun(answer: Answer) -> _Begun:
+    return msgspec.json.decode(answer.body, type=_Begun)
+
+
+def _write_pointer(answer: Answer) -> int:
+    return msgspec.json.decode(answer.body, type=_Checkpoint).write_pointer

@@ -1,0 +1,240 @@
+"""Plans for a table within a transaction: reads see what it wrote, and what it wrote waits here until the commit.
+
+The table takes part in the transaction (`participants.Planned`): its changes are told before a cell is written, so one that loses a
+conflict has nothing on the server to hide. It writes earlier only at a checkpoint, and when it holds more than its transaction
+keeps here (`buffer_bytes_max`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from basalt.client.calls import tables
+from basalt.client.calls.tables import Cells, Name, RowPage, TableInfo, Visibility, named, to_bytes
+from basalt.client.plans.calls import Steps, ask, done
+from basalt.client.plans.scopes import TableScope
+from basalt.client.transaction.commit_protocol import tell_changes
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.table_buffer import TableBuffer
+from basalt.client.transaction.transaction_info import TransactionInfo
+from basalt.errors import BasaltError
+from basalt_engine.cells.names import change_key, check_column, check_row, check_value
+
+
+class TableInUse:
+    """One table in one transaction: what was written to it, and what of that is on the server."""
+
+    hosted = True  # the server hides what an aborted transaction wrote
+
+    def __init__(self, tx: OpenTransaction, scope: TableScope) -> None:
+        self.tx = tx
+        self.scope = scope
+        self.buffer = TableBuffer()
+        self.changed: dict[bytes, set[bytes]] = {}  # by row the columns, of all since the beginning
+        self._known: TableInfo | None = None  # what it tells and what it writes are of one generation
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"table {self.scope}"
+
+    def start(self, info: TransactionInfo) -> Steps[None]:
+        """Nothing is asked of the server before something is written."""
+        return done(None)
+
+    def update(self, info: TransactionInfo) -> Steps[None]:
+        """The buffer was flushed before the checkpoint; what follows is written under the new pointer by the server."""
+        return done(None)
+
+    def changes(self) -> Steps[Collection[bytes]]:
+        """Rows or cells, as the table's conflict level says."""
+        if not self.changed or self.tx.kind == "long":  # a long transaction takes no part in conflicts
+            return []
+        info = yield from self._facts()
+        if info.conflict == "none":
+            return []
+        prefix = f"{self.scope.namespace}:~{self.scope.name}:".encode("ascii")
+        if info.conflict == "row":
+            return [change_key(prefix, info.generation, row) for row in self.changed]
+        return [
+            change_key(prefix, info.generation, row, column)
+            for row, columns in self.changed.items()
+            for column in columns
+        ]
+
+    def flush(self) -> Steps[None]:
+        """Write what is buffered. Once more, after an answer that was lost, it changes nothing."""
+        if not self.buffer:
+            return
+        info = yield from self._facts()
+        try:
+            for body in self.buffer.bodies(self.tx.described().id, info.generation):
+                yield from ask(tables.write_call(self.scope, body))
+        except BasaltError:
+            self.tx.scope.table_facts.pop(self.scope, None)  # the table may be another one by now
+            raise
+        self.buffer.clear()
+
+    def persist(self) -> Steps[None]:
+        """At the commit."""
+        yield from self.flush()
+
+    def post_commit(self) -> Steps[None]:
+        """Nothing is left to do."""
+        return done(None)
+
+    def roll_back(self) -> Steps[bool]:
+        """What was not sent is forgotten, and what was sent the server hides with the abort."""
+        self.buffer.clear()
+        return done(True)
+
+    def note(self, row: bytes, columns: Iterable[bytes]) -> None:
+        """Cells of this row are being changed."""
+        self.changed.setdefault(row, set()).update(columns)
+
+    def _facts(self) -> Steps[TableInfo]:
+        if self._known is None:
+            self._known = yield from tables.facts(self.tx.scope, self.scope)
+        return self._known
+
+    def conflict(self) -> Steps[str]:
+        """The table's conflict level."""
+        return (yield from self._facts()).conflict
+
+
+def in_use(tx: OpenTransaction, name: str, namespace: str | None = None) -> TableInUse:
+    """The table in this transaction, the same one each time. Nothing is asked of the server."""
+    tx.begun()
+    scope = tx.scope.table(name, namespace)
+    for participant in tx.participants:
+        if isinstance(participant, TableInUse) and participant.scope == scope:
+            return participant
+    joining = TableInUse(tx, scope)
+    tx.attach(joining)
+    return joining
+
+
+def get(
+    table: TableInUse, row: Name, columns: Iterable[Name] | None = None, *, visibility: Visibility = "snapshot"
+) -> Steps[dict[bytes, bytes]]:
+    """The cells of a row by column, all or those named: as of the transaction's beginning, with what it wrote since.
+
+    `visibility="exclude_current"` leaves out what it wrote since its last checkpoint.
+    """
+    info = table.tx.begun()
+    key, wanted = to_bytes(row, "row"), named(columns)
+    own = visibility == "snapshot"
+    if own and table.buffer.answers(key, wanted):
+        return table.buffer.over(key, {}, wanted)
+    cells = yield from tables.get(table.scope, key, wanted, transaction=info, visibility=visibility)
+    return table.buffer.over(key, cells, wanted) if own else cells
+
+
+def put(table: TableInUse, row: Name, cells: Cells) -> Steps[None]:
+    """Set cells of a row: `put("alice", {"balance": b"5"})`; its other cells stay. Kept here until the commit."""
+    table.tx.begun()
+    key = check_row(to_bytes(row, "row"))
+    changed = {
+        check_column(to_bytes(column, "column")): check_value(to_bytes(value, "value"))
+        for column, value in cells.items()
+    }
+    table.note(key, changed)
+    table.buffer.put(key, changed)
+    yield from _make_room(table)
+
+
+def delete(table: TableInUse, row: Name, columns: Iterable[Name]) -> Steps[None]:
+    """Delete these cells of a row. Deleting what is not there succeeds."""
+    table.tx.begun()
+    key = check_row(to_bytes(row, "row"))
+    gone = [check_column(column) for column in named(columns) or ()]
+    table.note(key, gone)
+    table.buffer.put(key, dict.fromkeys(gone))
+    yield from _make_room(table)
+
+
+def delete_row(table: TableInUse, row: Name) -> Steps[None]:
+    """Delete all cells of a row that the transaction sees."""
+    table.tx.begun()
+    key = check_row(to_bytes(row, "row"))
+    if (yield from table.conflict()) == "cell":  # which cells these are must be known, to tell of them
+        yield from delete(table, key, (yield from get(table, key)))
+        return
+    table.note(key, ())
+    table.buffer.delete_row(key)
+    yield from _make_room(table)
+
+
+def _make_room(table: TableInUse) -> Steps[None]:
+    """Past its limit the buffer goes to the server at once; what it changes is told before."""
+    if table.buffer.size_bytes >= table.tx.buffer_bytes_max:
+        yield from tell_changes(table.tx)
+        yield from table.flush()
+
+
+class RowCursor:
+    """Where a scan of a table stands: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
+
+    def __init__(
+        self,
+        scope: TableScope,
+        start: bytes,
+        stop: bytes | None,
+        columns: list[bytes] | None,
+        transaction: str | None,
+        visibility: Visibility,
+        own: TableInUse | None,
+    ) -> None:
+        self.done = False
+        self._scope = scope
+        self._start = start
+        self._stop = stop
+        self._columns = columns
+        self._transaction = transaction
+        self._visibility: Visibility = visibility
+        self._own = own
+
+    def next_page(self) -> Steps[RowPage]:
+        """Ask for the page that comes next."""
+        start = self._start
+        page = yield from tables.page(
+            self._scope, start, self._stop, self._columns, self._transaction, self._visibility
+        )
+        if self._own is not None:
+            page = self._own.buffer.over_page(page, start, self._stop, self._columns)
+        self.done = page.next_row is None
+        self._start = page.next_row or start
+        return page
+
+
+def scan(
+    table: TableInUse,
+    start: Name = b"",
+    stop: Name | None = None,
+    *,
+    columns: Iterable[Name] | None = None,
+    visibility: Visibility = "snapshot",
+) -> RowCursor:
+    """The rows with start <= row < stop in order, as of the transaction's beginning, with what it wrote since."""
+    info = table.tx.begun()
+    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
+    own = table if visibility == "snapshot" else None
+    return RowCursor(table.scope, *bounds, named(columns), info.id, visibility, own)
+
+
+def scan_committed(
+    scope: TableScope,
+    start: Name = b"",
+    stop: Name | None = None,
+    *,
+    columns: Iterable[Name] | None = None,
+    transaction: TransactionInfo | str | None = None,
+    visibility: Visibility = "snapshot",
+) -> RowCursor:
+    """The rows with start <= row < stop in order: what is committed, or what an open transaction sees.
+
+    Without a transaction each page shows the moment in which it was asked for; scan within one to see a single moment.
+    """
+    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
+    transaction_id = transaction.id if isinstance(transaction, TransactionInfo) else transaction
+    return RowCursor(scope, *bounds, named(columns), transaction_id, visibility, None)

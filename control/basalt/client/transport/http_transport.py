@@ -1,0 +1,169 @@
+"""The blocking transport: `http.client` with a pool of kept connections, safe for threads and forks.
+
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `retries`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.plans.conversation import Send
+from basalt.client.transport.timed_socket import TimedSocket
+from basalt.client.transport.urls import ServerUrl
+
+IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
+IDLE_MS_MAX = 4_000  # below the 5 s after which many servers close: no request may meet a connection that just goes
+CONNECT_MS_MAX = 5_000  # a host that is gone says nothing; nothing was sent, so another attempt is safe
+PIECE_BYTES = 262_144  # an answer is read in pieces of this size, through memory that stays in the cache
+
+
+class HttpTransport:
+    """Sends requests to one server. Each thread that sends has a connection to itself meanwhile."""
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | None,
+        monotonic_ms: Callable[[], float],
+    ) -> None:
+        self._url = url
+        self._headers = dict(headers)
+        self._tls: ssl.SSLContext | None = None
+        if url.scheme == "https":
+            self._tls = ssl.create_default_context() if tls is None else tls
+        self._monotonic_ms = monotonic_ms
+        self._idle: deque[_Connection] = deque()
+        self._process = os.getpid()
+        self._closed = False
+
+    def send(self, request: Send) -> Reply:
+        """Send the request once, over a kept connection or a new one."""
+        if self._closed:
+            raise RuntimeError("this client is closed; connect again")
+        deadline_ms = self._monotonic_ms() + request.timeout_ms
+        connection = self._kept()
+        if connection is None:
+            try:
+                connection = self._connect(min(request.timeout_ms, CONNECT_MS_MAX))
+            except OSError as error:
+                return NotSent(_reason(error))
+        try:
+            reply, reusable = connection.exchange(request, self._url.prefix, self._headers, deadline_ms)
+        except BaseException:  # an interrupt: half an answer is on the line, so it carries nothing more
+            connection.close()
+            raise
+        if reusable:
+            self._keep(connection)
+        else:
+            connection.close()
+        return reply
+
+    def close(self) -> None:
+        """Close every kept connection; those in use close after their answer."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _keep(self, connection: _Connection) -> None:
+        if self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX:
+            connection.close()
+        else:
+            connection.idle_since_ms = self._monotonic_ms()
+            self._idle.append(connection)
+
+    def _kept(self) -> _Connection | None:
+        if os.getpid() != self._process:
+            # After a fork both processes hold the same sockets: using one would mix up their answers.
+            self._process = os.getpid()
+            self._idle = deque()
+        while True:
+            try:
+                connection = self._idle.pop()  # the one used last: the others may go idle and be closed
+            except IndexError:
+                return None
+            if self._monotonic_ms() - connection.idle_since_ms <= IDLE_MS_MAX and connection.is_quiet():
+                return connection
+            connection.close()
+
+    def _connect(self, timeout_ms: float) -> _Connection:
+        timeout_seconds = max(0.001, timeout_ms / 1_000)
+        plain = socket.create_connection((self._url.host, self._url.port), timeout_seconds)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            inner = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._url.host)
+        except BaseException:
+            plain.close()
+            raise
+        return _Connection(self._url, TimedSocket(inner, self._monotonic_ms))
+
+
+class _Connection:
+    """One connection, and the memory that its answers are read through."""
+
+    def __init__(self, url: ServerUrl, timed: TimedSocket) -> None:
+        self._socket = timed
+        self._http = http.client.HTTPConnection(url.host, url.port)
+        self._http.auto_open = 0  # it must not connect again behind our back: a second connection is a second attempt
+        self._http.sock = timed
+        self._poll = select.poll()
+        self._poll.register(timed.fileno(), select.POLLIN)
+        self._piece = memoryview(bytearray(PIECE_BYTES))
+        self.idle_since_ms = 0.0
+
+    def is_quiet(self) -> bool:
+        """Nothing has come since the last answer: not the close, which is readable too."""
+        return not self._poll.poll(0)
+
+    def exchange(
+        self, request: Send, prefix: str, headers: Mapping[str, str], deadline_ms: float
+    ) -> tuple[Reply, bool]:
+        """Send the request and read its answer; and whether the connection can be used again."""
+        self._socket.deadline_ms = deadline_ms
+        try:
+            try:
+                self._http.request(
+                    request.method, prefix + request.target, request.body or None, {**headers, **request.headers}
+                )
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a server may refuse a body before its end; then the reason is there to be read
+            response = self._http.getresponse()
+            answer = Answer(response.status, _headers(response), self._read(response))
+        except TimeoutError as error:
+            return Lost(f"no answer in time: {error}"), False
+        except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
+            return Lost(f"the connection was closed: {error}"), False
+        except http.client.HTTPException as error:
+            return NotHttp(f"{type(error).__name__}: {error}"), False
+        except OSError as error:
+            return Lost(_reason(error)), False
+        return answer, not response.will_close
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._http.close()
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        if response.length is not None:
+            return response.read()
+        # An answer in chunks costs `read()`, which joins them all at the end, three times what it costs here.
+        whole = bytearray()
+        while count := response.readinto(self._piece):
+            whole += self._piece[:count]
+        return bytes(whole)
+
+
+def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

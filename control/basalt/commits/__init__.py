@@ -1,0 +1,1 @@
+"""Commits and roll backs: what one decision does to topics, tables, sessions and the log."""

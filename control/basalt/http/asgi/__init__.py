@@ -1,0 +1,1 @@
+"""HTTP itself: requests, responses, codings, problems."""

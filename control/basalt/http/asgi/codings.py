@@ -1,0 +1,138 @@
+"""Content codings, gzip and zstd: request bodies decoded under a limit, answers encoded as Accept-Encoding asks.
+
+A few kilobytes can stand for gigabytes, so nothing here produces more than its limit before it looks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+import zstandard
+
+from basalt.api.bodies.work import Buffer
+from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
+
+ACCEPTED = b"gzip, zstd"  # what a 415 answer's Accept-Encoding says
+GZIP_WINDOW_BITS = 31  # zlib's way to say: with a gzip header and trailer
+GZIP_MEMBERS_MAX = 1_000  # a file of many members is legal; each costs microseconds, however empty
+ZSTD_WINDOW_BYTES_MAX = 8 * 1024 * 1024  # what RFC 9659 lets a sender of this content coding use
+ZSTD_SLICE_BYTES = 256  # four bytes can stand for a block of 128 KiB, so a slice for 8 MiB at most
+GZIP_LEVEL = 1  # answers are made while others wait: level 1 is four times faster than 6, a tenth larger
+ZSTD_LEVEL = 1
+CODED_BYTES_MIN = 1_024  # below this the coding's own bytes and time cost more than they save
+
+_PREFERENCE = ("zstd", "gzip")  # at equal quality the faster one
+
+
+def decode(coding: str, body: bytes, bytes_max: int) -> bytes:
+    """The body without its content coding. `TooLargeError` over `bytes_max`, `MalformedBodyError` for damaged bytes."""
+    if coding in ("gzip", "x-gzip"):
+        return _gunzip(body, bytes_max)
+    if coding == "zstd":
+        return _unzstd(body, bytes_max)
+    raise UnsupportedMediaTypeError(
+        f"content encoding {coding[:40]!r} is not one that this server reads",
+        field="Content-Encoding",
+        hint="Send gzip, zstd, or no encoding.",
+    )
+
+
+def choose(accept_encoding: str) -> str | None:
+    """The coding for an answer: the best one of an Accept-Encoding value that we have; None for none."""
+    qualities: dict[str, float] = {}
+    for item in accept_encoding.split(","):
+        name, _, parameters = item.partition(";")
+        qualities[name.strip().lower()] = quality_of(parameters)
+    others = qualities.get("*", 0.0)
+    identity = qualities.get("identity", qualities.get("*", 0.001))  # allowed unless ruled out, wanted least
+    offered = {name: qualities.get(name, others) for name in _PREFERENCE}
+    best = max(_PREFERENCE, key=lambda name: offered[name])
+    return best if offered[best] > 0 and offered[best] >= identity else None
+
+
+def encode(coding: str, parts: Iterable[Buffer]) -> Iterator[bytes]:
+    """The parts in the given coding, each flushed, so that a reader gets whole parts as they come."""
+    if coding == "zstd":
+        zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+        for part in parts:
+            yield zstd.compress(part) + zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        yield zstd.flush()
+    else:
+        gzip = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW_BITS)
+        for part in parts:
+            yield gzip.compress(part) + gzip.flush(zlib.Z_SYNC_FLUSH)
+        yield gzip.flush()
+
+
+def quality_of(parameters: str) -> float:
+    """The weight of one Accept-Encoding item, 0 to 1; a weight that is no number counts as 0."""
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                weight = float(value)
+            except ValueError:
+                return 0.0
+            return weight if 0 <= weight <= 1 else 0.0
+    return 1.0
+
+
+def _gunzip(body: bytes, bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    room = bytes_max
+    rest = body
+    for _ in range(GZIP_MEMBERS_MAX):
+        member = zlib.decompressobj(GZIP_WINDOW_BITS)
+        try:
+            part = member.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise _damaged("gzip", str(error)) from None
+        room -= len(part)
+        if room < 0:
+            raise _too_large(bytes_max)
+        if not member.eof:
+            raise _damaged("gzip", "it ends in the middle")
+        parts.append(part)
+        rest = member.unused_data
+        if not rest:
+            return b"".join(parts)
+    raise _damaged("gzip", f"it has more than {GZIP_MEMBERS_MAX} members")
+
+
+def _unzstd(body: bytes, bytes_max: int) -> bytes:
+    """One frame, fed in slices: the decoder has no output limit of its own, but a slice only makes so much."""
+    frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
+    parts: list[bytes] = []
+    room = bytes_max
+    try:
+        for start in range(0, len(body), ZSTD_SLICE_BYTES):
+            if frame.eof:
+                raise _damaged("zstd", "something follows its end")
+            part = frame.decompress(body[start : start + ZSTD_SLICE_BYTES])
+            room -= len(part)
+            if room < 0:
+                raise _too_large(bytes_max)
+            parts.append(part)
+    except zstandard.ZstdError as error:
+        raise _damaged("zstd", str(error)) from None
+    if not frame.eof:
+        raise _damaged("zstd", "it ends in the middle")
+    if frame.unused_data:
+        raise _damaged("zstd", "something follows its end")
+    return b"".join(parts)
+
+
+def _too_large(bytes_max: int) -> TooLargeError:
+    return TooLargeError(
+        f"the request body is more than {bytes_max} bytes when decoded",
+        hint="Split it, or raise http.body_bytes_max.",
+    )
+
+
+def _damaged(coding: str, why: str) -> MalformedBodyError:
+    return MalformedBodyError(
+        f"the request body is not whole {coding} data: {why}",
+        field="Content-Encoding",
+        hint="Encode the body anew, or send it as it is.",
+    )

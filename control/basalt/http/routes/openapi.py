@@ -1,0 +1,153 @@
+"""The OpenAPI 3.1 document: made from the table of operations, so that it cannot say anything else than the server does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+import basalt
+from basalt import errors
+from basalt.http.asgi.problems import Problem, status_of
+from basalt.http.asgi.responses import PROBLEM
+from basalt.http.routes.operations import Operation, Query
+from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_REF = "#/components/schemas/{name}"
+
+# What any call may answer: the frame around it refuses, or the server is not able to.
+EVERYWHERE: tuple[type[errors.BasaltError], ...] = (
+    errors.InputError,
+    errors.UriTooLongError,
+    errors.InternalError,
+    errors.UnavailableError,
+)
+WITH_A_BODY: tuple[type[errors.BasaltError], ...] = (
+    errors.MalformedBodyError,
+    errors.RequestTimeoutError,
+    errors.TooLargeError,
+    errors.UnsupportedMediaTypeError,
+)
+REQUEST_ID: Mapping[str, object] = {
+    "name": "Basalt-Request-Id",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+    "description": "names the request in answers and logs; a repeated transaction call is known by it",
+}
+
+PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
+    "namespace": (NAME, "a namespace; it needs no creation"),
+    "topic": (NAME, "a topic of the namespace"),
+    "table": (NAME, "a transactional table of the namespace"),
+    "message": (MESSAGE_ID, "a message id, 40 hex digits"),
+    "transaction": (TRANSACTION_ID, "a transaction's id, 32 hex digits; or its first write pointer, in decimal"),
+    "session": (SESSION_NAME, "a named session"),
+    "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
+    "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
+}
+
+
+def describe(operations: Iterable[Operation]) -> dict[str, Any]:
+    """The document of these operations."""
+    operations = tuple(operations)
+    kinds = _kinds(operations)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    by_kind = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, by_kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Basalt",
+            "version": basalt.__version__,
+            "description": "Transactional messaging. Described in words in docs/reference/http-api.md.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _kinds(operations: Iterable[Operation]) -> list[Any]:
+    contents = [operation.body for operation in operations]
+    contents += [content for operation in operations for content in operation.answers.values()]
+    found: dict[Any, None] = {Problem: None}
+    for shape in (shape for content in contents for shape in content.values()):
+        if not isinstance(shape, Mapping):
+            found.update(dict.fromkeys(shape if isinstance(shape, tuple) else (shape,)))
+    return list(found)
+
+
+def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": f"{operation.handler.__module__.rsplit('.', 1)[-1]}.{operation.handler.__name__}",
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": [
+            *(_path_parameter(name) for name in _PARAMETER.findall(operation.path)),
+            *(_query_parameter(query) for query in operation.query),
+            *([REQUEST_ID] if operation.method == "POST" else []),
+        ],
+        "responses": _responses(operation, by_kind),
+    }
+    if operation.body:
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": _content(operation.body, by_kind),
+        }
+    return described
+
+
+def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, content in operation.answers.items():
+        responses[str(status)] = {"description": "Done."}
+        if content:
+            responses[str(status)]["content"] = _content(content, by_kind)
+    told: dict[int, list[str]] = {}
+    for error in (*EVERYWHERE, *operation.errors, *(WITH_A_BODY if operation.body else ())):
+        codes = told.setdefault(status_of(error), [])
+        if error.code not in codes:
+            codes.append(error.code)
+    if operation.method != "GET":
+        told[status_of(errors.DiskFullError)] = [errors.DiskFullError.code]
+    problem = {PROBLEM.decode("ascii"): {"schema": by_kind[Problem]}}
+    for status, codes in sorted(told.items()):
+        if str(status) not in responses:
+            responses[str(status)] = {"description": " or ".join(codes), "content": problem}
+        else:
+            responses[str(status)]["content"] |= problem
+    return responses
+
+
+def _content(content: Content, by_kind: Mapping[Any, Any]) -> dict[str, Any]:
+    return {media_type.decode("ascii"): {"schema": _schema(shape, by_kind)} for media_type, shape in content.items()}
+
+
+def _schema(shape: object, by_kind: Mapping[Any, Any]) -> Any:
+    if isinstance(shape, Mapping):
+        return shape
+    if isinstance(shape, tuple):
+        return {"anyOf": [by_kind[kind] for kind in shape]}
+    return by_kind[shape]
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema, text = PATH_PARAMETERS[name]
+    return {"name": name, "in": "path", "required": True, "schema": schema, "description": text}
+
+
+def _query_parameter(query: Query) -> dict[str, Any]:
+    return {
+        "name": query.name,
+        "in": "query",
+        "required": query.required,
+        "schema": query.schema,
+        "description": query.meaning,
+    }

@@ -1,0 +1,171 @@
+"""JSON schemas of bodies and parameters, for the OpenAPI document. Answers of our own making are msgspec types instead.
+
+What the messaging codecs read is written by hand: they take more than one spelling (unions tagged or not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import TypeAlias
+
+from basalt.api.bodies.work import (
+    INT_MAX,
+    LONG_MAX,
+    MARKER_KINDS,
+    PUBLISH_MESSAGES_MAX,
+    SEGMENTS_MAX,
+    SEQUENCE_MAX,
+    WORK_ENTRIES_MAX,
+)
+from basalt.api.markers.marker import TASK_CHARS_MAX, TASKS_MAX
+from basalt.http.asgi.responses import AVRO, JSON
+from basalt_engine.keys import NAME_CHARS_MAX
+
+Schema: TypeAlias = Mapping[str, object]
+# Content type to what it holds: a schema, a type that msgspec makes a schema of, or one of several such types.
+Content: TypeAlias = Mapping[bytes, Schema | type | UnionType | tuple[type, ...]]
+
+JSON_LINES = b"application/x-ndjson"
+JSON_LINES_ALIAS = b"application/jsonl"
+
+NAME: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}$"}
+MESSAGE_ID: Schema = {"type": "string", "pattern": "^[0-9a-fA-F]{40}$"}
+TRANSACTION_ID: Schema = {"type": "string", "pattern": "^([0-9a-f]{16}[0-7][0-9a-f]{15}|[1-9][0-9]{0,17})$"}
+SESSION_NAME: Schema = {"type": "string", "pattern": "^[^/]{1,255}$"}
+BINARY: Schema = {"contentMediaType": "avro/binary"}
+BATCHED: Schema = {"contentMediaType": "application/vnd.basalt.batches"}
+ARROW_STREAM: Schema = {"contentMediaType": "application/vnd.apache.arrow.stream"}
+LINES: Schema = {"contentMediaType": "application/x-ndjson"}
+
+_BYTES: Schema = {"type": "string", "pattern": "^[\\u0000-\\u00ff]*$"}
+_ID_BYTES: Schema = {"type": "string", "pattern": "^[\\u0000-\\u00ff]{20}$"}
+_POINTER: Schema = {"type": "integer", "minimum": 1, "maximum": LONG_MAX}
+_TIME: Schema = {"type": "integer", "minimum": 0, "maximum": LONG_MAX}
+_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": INT_MAX}
+_SEQUENCE: Schema = {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}
+_MESSAGES: Schema = {"type": "array", "items": _BYTES, "maxItems": PUBLISH_MESSAGES_MAX}
+
+
+def _object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _union(**branches: Schema) -> Schema:
+    """A union with null, each other branch tagged or bare."""
+    tagged = [_object({tag: schema}, (tag,)) for tag, schema in branches.items()]
+    return {"anyOf": [{"type": "null"}, *branches.values(), *tagged]}
+
+
+PUBLISH_REQUEST = _object({"transactionWritePointer": _union(long=_POINTER), "messages": _MESSAGES})
+STORE_REQUEST = _object(
+    {"transactionWritePointer": {"anyOf": [_POINTER, _object({"long": _POINTER}, ("long",))]}, "messages": _MESSAGES},
+    ("transactionWritePointer", "messages"),
+)
+PUBLISH_RESPONSE = _object(
+    {
+        "transactionWritePointer": _union(long=_POINTER),
+        "startTimestamp": _TIME,
+        "startSequenceId": _SEQUENCE,
+        "endTimestamp": _TIME,
+        "endSequenceId": _SEQUENCE,
+    },
+    ("transactionWritePointer", "startTimestamp", "startSequenceId", "endTimestamp", "endSequenceId"),
+)
+CONSUME_REQUEST = _object(
+    {
+        "startFrom": _union(bytes=_ID_BYTES, long=_TIME),
+        "inclusive": {"type": "boolean", "default": True},
+        "limit": _union(int=_LIMIT),
+        "transaction": _union(bytes=_BYTES),
+    }
+)
+MESSAGES: Schema = {"type": "array", "items": _object({"id": _ID_BYTES, "payload": _BYTES}, ("id", "payload"))}
+_MARKER = _object(
+    {
+        "namespace": NAME,
+        "topic": NAME,
+        "task": {"type": "string", "minLength": 1, "maxLength": TASK_CHARS_MAX},
+        "taskCount": {"type": "integer", "minimum": 1, "maximum": TASKS_MAX},
+        "kind": {"type": "string", "enum": list(MARKER_KINDS)},
+        "eventTimeMs": _union(long={"type": "integer", "minimum": -LONG_MAX - 1, "maximum": LONG_MAX}),
+    },
+    ("namespace", "topic", "task", "taskCount", "kind"),
+)
+WORK = _object(
+    {
+        "publish": {
+            "type": "array",
+            "items": _object(
+                {"namespace": NAME, "topic": NAME, "messages": _MESSAGES}, ("namespace", "topic", "messages")
+            ),
+        },
+        "acknowledge": {"type": "array", "maxItems": 0},
+        "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
+        "segments": {
+            "type": ["array", "null"],
+            "maxItems": SEGMENTS_MAX,
+            "items": _object({"writePointer": _POINTER}, ("writePointer",)),
+        },
+    }
+)
+_HEADER = _object(
+    {"name": {"type": "string"}, "value": {"type": "string"}, "valueBase64": {"type": "string"}}, ("name",)
+)
+_RECORD: Mapping[str, Schema] = {
+    "payload": {"type": "string", "description": "UTF-8 text; or payloadBase64"},
+    "payloadBase64": {"type": "string", "contentEncoding": "base64"},
+    "key": {"type": "string", "description": "UTF-8 text; or keyBase64"},
+    "keyBase64": {"type": "string", "contentEncoding": "base64"},
+    "headers": {"type": "array", "items": _HEADER},
+    "eventTimeMs": {"type": "integer", "minimum": -LONG_MAX - 1, "maximum": LONG_MAX},
+    "ttlMs": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+}
+RECORDS_REQUEST = _object(
+    {"records": {"type": "array", "items": _object(_RECORD)}, "transactionWritePointer": _union(long=_POINTER)},
+    ("records",),
+)
+RECORDS_PAGE = _object(
+    {
+        "records": {
+            "type": "array",
+            "items": _object(
+                {
+                    **_RECORD,
+                    "id": MESSAGE_ID,
+                    "kind": {"type": "string", "enum": ["user", "watermark", "end_of_stream"]},
+                    "transactionWritePointer": _POINTER,
+                },
+                ("id", "kind"),
+            ),
+        },
+        "next": {"anyOf": [MESSAGE_ID, {"type": "null"}]},
+        "heldBy": {"anyOf": [TRANSACTION_ID, {"type": "null"}]},
+    },
+    ("records", "next", "heldBy"),
+)
+PROPERTIES: Schema = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,255}$"},
+    "additionalProperties": {"type": ["string", "integer", "boolean"]},
+    "maxProperties": 64,
+}
+SHOWN_PROPERTIES: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+TOPIC: Schema = {
+    "anyOf": [
+        _object({"name": NAME, "properties": SHOWN_PROPERTIES}, ("name", "properties")),
+        {**SHOWN_PROPERTIES, "description": "with http.flat_topics"},
+    ]
+}
+TOPIC_NAMES: Schema = {"type": "array", "items": NAME}
+EMPTY_BODY: Content = {JSON: {"type": "object", "maxProperties": 0}}
+
+
+def in_both(schema: Schema) -> Content:
+    """A body that is JSON of this schema, or Avro."""
+    return {JSON: schema, AVRO: BINARY}

@@ -1,0 +1,139 @@
+"""The calls on named sessions: open, list, show, delete. What they are for: docs/reference/http-api.md."""
+
+from __future__ import annotations
+
+import msgspec
+
+from basalt.commits.named import SessionStanding
+from basalt.errors import BusyError, InvalidNameError, SessionNotFoundError
+from basalt.http.asgi.json_input import decode_json
+from basalt.http.asgi.request_bodies import content_type, read_body, read_nothing
+from basalt.http.asgi.requests import Request
+from basalt.http.asgi.responses import JSON, Answer, json_answer
+from basalt.http.routes.authors import AS, REASON, author_of, reason_of
+from basalt.http.routes.operations import Operation
+
+SESSIONS_PATH = "/v1/transactions/sessions"
+SESSION_PATH = SESSIONS_PATH + "/{session}"
+
+
+class OpenSession(msgspec.Struct, forbid_unknown_fields=True):
+    """Which run wants to hold the session."""
+
+    run: str
+
+
+class Opened(msgspec.Struct):
+    """The session, held by the caller's run. `version` is the newest that was committed; null while there is none."""
+
+    name: str
+    epoch: int
+    version: int | None
+
+
+class NamedSession(msgspec.Struct, rename="camel"):
+    """A session as operators see it. `committed_by` is the transaction that committed `version`, `ledger` whose count
+    that is, `replaced` the runs before this one that cannot begin by name any more, the newest last.
+    """
+
+    name: str
+    run: str
+    epoch: int
+    version: int | None
+    committed_by: str | None
+    used_at: int
+    transactions: list[str]
+    ledger: str | None
+    replaced: list[str]
+
+
+class SessionList(msgspec.Struct):
+    """All sessions, by name."""
+
+    sessions: list[NamedSession]
+
+
+async def open_session(request: Request) -> Answer:
+    """Let a run hold a session; it fences every other run."""
+    content_type(request, (JSON,))
+    asked = decode_json(await read_body(request), OpenSession)
+    found = await request.services.transactions.sessions.open(request.path["session"], asked.run)
+    return json_answer(Opened(found.name, found.epoch, found.version))
+
+
+async def show_all(request: Request) -> Answer:
+    """List the sessions."""
+    listed = await request.services.transactions.sessions.list()
+    return json_answer(SessionList([_shown(request, standing) for standing in listed]))
+
+
+async def show(request: Request) -> Answer:
+    """Show a session."""
+    return json_answer(_shown(request, await request.services.transactions.sessions.get(request.path["session"])))
+
+
+async def delete(request: Request) -> Answer:
+    """End a session's open transactions, and forget it."""
+    await read_nothing(request)
+    services, name = request.services, request.path["session"]
+    await services.audit.act(
+        "delete session", f"session {name}", author_of(request), reason_of(request), request.id,
+        lambda: services.transactions.sessions.delete(name),
+    )  # fmt: skip
+    return Answer()
+
+
+def _shown(request: Request, standing: SessionStanding) -> NamedSession:
+    session, text = standing.session, request.services.ids.text
+    return NamedSession(
+        name=session.name,
+        run=session.run,
+        epoch=session.epoch,
+        version=session.version,
+        committed_by=text(session.committed_by) if session.committed_by else None,
+        used_at=session.used_ms,
+        transactions=[text(transaction.id) for transaction in standing.transactions],
+        ledger=session.ledger,
+        replaced=list(session.replaced),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=SESSIONS_PATH,
+        handler=show_all,
+        summary="The named sessions",
+        tag="transactions",
+        answers={200: {JSON: SessionList}},
+    ),
+    Operation(
+        method="POST",
+        path=SESSION_PATH,
+        handler=open_session,
+        summary="Let a run hold a session, and fence every other run",
+        tag="transactions",
+        body={JSON: OpenSession},
+        body_required=True,
+        answers={200: {JSON: Opened}},
+        errors=(InvalidNameError, BusyError),
+    ),
+    Operation(
+        method="GET",
+        path=SESSION_PATH,
+        handler=show,
+        summary="A session",
+        tag="transactions",
+        answers={200: {JSON: NamedSession}},
+        errors=(SessionNotFoundError,),
+    ),
+    Operation(
+        method="DELETE",
+        path=SESSION_PATH,
+        handler=delete,
+        summary="End a session's open transactions, and forget it",
+        tag="transactions",
+        query=(REASON, AS),
+        errors=(SessionNotFoundError,),
+    ),
+)

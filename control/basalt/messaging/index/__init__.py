@@ -1,0 +1,1 @@
+"""How much lies where in a log: counts and statistics."""

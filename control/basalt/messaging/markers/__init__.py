@@ -1,0 +1,1 @@
+"""Watermarks and ends of stream in the topics."""

@@ -1,0 +1,1 @@
+"""Ranges that read the same for ever."""

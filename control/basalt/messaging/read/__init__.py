@@ -1,0 +1,1 @@
+"""Reading a log: fetches, and who holds readers up."""

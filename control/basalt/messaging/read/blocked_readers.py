@@ -1,0 +1,123 @@
+"""Where one open transaction makes readers of committed messages wait, and how much waits behind it.
+
+Only rows that its client published before the commit do that. `holds` answers the other question: at whose row a reader
+of one topic stops.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import NamedTuple
+
+from basalt.catalog.topics import Topic, TopicName, Topics, title_of
+from basalt.errors import TopicNotFoundError
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.publish import Messaging
+from basalt.messaging.read.first_unstable import first_id
+from basalt.messaging.read.row_pages import pages
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.rules.states import Join, Transaction
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position
+from basalt_engine.messages import MessageRow
+from basalt_engine.table import Store
+
+ROWS_MAX = 20_000  # rows that one search, or one count, reads: a second or so where they are large
+
+
+class Blocked(NamedTuple):
+    """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
+
+    `messages` come after it (`exact` is false where there may be more), `waiting` long polls wait in the topic.
+    """
+
+    topic: TopicName
+    at: bytes | None
+    messages: int
+    exact: bool
+    waiting: int
+
+
+class RowsLeft:
+    """How many more rows a call may read, over all its searches and counts."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def for_one(self) -> int:
+        """How many one search, or one count, may read; it counts as one row though it finds none."""
+        most = min(max(self.count, 0), ROWS_MAX)
+        self.count -= 1
+        return most
+
+
+class Blocking:
+    """Looks for the rows of open transactions in their topics."""
+
+    def __init__(self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage) -> None:
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._topics = topics
+        self._messaging = messaging
+        self._usage = usage
+
+    def surely(self, transaction: Transaction) -> bool:
+        """Whether it has published rows since this server started; costs its topics and pointers."""
+        early = self._messaging.early
+        return any(early.has(join[:2], pointer) for join in transaction.topics for pointer in transaction.pointers)
+
+    async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
+        """Where it holds readers back, in the order in which it joined its topics. The rows that it reads are taken off."""
+        found = [await self._in_topic(transaction, join, rows) for join in transaction.topics]
+        return [blocked for blocked in found if blocked is not None]
+
+    async def _in_topic(self, transaction: Transaction, join: Join, rows: RowsLeft) -> Blocked | None:
+        try:
+            topic = await self._topics.get(title_of(join.topic))
+        except TopicNotFoundError:
+            return None
+        stretch = self._messaging.early.range_of(join[:2], transaction, position(join.from_ms, 0))
+        if topic.generation != join.generation or stretch is None:
+            return None
+        oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
+        row, given_up = await self._first(topic, transaction, max(stretch[0], oldest), stretch[1], rows)
+        waiting = self._messaging.arrivals.waiting(topic.keys[:2])
+        if row is None:
+            return Blocked(topic.title, None, 0, False, waiting) if given_up else None
+        messages, exact = await self._behind(topic, row.position + b"\0", rows)
+        return Blocked(topic.title, await self._call(first_id, self._messaging, topic, row), messages, exact, waiting)
+
+    async def _first(
+        self, topic: Topic, transaction: Transaction, start: bytes, stop: bytes | None, rows: RowsLeft
+    ) -> tuple[MessageRow | None, bool]:
+        """Its first row in the range; and whether the search was given up."""
+        searched, most = 0, rows.for_one()
+        if not most:
+            return None, True
+        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
+            async for page in found:
+                rows.count -= len(page)
+                for row in page:
+                    if row.written_by in transaction.pointers:
+                        return row, False
+                searched += len(page)
+                if searched >= most:
+                    return None, True
+        return None, False
+
+    async def _behind(self, topic: Topic, start: bytes, rows: RowsLeft) -> tuple[int, bool]:
+        messages, counted, most = 0, 0, rows.for_one()
+        if not most:
+            return 0, False
+        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start)) as found:
+            async for page in found:
+                messages += await self._call(self._count, topic, page)
+                rows.count -= len(page)
+                counted += len(page)
+                if counted >= most:
+                    return messages, False
+        return messages, True
+
+    def _count(self, topic: Topic, page: list[MessageRow]) -> int:
+        kept = [row for row in page if row.written_by is None or row.written_by > 0]
+        return sum(self._usage.count(topic, row).messages for row in kept)

@@ -1,0 +1,174 @@
+"""Who did what by hand: one durable line for each operator's act, kind `audit` of docs/formats/system-table.md.
+
+The line is written before the act, as `unfinished`, and again after it with its outcome: a crash in between leaves a trace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from basalt.errors import BasaltError, ConflictError, CorruptionError, InputError
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.clock import Clock
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+KIND = "audit"
+ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go
+AGE_MS_MAX = 366 * 86_400_000  # "what did we do at this time last year"
+TEXT_CHARS_MAX = 300  # of a reason or a name: both fit into a request's line however they are written
+_DIGITS = 19  # of a number up to 2^63, so that names sort by time
+
+T = TypeVar("T")
+log = logging.getLogger("basalt.audit")
+
+
+class Author(msgspec.Struct, frozen=True):
+    """Who asked: the address that the call came from, the program, and the name that was given, if any."""
+
+    address: str
+    agent: str = ""
+    name: str = ""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One act: the body of an `audit` entry. `outcome` is `unfinished` until it is known."""
+
+    at_ms: int
+    act: str
+    what: str
+    reason: str
+    address: str
+    agent: str
+    name: str
+    request_id: str
+    outcome: str
+
+
+class Audit:
+    """The lines of one store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, entries_max: int = ENTRIES_MAX, age_ms_max: int = AGE_MS_MAX
+    ) -> None:
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._entries_max = entries_max
+        self._age_ms_max = age_ms_max
+        self._count: int | None = None
+        self._numbers = itertools.count()  # lines of one millisecond keep their order
+        self._run = secrets.token_hex(4)  # and those of a server whose clock was set back replace none
+
+    async def act(
+        self, act: str, what: str, author: Author, reason: str, request_id: str,
+        do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done",
+    ) -> T:  # fmt: skip
+        """Do it, with a line about it. Nothing is done when the line cannot be written."""
+        line = Line(
+            self._clock.now_ms(), act, _cut(what), _cut(reason), author.address, _cut(author.agent), _cut(author.name),
+            request_id, "unfinished",
+        )  # fmt: skip
+        name = f"{line.at_ms:0{_DIGITS}d}:{next(self._numbers):08x}{self._run}"
+        await self._call(self._write, name, line, True)
+        try:
+            done = await do()
+        except BaseException as error:
+            outcome = f"{_verdict(error)}: {error}"
+            await self._finish(name, line, outcome)
+            raise
+        await self._finish(name, line, told(done))
+        return done
+
+    async def newest(self, limit: int) -> list[Line]:
+        """The newest lines, newest first."""
+        return await self._call(self._read, limit, "")
+
+    async def about(self, what: str, limit: int) -> list[Line]:
+        """The newest lines about one thing, newest first."""
+        return await self._call(self._read, limit, what)
+
+    async def _finish(self, name: str, line: Line, outcome: str) -> None:
+        line = msgspec.structs.replace(line, outcome=_cut(outcome))
+        who = line.name or line.agent or "somebody"
+        log.warning(
+            "%s of %s by %s from %s: %s (reason: %s)", line.act, line.what, who, line.address, line.outcome,
+            line.reason or "none given", extra={"fields": _fields(line)},
+        )  # fmt: skip
+        try:
+            await self._call(self._write, name, line, False)
+        except BasaltError as error:  # what was done is done; the line above says so, and the entry stays unfinished
+            log.error("the outcome of that is not kept: %s", error)  # the error is all there is to tell
+
+    def _write(self, name: str, line: Line, new: bool) -> None:
+        self._system.write(KIND, name, msgspec.json.encode(line))
+        if not new:
+            return
+        oldest = f"{max(line.at_ms - self._age_ms_max, 0):0{_DIGITS}d}"
+        if self._count is None:
+            self._count = sum(1 for _ in self._system.scan(KIND))
+        else:
+            self._count += 1
+        for old, _ in self._system.scan(KIND, rows_max=self._entries_max):
+            if self._count <= self._entries_max and old >= oldest:
+                break
+            self._system.remove(KIND, old)
+            self._count -= 1
+
+    def _read(self, limit: int, what: str) -> list[Line]:
+        found: list[Line] = []
+        for name, body in self._system.scan(KIND, reverse=True):
+            if len(found) == limit:
+                break
+            line = _decoded(name, body)
+            if not what or line.what == what:
+                found.append(line)
+        return found
+
+
+def check_text(text: str, field: str) -> str:
+    """A name or a reason: printable text of a bounded length."""
+    if len(text) > TEXT_CHARS_MAX or not text.isprintable():
+        raise InputError(
+            f"{field} is not printable text of up to {TEXT_CHARS_MAX} characters",
+            field=field,
+            hint="write one line",
+        )
+    return text
+
+
+def _fields(line: Line) -> dict[str, str | int]:
+    """The line for logs of JSON lines, under names as theirs."""
+    return {
+        "act": line.act,
+        "what": line.what,
+        "reason": line.reason,
+        "client": line.address,
+        "agent": line.agent,
+        "name": line.name,
+        "requestId": line.request_id,
+        "outcome": line.outcome,
+    }
+
+
+def _verdict(error: BaseException) -> str:
+    if isinstance(error, ConflictError | InputError):
+        return "refused"
+    return "failed" if isinstance(error, BasaltError) else "interrupted"
+
+
+def _cut(text: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:TEXT_CHARS_MAX])
+
+
+def _decoded(name: str, body: bytes) -> Line:
+    try:
+        return msgspec.json.decode(body, type=Line)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"system entry {KIND}:{name} is not what it should be: {error}") from None

@@ -1,0 +1,250 @@
+"""Removes versions of cells that no reader can get any more: superseded, deleted, of failed writers, of past generations.
+
+A look at a whole table is a *pass*. It reads the table in the order of its keys and goes on where the last run stopped, so
+that every version of a cell comes by, the newest first. What it goes by is a moment of the transactions, durable before
+the first row is read: whoever was decided then writes nothing more.
+
+A tombstone hides what is older, so it goes last: with the older versions of its cell in one atomic write, or in a write
+after theirs. A crash in between leaves a tombstone over nothing, never an older version without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from basalt.messaging.log import log_bounds as removed
+from basalt.retention import generations
+from basalt.retention.generations import Swept
+from basalt.runtime.group_commit import Group, GroupCommit, Phase
+from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables.cell_activity import CellActivity
+from basalt.tables.garbage_cells import HiddenCells
+from basalt.transactions.rules.manager_snapshot import Moment
+from basalt_engine.cells.keys import POINTER_MAX, TableKeys
+from basalt_engine.cells.retention import DELETED, UNREADABLE, Horizon, Run, judge_cells
+from basalt_engine.cells.table import CellTable, is_tombstone
+from basalt_engine.metadata import TopicMetadata
+from basalt_engine.retention import Fate
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
+
+PAGE_ROWS = 1_000  # read on a thread, and removed in one write
+PAGE_BYTES = 1 << 20
+ROWS_MAX = 200_000  # versions looked at by one run; the next one goes on from there
+BYTES_MAX = 256 << 20
+_POINTER_BYTES = 8  # at the end of a key: the version; what is before them names the cell
+
+
+class Transactions(Protocol):
+    """What the sweep needs of the transaction manager."""
+
+    async def moment(self) -> Moment:
+        """Pointers and lists that belong together and are durable."""
+        ...
+
+
+class Looked(NamedTuple):
+    """What was found in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
+
+    `waiting`: there are versions that a later pass may judge otherwise. `tombstone` hides older versions that may be yet to come by.
+    """
+
+    rows: int
+    size_bytes: int
+    next: bytes | None
+    run: Run
+    tombstone: bytes | None
+    older: list[bytes]
+    tombstones: list[bytes]
+    reasons: Counter[str]
+    waiting: bool
+
+
+@dataclass
+class Pass:
+    """How far the look at a table has come. It began after the write of number `writes`; `notes` are about writers that had ended then."""
+
+    keys: TableKeys
+    next: bytes
+    stop: bytes
+    writes: int
+    notes: list[HiddenCells]
+    run: Run = field(default_factory=Run)
+    tombstone: bytes | None = None
+    waiting: bool = False
+
+
+class CellVersions:
+    """Looks through the tables, a bounded number of versions in each run."""
+
+    def __init__(
+        self, store: Store, buckets: int, transactions: Transactions, writer: GroupCommit, activity: CellActivity
+    ) -> None:
+        self._store = store
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._cells = store.table(CellTable.name)
+        self._buckets = buckets
+        self._transactions = transactions
+        self._writer = writer
+        self._activity = activity
+        self._swept: dict[bytes, int] = {}
+        self._pass: Pass | None = None
+        self._next = b""  # the prefix of the table with which the next run begins
+        self._rows_left = self._bytes_left = 0
+
+    async def sweep(self, tables: Sequence[tuple[bytes, TopicMetadata]], counts: Counter[str]) -> None:
+        """Go on with the tables, which are all that there are, sorted by prefix."""
+        if self._store.applies_retention or not tables:
+            return
+        self._rows_left, self._bytes_left = ROWS_MAX, BYTES_MAX
+        noted = await asyncio.to_thread(self._notes)
+        first = bisect_left(tables, self._next, key=lambda table: table[0])
+        for prefix, metadata in tables[first:]:
+            self._next = prefix
+            notes = noted.get(prefix, [])
+            await self._remove_old_generations(prefix, metadata.generation, notes, counts)
+            keys = TableKeys(prefix, metadata.generation, self._buckets)
+            present = [note for note in notes if note.generation == keys.generation]
+            if metadata.generation > 0 and not await self._go_on(keys, present, counts):
+                return
+        self._next = b""
+
+    def _notes(self) -> dict[bytes, list[HiddenCells]]:
+        found: dict[bytes, list[HiddenCells]] = {}
+        for note in hidden_cells.notes(self._system):
+            found.setdefault(note.prefix.encode("ascii"), []).append(note)
+        return found
+
+    # Past generations.
+
+    async def _remove_old_generations(
+        self, prefix: bytes, generation: int, notes: list[HiddenCells], counts: Counter[str]
+    ) -> None:
+        living = generation if generation > 0 else 1 - generation
+        # A transaction that was open when the table was deleted may fail, and be noted, long after its rows went.
+        old = [note for note in notes if note.generation < living]
+        if not old and (living <= 1 or self._swept_to(prefix) >= living):
+            return
+        await self._writer.run(lambda group: self._stage_generations(group, prefix, living, old))
+        self._swept[prefix] = living
+        counts["old_table_generations"] += 1
+
+    def _swept_to(self, prefix: bytes) -> int:
+        if prefix not in self._swept:
+            name = removed.entry_name(prefix)
+            body = self._system.get(generations.KIND, name)
+            found = 0 if body is None else removed.decoded(body, generations.KIND, name, Swept).generation
+            self._swept[prefix] = found
+        return self._swept[prefix]
+
+    def _stage_generations(self, group: Group, prefix: bytes, living: int, old: list[HiddenCells]) -> None:
+        """In a stage, before which every write to a past generation is done."""
+        start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
+        if next(self._cells.scan(start, stop, rows_max=1), None) is not None:
+            group.add(CellTable.name, DeleteRange(start, stop))
+        for note in old:
+            hidden_cells.remove(group, note)
+        entry = SystemTable.put(generations.KIND, removed.entry_name(prefix), msgspec.json.encode(Swept(living)))
+        group.add(SystemTable.name, entry, phase=Phase.OUTCOME)
+
+    # The present generation.
+
+    async def _go_on(self, keys: TableKeys, notes: list[HiddenCells], counts: Counter[str]) -> bool:
+        """Begin or go on with the pass over a table; False when this run has looked at enough."""
+        if self._pass is not None and self._pass.keys != keys:
+            self._pass = None  # the table that it was about is gone
+        if self._pass is None and not notes and self._activity.is_quiet(keys[:2]):
+            return True
+        writes = self._activity.writes(keys[:2])  # first: what was written before is there for the pass to see
+        moment = await self._transactions.moment()
+        if self._pass is None:
+            stop = prefix_stop(keys.start)
+            assert stop is not None, "a prefix of names follows the salt"
+            ended = [note for note in notes if _ended(note, moment)]
+            self._pass = Pass(keys, keys.start, stop, writes, ended)
+        return await self._continue(self._pass, moment, counts)
+
+    async def _continue(self, current: Pass, moment: Moment, counts: Counter[str]) -> bool:
+        bound = moment.visibility_upper_bound
+        horizon = Horizon(moment.view.invalid, bound, purge_bound=bound)
+        while self._rows_left > 0 and self._bytes_left > 0:
+            looked = await asyncio.to_thread(self._look, current, horizon)
+            await self._remove(current, looked)
+            counts.update(looked.reasons)
+            self._rows_left -= looked.rows
+            self._bytes_left -= looked.size_bytes
+            current.run, current.tombstone = looked.run, looked.tombstone
+            current.waiting |= looked.waiting
+            if looked.next is None:
+                self._end(current)
+                return True
+            current.next = looked.next
+        return False
+
+    def _end(self, current: Pass) -> None:
+        self._pass = None
+        if not current.waiting:
+            self._activity.set_quiet(current.keys[:2], current.writes)
+
+    def _look(self, current: Pass, horizon: Horizon) -> Looked:
+        """Read the next rows and judge them."""
+        rows = list(self._cells.scan(current.next, current.stop, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES))
+        found = [(row.key, is_tombstone(row.columns)) for row in rows]
+        size_bytes = sum(len(row.key) + sum(map(len, row.columns.values())) for row in rows)
+        return look(found, size_bytes, current, horizon)
+
+    async def _remove(self, current: Pass, looked: Looked) -> None:
+        notes = current.notes if looked.next is None else []
+        if looked.older or looked.tombstones or notes:
+            removed_bytes = sum(map(len, looked.older)) + sum(map(len, looked.tombstones))
+            await self._writer.run(lambda group: _stage(group, looked, notes), removed_bytes)
+
+
+def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
+    """What is to be done about rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
+    verdicts, run = judge_cells(found, {current.keys.prefix: current.keys.generation}, horizon, current.run)
+    older: list[bytes] = []
+    tombstones: list[bytes] = []
+    reasons: Counter[str] = Counter()
+    tombstone, waiting = current.tombstone, False
+    bound = (POINTER_MAX - horizon.upper_bound).to_bytes(_POINTER_BYTES, "big")
+    for (key, _), verdict in zip(found, verdicts, strict=True):
+        cell = key[:-_POINTER_BYTES]
+        if tombstone is not None and tombstone[:-_POINTER_BYTES] != cell:
+            tombstones.append(tombstone)
+            tombstone = None
+        if verdict is UNREADABLE:
+            tombstone = None  # what it hides is not gone
+        elif verdict is DELETED:
+            tombstone = key
+        elif verdict.fate is Fate.DROP:
+            older.append(key)
+        else:
+            waiting |= key[-_POINTER_BYTES:] < bound
+        if verdict.fate is Fate.DROP or verdict is UNREADABLE:
+            reasons[f"cells_{verdict.reason}"] += 1
+    if not found and tombstone is not None:
+        tombstones.append(tombstone)
+        tombstone = None
+    following = found[-1][0] + b"\0" if found else None
+    return Looked(len(found), size_bytes, following, run, tombstone, older, tombstones, reasons, waiting)
+
+
+def _stage(group: Group, looked: Looked, notes: list[HiddenCells]) -> None:
+    group.add(CellTable.name, *map(Delete, looked.older))
+    group.add(CellTable.name, *map(Delete, looked.tombstones), phase=Phase.OUTCOME)
+    for note in notes:
+        hidden_cells.remove(group, note)
+
+
+def _ended(note: HiddenCells, moment: Moment) -> bool:
+    """Whether all that these writers wrote is there to be seen."""
+    in_progress = moment.view.in_progress
+    return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

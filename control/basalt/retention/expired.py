@@ -1,0 +1,216 @@
+"""Removes messages and payloads of topics that expired, or were truncated: whole ranges, and only where the oldest row really is expired.
+
+A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
+
+What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import NamedTuple
+
+from basalt.catalog.topics import Topic, TopicName, Topics
+from basalt.errors import TopicNotFoundError
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.log import log_bounds as removed
+from basalt.messaging.log.tail import TopicKey
+from basalt.messaging.publish import Messaging
+from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.clock import Clock
+from basalt_engine.keys import PayloadKey, position, position_fields
+from basalt_engine.messages import MessageTable
+from basalt_engine.metadata import TopicMetadata
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.system import SystemTable
+from basalt_engine.table import DeleteRange, Store, prefix_stop
+
+# A range delete costs every later read of the range a little until it is compacted away, so it waits until there is
+# something to gain: an eighth of the TTL, or ten minutes.
+SLACK_PART = 8
+SLACK_MS_MAX = 600_000
+# Publish times go on from the newest one when the clock is set back, and are then ahead of it; payloads outlive the
+# messages that refer to them by this much more than the rule asks, so that no such message loses its payload.
+CLOCK_SET_BACK_MS = 3_600_000
+TOPICS_REMEMBERED_MAX = 100_000
+GROUP_TOPICS = 32  # topics in one write; each range delete in it is looked at again for each row written behind it
+PAYLOAD_LOOKS_MAX = 1_000  # topics whose payload rows one run looks for: a read in each bucket
+
+
+class _Known:
+    """No row of the topic is older than this: publish time, and time of the write pointer. Milliseconds."""
+
+    __slots__ = ("oldest_ms", "oldest_pointer_ms")
+
+    def __init__(self) -> None:
+        self.oldest_ms = 0
+        self.oldest_pointer_ms = 0
+
+
+class _Expired(NamedTuple):
+    """Rows published before a time, of which the one at `last` is the newest."""
+
+    before_ms: int
+    last: bytes
+
+
+class _Plan(NamedTuple):
+    topic: Topic
+    messages: _Expired | None
+    payloads: bool
+
+
+class ExpiredRows:
+    """Finds and removes what has expired."""
+
+    def __init__(
+        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
+        lifetime_ms_max: int,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._topics = topics
+        self._messaging = messaging
+        self._usage = usage
+        self._writer = writer
+        # A writer stores payloads for a lifetime, and each is kept for TTL and another lifetime from then on.
+        self._payload_ms = 2 * lifetime_ms_max + CLOCK_SET_BACK_MS
+        self._lifetime_ms = lifetime_ms_max
+        self._known: dict[TopicKey, _Known] = {}
+        self._payload_looks = 0
+
+    async def begin(self) -> None:
+        """Before the first `sweep` of a run."""
+        table = self._store.table(PayloadTable.name)
+        any_payload = await self._call(lambda: next(table.scan(b"", None, rows_max=1), None))
+        self._payload_looks = 0 if any_payload is None else PAYLOAD_LOOKS_MAX
+
+    async def sweep(self, described: Iterable[tuple[TopicName, TopicMetadata]], counts: Counter[str]) -> None:
+        """Look at some topics and remove what has expired in them."""
+        plans: list[_Plan] = []
+        for title, metadata in described:
+            plan = None if metadata.generation < 0 else await self._plan(self._topics.at(title, metadata))
+            if plan is not None:
+                plans.append(plan)
+            if len(plans) == GROUP_TOPICS:
+                await self._remove(plans, counts)
+                plans = []
+        if plans:
+            await self._remove(plans, counts)
+
+    async def _plan(self, topic: Topic) -> _Plan | None:
+        key = topic.keys[:2]
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= TOPICS_REMEMBERED_MAX:
+                self._known.clear()
+            known = self._known[key] = _Known()
+        now_ms = self._clock.now_ms()
+        slack_ms = min(topic.ttl_ms // SLACK_PART, SLACK_MS_MAX)
+        truncated_ms = self._truncated_ms(topic)
+        due_ms = max(now_ms - topic.ttl_ms - slack_ms, truncated_ms - 1)  # what somebody truncated goes without delay
+        messages = known.oldest_ms <= due_ms
+        if messages:
+            known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
+            messages = known.oldest_ms <= due_ms
+            await asyncio.sleep(0)
+        payloads_due_ms = max(now_ms - topic.ttl_ms, truncated_ms - 1) - slack_ms - self._payload_ms
+        payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= payloads_due_ms
+        if payloads:
+            self._payload_looks -= 1
+            known.oldest_pointer_ms = await self._call(self._oldest_pointer_ms, topic, now_ms)
+            payloads = known.oldest_pointer_ms <= payloads_due_ms
+            await asyncio.sleep(0)
+        if not messages and not payloads:
+            return None
+        return _Plan(topic, await self._call(self._expired, topic, now_ms) if messages else None, payloads)
+
+    def _truncated_ms(self, topic: Topic) -> int:
+        """Before which time truncation lets rows go; a store that drops them itself goes by the TTL alone."""
+        return 0 if self._store.applies_retention else topic.truncated_before_ms
+
+    def _expired(self, topic: Topic, now_ms: int) -> _Expired:
+        before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        rows = self._messaging.messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
+        newest = next(iter(rows), None)
+        known = removed.expired(self._system, topic)
+        last = bytes.fromhex(known.last or "") if known is not None else b""
+        return _Expired(before_ms, last if newest is None else newest.position)
+
+    def _oldest_ms(self, topic: Topic, now_ms: int) -> int:
+        row = self._messaging.messages.first(topic.read_keys)
+        return now_ms if row is None else position_fields(row.position)[0]
+
+    def _oldest_pointer_ms(self, topic: Topic, now_ms: int) -> int:
+        oldest_ms = now_ms - self._lifetime_ms - CLOCK_SET_BACK_MS  # of a transaction that is open now
+        for start in _payload_starts(topic):
+            for row in self._store.table(PayloadTable.name).scan(start, prefix_stop(start), rows_max=1):
+                oldest_ms = min(oldest_ms, PayloadKey.decode(row.key).write_pointer // POINTERS_PER_MS)
+        return oldest_ms
+
+    async def _remove(self, plans: Sequence[_Plan], counts: Counter[str]) -> None:
+        async with AsyncExitStack() as locks:
+            for plan in plans:
+                with suppress(TopicNotFoundError):
+                    await self._topics.get(plan.topic.title)  # so that the stage knows the topic as it is then
+                await self._messaging.appender.ready(plan.topic)
+                await locks.enter_async_context(self._messaging.changes.of(plan.topic.keys[:2]))
+            await self._writer.run(lambda group: self._stage(group, plans, counts))
+
+    def _stage(self, group: Group, plans: Sequence[_Plan], counts: Counter[str]) -> None:
+        """Add the range deletes to the group, and what others must know of them."""
+        ranges: list[tuple[str, DeleteRange]] = []
+        for plan in plans:
+            try:
+                topic = self._topics.known(plan.topic.title)
+            except TopicNotFoundError:
+                continue
+            if topic.generation == plan.topic.generation:
+                ranges += self._message_ranges(group, topic, plan.messages, counts)
+                ranges += self._payload_ranges(group, topic, counts) if plan.payloads else []
+        if not self._store.applies_retention:
+            for table, mutation in ranges:
+                group.add(table, mutation)
+
+    def _message_ranges(
+        self, group: Group, topic: Topic, expired: _Expired | None, counts: Counter[str]
+    ) -> list[tuple[str, DeleteRange]]:
+        """The ranges, unless the TTL has become longer since the topic was looked at: then the next run looks again."""
+        removable_ms = max(group.now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        if expired is None or not 0 < expired.before_ms <= removable_ms:
+            return []
+        key, before_ms = topic.keys[:2], expired.before_ms
+        counts["expired_topics"] += 1
+        removed.note_newest(group, topic, self._messaging.appender.newest(topic))
+        removed.note_expired(group, topic, before_ms, expired.last)
+        group.when_durable(lambda: self._gone(topic, before_ms))
+        group.when_failed(lambda: self._messaging.tail.forget(key))
+        before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
+        return [(MessageTable.name, mutation) for mutation in before]
+
+    def _gone(self, topic: Topic, before_ms: int) -> None:
+        key = topic.keys[:2]
+        self._messaging.tail.drop_before(key, position(before_ms, 0))
+        self._usage.expired(topic, before_ms)
+        if key in self._known:
+            self._known[key].oldest_ms = before_ms
+
+    def _payload_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
+        before_ms = max(group.now_ms - topic.ttl_ms, self._truncated_ms(topic) - 1) - self._payload_ms
+        if before_ms <= 0:
+            return []
+        counts["expired_payload_topics"] += 1
+        stop = (before_ms * POINTERS_PER_MS).to_bytes(8, "big")
+        return [(PayloadTable.name, DeleteRange(start, start + stop)) for start in _payload_starts(topic)]
+
+
+def _payload_starts(topic: Topic) -> list[bytes]:
+    """What the payload rows of this generation start with, in each bucket; behind it comes the write pointer."""
+    return [topic.keys.message_start(salt) for salt in range(topic.keys.buckets)]

@@ -1,0 +1,67 @@
+"""The `retention` job: expired ranges, past generations, hidden rows, and versions of cells, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import islice
+
+from basalt.catalog.topics import Topics, title_of
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.publish import Messaging
+from basalt.messaging.read.decisions import Decisions
+from basalt.operations.jobs.job import Report
+from basalt.retention.cells import CellVersions, Transactions
+from basalt.retention.expired import ExpiredRows
+from basalt.retention.garbage import HiddenRows
+from basalt.retention.generations import OldGenerations
+from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.store_calls import StoreCalls
+from basalt.tables.cell_activity import CellActivity
+from basalt_engine.clock import Clock
+from basalt_engine.keys import is_table_prefix
+from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.table import Store
+
+INTERVAL_MS = 60_000
+TOPICS_PAGE = 256  # topics and tables whose metadata is read at once: about a millisecond
+
+
+class RetentionJob:
+    """Gives back the space of messages and cells that no reader can see any more."""
+
+    name = "retention"
+    help = "remove expired, rolled back and old-generation messages, and cells that nobody can read"
+    interval_ms = INTERVAL_MS
+
+    def __init__(
+        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
+        decisions: Decisions, lifetime_ms_max: int, transactions: Transactions, activity: CellActivity,
+    ) -> None:  # fmt: skip
+        self._metadata = MetadataTable(store.table(MetadataTable.name))
+        self._call = StoreCalls(store)
+        self._expired = ExpiredRows(store, clock, topics, messaging, usage, writer, lifetime_ms_max)
+        self._generations = OldGenerations(store, topics, messaging, writer)
+        self._hidden = HiddenRows(store, topics, messaging, usage, writer, decisions)
+        self._cells = CellVersions(store, topics.buckets, transactions, writer, activity)
+
+    async def run(self) -> Report:
+        """See `Job.run`. The report counts what was done by reason: ranges by topic, single rows by row."""
+        counts: Counter[str] = Counter()
+        await self._expired.begin()
+        self._generations.begin()
+        start = b""
+        tables: list[tuple[bytes, TopicMetadata]] = []
+        while page := await self._call(self._describe, start):
+            topics = [(title_of(prefix), metadata) for prefix, metadata in page if not is_table_prefix(prefix)]
+            tables += [row for row in page if is_table_prefix(row[0])]
+            await self._expired.sweep(topics, counts)
+            await self._generations.sweep(topics, counts)
+            start = page[-1][0] + b"\0"
+            await asyncio.sleep(0)
+        await self._hidden.sweep(counts)
+        await self._cells.sweep(tables, counts)
+        return {reason: count for reason, count in sorted(counts.items()) if count}
+
+    def _describe(self, start: bytes) -> list[tuple[bytes, TopicMetadata]]:
+        return list(islice(self._metadata.scan_all(start), TOPICS_PAGE))

@@ -1,0 +1,145 @@
+"""One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
+
+A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
+does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
+more writes), and is a standby again. How a pair behaves is told in docs/operations/two-servers.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
+from basalt.cluster.led_store import LedStore
+from basalt.cluster.term import Term
+from basalt.http.app import build_app
+from basalt.http.standby import StandbyFront
+from basalt.services import Services
+from basalt.thrift.face import ThriftFace
+from basalt_engine.clock import Clock
+from basalt_engine.errors import RetryError
+from basalt_engine.table import Store
+
+# A server that could not begin its term leaves the lease to others for so long; twice as long after each failure more,
+# for each takes an epoch, and those are not without end.
+REST_S_MIN = 2.0
+REST_S_MAX = 60.0
+
+Opening = Callable[[Store, int], Awaitable[Services]]
+ThriftStart = Callable[[Services], Awaitable[ThriftFace]]
+
+log = logging.getLogger("basalt.member")
+
+
+class _Serving(NamedTuple):
+    """What answers while a term lasts."""
+
+    term: Term
+    services: Services
+    app: ASGIApp
+    thrift: ThriftFace
+
+
+async def _no_thrift(services: Services) -> ThriftFace:
+    return ThriftFace(None)
+
+
+class Member:
+    """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one.
+
+    Call `run` in the background, give requests to the member itself, and `close` it at the end.
+    """
+
+    def __init__(
+        self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
+        start_thrift: ThriftStart = _no_thrift,
+    ) -> None:  # fmt: skip
+        self._open_store = open_store
+        self._open_services = open_services
+        self._start_thrift = start_thrift
+        self._terms: asyncio.Queue[Term] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
+        self._standby = StandbyFront(self.leadership, clock)
+        self._serving: _Serving | None = None
+        self._stopping = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        serving = self._serving
+        app = self._standby if serving is None or not serving.term.is_on() else serving.app
+        await app(scope, receive, send)
+
+    async def run(self) -> None:
+        """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""
+        rest_s = REST_S_MIN
+        while True:
+            self.leadership.seek()
+            term = await self._terms.get()
+            try:
+                await self._serve(term)
+                rest_s = REST_S_MIN
+            except RetryError as error:
+                log.warning("the term under epoch %d came to nothing: %s", term.epoch, error.message)
+                await asyncio.to_thread(self.leadership.release)
+                await asyncio.sleep(rest_s)
+                rest_s = min(2 * rest_s, REST_S_MAX)
+
+    def stop_waiting(self) -> None:
+        """The server is about to stop: requests that wait for a message are answered with what there is."""
+        self._stopping = True
+        if self._serving is not None:
+            self._serving.services.stop_waiting()
+
+    async def close(self) -> None:
+        """Answer what was taken, give up the lease, and let go of the store. `run` has ended."""
+        serving, self._serving = self._serving, None
+        try:
+            if serving is not None:
+                await serving.thrift.stop()
+                await serving.services.close()
+        finally:
+            await asyncio.to_thread(self.leadership.stop)
+
+    def _begin(self, term: Term) -> None:
+        """Called by the leadership's thread."""
+        self._tell(lambda: self._terms.put_nowait(term))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+    async def _serve(self, term: Term) -> None:
+        over = asyncio.Event()
+        term.when_over(lambda: self._tell(over.set))
+        services, thrift = await self._start(term)  # its first write fails when the term is over by then
+        self._serving = _Serving(term, services, build_app(services), thrift)
+        log.info("serves under epoch %d", term.epoch)
+        await over.wait()
+        log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
+        self._serving = None
+        await thrift.stop()
+        await services.close()
+
+    async def _start(self, term: Term) -> tuple[Services, ThriftFace]:
+        store = LedStore(await asyncio.to_thread(self._open_store), term)
+        try:
+            await asyncio.to_thread(store.lead, term.epoch)
+        except BaseException:
+            store.close()
+            raise
+        services = await self._open_services(store, term.epoch)
+        services.leadership = self.leadership
+        try:
+            await services.scheduler.start()
+            thrift = await self._start_thrift(services)
+        except BaseException:
+            await services.close()
+            raise
+        if self._stopping:
+            services.stop_waiting()
+        return services, thrift

@@ -1,0 +1,161 @@
+"""The server process: it opens the services, runs the HTTP and Thrift faces, and ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from basalt.cluster.lease import Candidate
+from basalt.errors import UnavailableError
+from basalt.http.app import build_app
+from basalt.http.asgi.protocol import GuardedProtocol
+from basalt.runtime.allocator import keep_large_buffers
+from basalt.runtime.logging import set_up_logging
+from basalt.server.failover import Member
+from basalt.server.wiring import open_services, open_store
+from basalt.settings import Settings
+from basalt.thrift.face import ThriftFace, check_thrift
+from basalt_engine.clock import SystemClock
+
+GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
+KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
+BACKLOG = 2_048
+STORE_THREADS = (
+    20  # that wait for HBase, each with one of the store's 32 connections; Python's default is the cores + 4
+)
+ANY_HOST = ("0.0.0.0", "::", "")  # addresses to listen on that name no host  # noqa: S104
+SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpreter back soon; the default is 5 ms
+GC_THRESHOLDS = (
+    50_000,
+    20,
+    100,
+)  # requests leave few cycles; the default would scan the tail cache many times a second
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, telling when it is ready and when it was asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], port_file: Path | None) -> None:
+        super().__init__(config)
+        self._stop_waiting = stop_waiting
+        self._port_file = port_file
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self._port_file is not None:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            partial = self._port_file.with_name(self._port_file.name + ".partial")
+            partial.write_text(f"{port}\n")
+            partial.replace(self._port_file)  # whoever waits for the file never reads half of it
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stop_waiting()
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    settings: Settings,
+    *,
+    data_directory: Path | None,
+    host: str = "127.0.0.1",
+    port: int = 4780,
+    port_file: Path | None = None,
+) -> None:
+    """Run a server until SIGTERM or SIGINT; then answer what is open within 10 s and return."""
+    set_up_logging(settings.log)
+    keep_large_buffers()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: that is a clean end
+    uvloop.run(_serve(settings, data_directory, host, port, port_file))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; `UnavailableError` when another process does, or nobody may."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            field="port",
+            hint="another process may have it; port 0 picks a free one",
+        ) from error
+
+
+async def _serve(settings: Settings, data_directory: Path | None, host: str, port: int, port_file: Path | None) -> None:
+    check_thrift(settings)
+    if settings.store.kind == "hbase":
+        await _serve_in_turn(settings, host, port, port_file)
+        return
+    services = await open_services(settings, data_directory)
+    try:
+        listener = _listen(host, port)
+        await services.scheduler.start()
+        thrift = await ThriftFace.start(services, host)
+        try:
+            await _http_server(build_app(services), services.stop_waiting, port_file).serve(sockets=[listener])
+        finally:
+            await thrift.stop()
+    finally:
+        await services.close()
+
+
+async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Path | None) -> None:
+    """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
+    clock = SystemClock()
+    waiting = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="basalt-store")
+    asyncio.get_running_loop().set_default_executor(waiting)
+    listener = _listen(host, port)
+    url = settings.leader.url or _url_of(host, listener)
+    candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
+    member = Member(
+        clock, candidate,
+        open_store=lambda: open_store(settings, None),
+        open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
+        start_thrift=lambda services: ThriftFace.start(services, host),
+    )  # fmt: skip
+    server = _http_server(member, member.stop_waiting, port_file)
+    member.leadership.start()
+    running = asyncio.create_task(member.run())
+    running.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        running.cancel()
+        try:
+            await running  # what made it end is why this server does
+        except asyncio.CancelledError:
+            pass
+        finally:
+            await member.close()
+
+
+def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path | None) -> _Server:
+    config = uvicorn.Config(
+        app, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        server_header=False, proxy_headers=False,
+    )  # fmt: skip
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    return _Server(config, stop_waiting, port_file)
+
+
+def _url_of(host: str, listener: socket.socket) -> str:
+    """Where clients on other hosts find this server, as far as it can tell."""
+    name = socket.gethostname() if host in ANY_HOST else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"

@@ -1,0 +1,197 @@
+"""Wiring: the one place that picks a store and builds the services over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from basalt.catalog.tables import Catalog
+from basalt.catalog.topics import Topics
+from basalt.commits.coordinator import Coordinator
+from basalt.commits.topic_participant import TopicParticipant, TopicPlan
+from basalt.errors import InvalidSettingError
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.log.append import Appender
+from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.messaging.log.tail import TailCache
+from basalt.messaging.log.waiting_fetches import Arrivals
+from basalt.messaging.log.writers import ExternalWriters
+from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.peek import Peek
+from basalt.messaging.publish import Messaging
+from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.read.blocked_readers import Blocking
+from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.fetch import Limits as FetchLimits
+from basalt.messaging.read.first_unstable import Holds
+from basalt.messaging.read.last_stable import StableEnds
+from basalt.messaging.truncation import Truncation
+from basalt.operations.audit import Audit
+from basalt.operations.backups import Backups
+from basalt.operations.jobs import build_jobs
+from basalt.operations.scheduler import Scheduler
+from basalt.pruning.hbase_cluster import HBaseCluster
+from basalt.pruning.prune import Pruner
+from basalt.pruning.publisher import SnapshotPublisher
+from basalt.pruning.regions import Cluster
+from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.installation import install
+from basalt.services import Services
+from basalt.settings import Settings
+from basalt.settings.tree import HBaseSettings
+from basalt.tables.cell_activity import CellActivity
+from basalt.tables.tables import Tables
+from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TableTransactionLog
+from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.rules.limits import Limits
+from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
+
+
+def open_store(settings: Settings, data_directory: Path | None) -> Store:
+    """The store that the settings name, open."""
+    if settings.store.kind == "memory":
+        return MemoryStore()
+    if settings.store.kind == "hbase":
+        return _open_hbase(settings.store.hbase)
+    if data_directory is None:
+        raise InvalidSettingError("store.kind rocks needs a data directory", field="data", hint="name one with --data")
+    return RocksStore.open(data_directory, sync=settings.store.sync)
+
+
+def _open_hbase(settings: HBaseSettings) -> Store:
+    try:
+        from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
+    except ImportError as error:
+        raise InvalidSettingError(
+            f"store.kind hbase needs libraries that are not here: {error}",
+            field="store.kind",
+            hint="install them with `pip install basalt-mq[hbase]`",
+        ) from None
+    if settings.thrift2 is None:
+        raise InvalidSettingError(
+            "store.kind hbase needs the address of HBase's Thrift 2 gateway",
+            field="store.hbase.thrift2",
+            hint="start one with `hbase thrift2 start` and name it as host:port",
+        )
+    try:
+        return HBaseStore.open(settings.thrift2, settings.prefix)
+    except NoTableError as error:
+        raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
+
+
+async def open_services(
+    settings: Settings,
+    data_directory: Path | None,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    epoch: int = 0,
+    cluster: Cluster | None = None,
+) -> Services:
+    """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
+
+    `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
+    `cluster` are the region servers that keep the store's tables, where they are not those of the settings.
+    """
+    clock = clock or SystemClock()
+    store = store or open_store(settings, data_directory)
+    try:
+        return await _wire(settings, data_directory, store, clock, epoch, cluster)
+    except BaseException:
+        store.close()
+        raise
+
+
+async def _wire(
+    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None
+) -> Services:
+    system = SystemTable(store.table(SystemTable.name))
+    facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
+    writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
+    topics = Topics(store, clock, facts.buckets)
+    limits = transaction_limits(settings)
+    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
+    log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
+    manager = transactions if settings.transactions.manager == "builtin" else None
+    arrivals, stored = Arrivals(), StoredPayloads(store, clock)
+    tail = TailCache(settings.messaging.cache_bytes_max)
+    appender = Appender(store, tail, arrivals)
+    topics.when_deleted.append(appender.forget)
+    messaging = Messaging(
+        store, clock, topics, writer, manager or ExternalWriters(),
+        tail=tail, arrivals=arrivals, appender=appender, stored=stored,
+        limits=FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max),
+        lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
+    decisions = Decisions(manager)
+    holds = Holds(store, clock, messaging, decisions)
+    ends = StableEnds(store, messaging, holds, manager)
+    topics.when_deleted.append(ends.forget)
+    markers = TopicMarkers(store, clock, topics, messaging, writer, ends)
+    participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
+    transactions.attach(participant)
+    await transactions.recover()
+    usage = Usage(store, clock, topics, messaging, writer, holds)
+    peek = Peek(topics, messaging, decisions, holds)
+    activity = CellActivity()
+    tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
+    pruner = _pruner(settings, store, clock, transactions, cluster)
+    jobs = build_jobs(
+        settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
+    )  # fmt: skip
+    scheduler = Scheduler(store, clock, jobs, settings.jobs)
+    ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, messaging, ends)
+    truncation = Truncation(
+        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
+    )
+    return Services(
+        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
+        peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        blocking=Blocking(store, clock, topics, messaging, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
+        started_ms=clock.now_ms(), instance=facts.instance,
+    )  # fmt: skip
+
+
+def _pruner(
+    settings: Settings, store: Store, clock: Clock, transactions: Coordinator[TopicPlan], cluster: Cluster | None
+) -> Pruner:
+    """Pruning by regions where the store has some; by retention's notes elsewhere."""
+    lifetime_ms_max = settings.transactions.lifetime_ms_max
+    if store.kind == "hbase":
+        cluster = cluster or _hbase_cluster(settings.store.hbase)
+    publisher = None if cluster is None else SnapshotPublisher(store, clock, transactions, lifetime_ms_max)
+    return Pruner(
+        store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
+        compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
+        forget_outside=settings.transactions.prune_outside,
+    )  # fmt: skip
+
+
+def _hbase_cluster(settings: HBaseSettings) -> Cluster:
+    from basalt_engine.stores.hbase.cluster import ClusterCalls
+
+    assert settings.thrift2 is not None, "the store was opened through it"
+    calls = ClusterCalls(settings.thrift2, settings.prefix, settings.thrift)
+    return HBaseCluster(calls, calls.compactor)
+
+
+def transaction_limits(settings: Settings) -> Limits:
+    """The manager's limits, from the settings."""
+    given = settings.transactions
+    return Limits(
+        timeout_ms_default=given.timeout_ms_default,
+        timeout_ms_max=given.timeout_ms_max,
+        long_timeout_ms=given.long_timeout_ms,
+        lifetime_ms_max=given.lifetime_ms_max,
+        changes_max=given.changes_max,
+        change_bytes_max=given.change_bytes_max,
+        sessions_max=given.sessions_max,
+        session_ms_max=given.session_ms_max,
+        allow_reset=given.allow_reset,
+    )

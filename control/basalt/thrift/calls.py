@@ -1,0 +1,338 @@
+"""Every call of Tephra's service, done by the coordinator. What differs from Tephra is listed in docs/reference/thrift.md."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from basalt.errors import (
+    BasaltError,
+    ChangesLostError,
+    ConflictError,
+    InputError,
+    TooLargeError,
+    TransactionConflictError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
+from basalt.operations.audit import Author
+from basalt.runtime.group_commit import Waiter
+from basalt.services import Services
+from basalt.thrift.arguments import TooManyEntriesError
+from basalt.thrift.idl import METHODS, Method, types
+from basalt.thrift.replies import INTERNAL_ERROR, PROTOCOL_ERROR, RESULT_BYTES_MAX, ApplicationError, Pieces
+from basalt.thrift.state_snapshot import encode_state
+from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
+from basalt.transactions.rules.pointers import POINTER_MAX, POINTERS_PER_MS
+from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+
+EDIT_POINTERS_MAX = 10_000  # of one truncation, in one log entry: some 80 KiB
+ENTRIES_MAX = 250_000  # of a set of ids to truncate: a fifth of a second, in which nobody else is served
+
+BAD_ARGUMENT = "java.lang.IllegalArgumentException"
+SIZE_EXCEEDED = "org.apache.tephra.TransactionSizeException"
+
+T = TypeVar("T")
+Encode = Callable[[Any], Pieces]
+
+_OPERATOR = Author("thrift", "a client of the Thrift face")
+_VOID: Pieces = (b"\x00",)
+_TRUE: Pieces = (METHODS["commitTx"].encode(success=types.TBoolean(True)),)
+_FALSE: Pieces = (METHODS["commitTx"].encode(success=types.TBoolean(False)),)
+_TRANSACTION_START, _RESULT_STOP = b"\x0c\x00\x00", b"\x00"  # field 0, a struct, which brings its own end
+
+log = logging.getLogger("basalt.tephra")
+
+
+class Calls:
+    """The service, over the services of one server. Arguments come as `read_arguments` answers them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._transactions = services.transactions
+        self._limits = services.transactions.state.limits
+        self._bytes = SnapshotBytes()
+        self._pruning: asyncio.Task[None] | None = None
+        self._taking_snapshot = asyncio.Lock()  # one at a time: each holds the whole state in memory twice
+        self._handlers: dict[str, Callable[[dict[str, Any]], Awaitable[Pieces]]] = {
+            "startLong": self._start_long,
+            "startLongClientId": self._start_long_as_client,
+            "startShort": self._start_short,
+            "startShortTimeout": self._start_short,
+            "startShortClientId": self._start_short_as_client,
+            "startShortWithTimeout": self._start_short,
+            "startShortWithClientIdAndTimeOut": self._start_short_as_client,
+            "canCommitTx": self._can_commit_whole,
+            "canCommitOrThrow": self._can_commit,
+            "commitTx": self._commit_whole,
+            "commitOrThrow": self._commit,
+            "abortTx": self._abort,
+            "invalidateTx": self._invalidate,
+            "getSnapshot": self._get_snapshot,
+            "resetState": self._reset,
+            "status": self._status,
+            "truncateInvalidTx": self._truncate,
+            "truncateInvalidTxBefore": self._truncate_before,
+            "invalidTxSize": self._invalid_size,
+            "checkpoint": self._checkpoint,
+            "pruneNow": self._prune_now,
+        }
+        assert self._handlers.keys() == METHODS.keys(), "every method of the service has a handler"
+        # What every transaction calls needs no coroutine. Where these cannot, those above do the same.
+        self._prompt: dict[str, Callable[[dict[str, Any], Waiter[Any]], Pieces | Encode | None]] = {
+            "startShort": self._begin_start,
+            "startShortTimeout": self._begin_start,
+            "startShortClientId": self._begin_start_as_client,
+            "startShortWithTimeout": self._begin_start,
+            "startShortWithClientIdAndTimeOut": self._begin_start_as_client,
+            "canCommitTx": lambda arguments, waiter: self._told_changes(arguments, _TRUE),
+            "canCommitOrThrow": lambda arguments, waiter: self._told_changes(arguments, _VOID),
+            "commitTx": lambda arguments, waiter: self._begin_commit(arguments, waiter, _true),
+            "commitOrThrow": lambda arguments, waiter: self._begin_commit(arguments, waiter, _void),
+        }
+
+    def entries_max(self, method: Method) -> int:
+        """How many entries the set that comes with a call may have."""
+        return ENTRIES_MAX if method.name == "truncateInvalidTx" else self._limits.changes_max
+
+    def begin(self, method: Method, arguments: dict[str, Any], waiter: Waiter[Any]) -> Pieces | Encode | None:
+        """The result of one call; or how to encode it, once the waiter is told; or None, when `answer` is to do it.
+
+        Raises what `refused` makes a result of.
+        """
+        prompt = self._prompt.get(method.name)
+        return None if prompt is None else prompt(arguments, waiter)
+
+    async def answer(self, method: Method, arguments: dict[str, Any]) -> Pieces:
+        """The result of one call. Raises what `refused` makes a result of."""
+        return await self._handlers[method.name](arguments)
+
+    def refused(self, method: Method, error: BaseException, arguments: dict[str, Any]) -> Pieces:
+        """The result that throws an exception that the call declares; raises `ApplicationError`, or what is our bug."""
+        if isinstance(error, TooManyEntriesError):
+            error = TooLargeError(f"{error}; do less in one transaction")
+        if not isinstance(error, BasaltError):
+            raise error
+        return self._thrown(method, error, arguments)
+
+    # The calls.
+
+    async def _start_long(self, arguments: dict[str, Any]) -> Pieces:
+        return await self._start(Kind.LONG, None, "")
+
+    async def _start_long_as_client(self, arguments: dict[str, Any]) -> Pieces:
+        return await self._start(Kind.LONG, None, _client_id(arguments))
+
+    async def _start_short(self, arguments: dict[str, Any]) -> Pieces:
+        return await self._start(Kind.SHORT, _timeout_ms(arguments), "")
+
+    async def _start_short_as_client(self, arguments: dict[str, Any]) -> Pieces:
+        return await self._start(Kind.SHORT, _timeout_ms(arguments), _client_id(arguments))
+
+    async def _can_commit_whole(self, arguments: dict[str, Any]) -> Pieces:
+        await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))
+        return _TRUE
+
+    async def _can_commit(self, arguments: dict[str, Any]) -> Pieces:
+        await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))
+        return _VOID
+
+    async def _commit_whole(self, arguments: dict[str, Any]) -> Pieces:
+        await self._transactions.commit(_id(arguments))
+        return _TRUE
+
+    async def _commit(self, arguments: dict[str, Any]) -> Pieces:
+        await self._transactions.commit(_id(arguments))
+        return _VOID
+
+    async def _abort(self, arguments: dict[str, Any]) -> Pieces:
+        transaction_id = _id(arguments)
+        try:
+            await self._transactions.abort(transaction_id)
+        except TransactionNotFoundError:  # as with Tephra: nothing of it is left that an abort could change
+            log.debug("abort of transaction %d, which is not known", transaction_id)
+        return _VOID
+
+    async def _invalidate(self, arguments: dict[str, Any]) -> Pieces:
+        try:
+            invalidated = await self._transactions.invalidate(_id(arguments))
+        except (TransactionNotFoundError, TransactionEndedError):
+            invalidated = False
+        return (METHODS["invalidateTx"].encode(success=invalidated),)
+
+    async def _checkpoint(self, arguments: dict[str, Any]) -> Pieces:
+        transaction = await self._transactions.checkpoint(_id(arguments))
+        level = arguments["tx"].get("visibilityLevel", VisibilityLevel.SNAPSHOT)
+        return self._encoded(transaction, level)
+
+    async def _truncate(self, arguments: dict[str, Any]) -> Pieces:
+        invalid = self._transactions.state.invalid
+        pointers = sorted(pointer for pointer in _needed(arguments, "txns") if pointer in invalid)
+
+        async def do() -> int:
+            removed = 0
+            for start in range(0, len(pointers), EDIT_POINTERS_MAX):
+                removed += await self._transactions.prune(pointers[start : start + EDIT_POINTERS_MAX])
+            return removed
+
+        removed = await self._audited("truncate", f"{len(pointers)} writers of the invalid list", do, _truncated)
+        return _TRUE if removed else _FALSE
+
+    async def _truncate_before(self, arguments: dict[str, Any]) -> Pieces:
+        before_ms = min(max(_needed(arguments, "time"), 0), POINTER_MAX // POINTERS_PER_MS)
+        what = f"the invalid list before {before_ms} ms"
+        try:
+            removed = await self._audited("truncate", what, lambda: self._transactions.truncate(before_ms), _truncated)
+        except ConflictError as error:
+            thrown = types.TInvalidTruncateTimeException(error.message)
+            return (METHODS["truncateInvalidTxBefore"].encode(e=thrown),)
+        return _TRUE if removed else _FALSE
+
+    async def _invalid_size(self, arguments: dict[str, Any]) -> Pieces:
+        return (METHODS["invalidTxSize"].encode(success=len(self._transactions.state.invalid)),)
+
+    async def _status(self, arguments: dict[str, Any]) -> Pieces:
+        works = not self._services.stopping
+        try:
+            self._transactions.state  # noqa: B018  # raises while it reads its log
+        except BasaltError:
+            works = False
+        return (METHODS["status"].encode(success="OK" if works else "NOTOK"),)
+
+    async def _get_snapshot(self, arguments: dict[str, Any]) -> Pieces:
+        async with self._taking_snapshot:
+            await self._transactions.moment()  # waits while the log is read
+            state = self._transactions.state
+            image, told = state.image(), state.unlogged.told()
+            encoded = await asyncio.to_thread(encode_state, image, told, self._services.clock.now_ms())
+        if len(encoded) > RESULT_BYTES_MAX:
+            thrown = types.TTransactionCouldNotTakeSnapshotException(
+                f"the state is {len(encoded)} bytes, an answer at most {RESULT_BYTES_MAX}: take a backup of Basalt's instead"
+            )
+            return (METHODS["getSnapshot"].encode(e=thrown),)
+        return (METHODS["getSnapshot"].encode(success=encoded),)
+
+    async def _prune_now(self, arguments: dict[str, Any]) -> Pieces:
+        if self._pruning is None or self._pruning.done():
+            self._pruning = asyncio.get_running_loop().create_task(self._prune())
+        return _VOID
+
+    async def _reset(self, arguments: dict[str, Any]) -> Pieces:
+        await self._audited("reset", "every transaction and session", self._transactions.sessions.reset)
+        return _VOID
+
+    # The same, at once or answered by the group commit.
+
+    def _begin_start(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
+        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), "")
+        return self._encoded if began else None
+
+    def _begin_start_as_client(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
+        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), _client_id(arguments))
+        return self._encoded if began else None
+
+    def _told_changes(self, arguments: dict[str, Any], result: Pieces) -> Pieces | None:
+        told = self._transactions.prompt.tell_changes(_id(arguments), _needed(arguments, "changes"))
+        return result if told else None
+
+    def _begin_commit(self, arguments: dict[str, Any], waiter: Waiter[Any], encode: Encode) -> Encode | None:
+        return encode if self._transactions.prompt.commit(waiter, _id(arguments)) else None
+
+    # How.
+
+    async def _start(self, kind: Kind, timeout_ms: int | None, owner: str) -> Pieces:
+        # Clients of this face write to stores of their own, so a time-out cannot pass for a roll back.
+        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, outside=True))
+
+    def _encoded(self, transaction: Transaction, level: int | None = None) -> Pieces:
+        return _TRANSACTION_START, *self._bytes.pieces(transaction, level), _RESULT_STOP
+
+    async def _audited(
+        self, act: str, what: str, do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done"
+    ) -> T:
+        """Do what an operator asks for, with a line in the audit."""
+        return await self._services.audit.act(act, what, _OPERATOR, "", "", do, told)
+
+    async def _prune(self) -> None:
+        try:
+            await self._audited(
+                "prune", "the invalid list", lambda: self._services.scheduler.run_now("prune"), lambda run: run.outcome
+            )
+        except BasaltError as error:
+            log.warning("pruneNow came to nothing: %s", error.message)
+
+    def _thrown(self, method: Method, error: BasaltError, arguments: dict[str, Any]) -> Pieces:
+        thrown = self._exception(error, arguments)
+        if isinstance(thrown, types.TTransactionConflictException) and method.name == "checkpoint":
+            thrown = types.TTransactionNotInProgressException(error.message)  # doomed; the call has no other exception
+        field = method.throws.get(type(thrown))
+        if field is not None:
+            return (method.encode(**{field: thrown}),)
+        if thrown is not None and method.name in ("canCommitTx", "commitTx"):
+            return _FALSE
+        raise ApplicationError(INTERNAL_ERROR, _words(error)) from error
+
+    def _exception(self, error: BasaltError, arguments: dict[str, Any]) -> Any:
+        """The exception of the service that says the same, or None."""
+        if isinstance(error, TransactionConflictError):
+            transaction_id = _id(arguments)
+            transaction = self._transactions.state.find(transaction_id)
+            loss = None if transaction is None else transaction.doomed
+            key, client = ("", "") if loss is None else (_printable(loss.key), loss.winner_owner)
+            return types.TTransactionConflictException(transaction_id, key, client)
+        if isinstance(error, TransactionNotFoundError | TransactionEndedError | ChangesLostError):
+            return types.TTransactionNotInProgressException(error.message)
+        if isinstance(error, TooLargeError):
+            return types.TGenericException(_words(error), SIZE_EXCEEDED)
+        if isinstance(error, InputError):
+            return types.TGenericException(_words(error), BAD_ARGUMENT)
+        return None
+
+
+def _true(_: Any) -> Pieces:
+    return _TRUE
+
+
+def _void(_: Any) -> Pieces:
+    return _VOID
+
+
+def _needed(arguments: dict[str, Any], name: str) -> Any:
+    try:
+        return arguments[name]
+    except KeyError:
+        raise ApplicationError(PROTOCOL_ERROR, f"the call lacks {name}") from None
+
+
+def _id(arguments: dict[str, Any]) -> int:
+    """The transaction that a call is about: it brings its id, or the whole of it."""
+    for name in ("txId", "txid"):
+        if name in arguments:
+            return int(arguments[name])
+    whole = _needed(arguments, "tx")
+    return int(_needed(whole, "id") if isinstance(whole, dict) else whole)
+
+
+def _client_id(arguments: dict[str, Any]) -> str:
+    if "clientId" not in arguments:
+        raise InputError("clientId must not be null", field="clientId")
+    return str(arguments["clientId"])
+
+
+def _timeout_ms(arguments: dict[str, Any]) -> int | None:
+    return int(arguments["timeout"]) * 1_000 if "timeout" in arguments else None
+
+
+def _words(error: BasaltError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
+
+
+def _printable(key: bytes) -> str:
+    r"""The key as Tephra shows it: what is not printable ASCII as \xNN."""
+    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in key)
+
+
+def _truncated(removed: int) -> str:
+    return f"{removed} writers forgotten: rows of theirs that are left are visible now" if removed else "nothing to do"

@@ -1,0 +1,1 @@
+"""Transactions and snapshots as bytes for Tephra's clients."""

@@ -1,0 +1,1 @@
+"""The transaction log: bytes and recovery."""

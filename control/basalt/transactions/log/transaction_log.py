@@ -1,0 +1,272 @@
+"""The transaction log in a table: entries, snapshots of the whole state, and recovery. docs/formats/transaction-log.md.
+
+    entry     key segment(8) entry(8), column e                   entries are numbered without a gap, 4,096 to a segment
+    snapshot  key ff*8 segment(8) entry(8) part(2), column s      the state before that entry; sorts after all entries
+
+The log encodes rows and reads them back; the group commit writes them, so that edits and message rows can be one batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from basalt.transactions.log.entry_format import decode_entry, encode_entry
+from basalt.transactions.log.fields import Reader, opened, sealed
+from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.timeline import Journal
+from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.state_image import Image
+from basalt.transactions.rules.transaction_state import TransactionState
+from basalt_engine.errors import CorruptionError
+from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
+
+ENTRY = b"e"
+SNAPSHOT = b"s"
+SEGMENT_ENTRIES = 4_096  # on disk for ever: a segment is one row where columns are cheap and rows are not
+PART_BYTES_MAX = 1 << 20  # a snapshot is cut into rows of this size; HBase refuses cells of more than 10 MiB
+PARTS_MAX = 0xFFFF
+# Where several servers share the table, the newest entries before a snapshot stay: an append of a former leader that was
+# long under way still finds its place taken. At a thousand groups a second this is a minute.
+SHARED_ENTRIES_KEPT = 65_536
+SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
+
+_PART_VERSION = 1
+_POSITION = struct.Struct(">QQ")
+_PART_KEY = struct.Struct(">8sQQH")
+_PART_NUMBER_BYTES = 2
+_PART = struct.Struct(">BHQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDraft:
+    """A snapshot that is still to be encoded: that may happen on another thread, while the state moves on."""
+
+    position: int
+    image: Image
+    entries_kept: int = 0
+    replaced_entries: int = 0  # how many entries it stands for that the snapshot before it does not
+    replaced_bytes: int = 0
+
+    @property
+    def entries(self) -> int:
+        """How many things it holds; encoding takes some microseconds for each."""
+        image = self.image
+        return len(image.outcomes) + len(image.requests) + len(image.transactions) + len(image.invalid)
+
+    def steps(self) -> tuple[list[Mutation], list[Mutation], list[Mutation]]:
+        """What to write one after the other: all parts but the first; the first; what goes when that is there.
+
+        May be written any time after the rows that were encoded before the draft, also by a server that leads no more.
+        """
+        data = encode_snapshot(self.image)
+        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
+        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
+        header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
+        puts: list[Mutation] = [
+            Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + data)}) for part, data in enumerate(parts)
+        ]
+        gone: list[Mutation] = [
+            DeleteRange(entry_key(0), entry_key(max(0, self.position - self.entries_kept))),
+            DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
+        ]
+        # A snapshot counts once its first part is there. Only then may what it replaces go.
+        return puts[1:], puts[:1], gone
+
+
+class TransactionLog(Protocol):
+    """Where edits become durable. Not thread-safe: its calls come from the one writer's stages."""
+
+    @property
+    def table_name(self) -> str:
+        """The table that the mutations are for."""
+        ...
+
+    @property
+    def entries_since_snapshot(self) -> int:
+        """How many entries a recovery would replay."""
+        ...
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        """How many bytes of entries a recovery would replay."""
+        ...
+
+    def recover(self, journal: Journal | None = None) -> TransactionState:
+        """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
+
+        The journal is told the edits that were read one by one.
+
+        To be called before anything else, and again after a write that failed or may have: what was encoded since the
+        last call and was not written is forgotten, and its numbers are used again.
+        """
+        ...
+
+    def encode_next(self, edits: Sequence[Edit]) -> Insert:
+        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed.
+
+        The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
+        an append of this one took effect after all.
+        """
+        ...
+
+    def draft(self, state: TransactionState) -> SnapshotDraft:
+        """A snapshot of the state, to be encoded and written later; the state holds all that was encoded, and no more."""
+        ...
+
+    def snapshot_written(self, draft: SnapshotDraft) -> None:
+        """The draft is durable: what it replaces counts no more."""
+        ...
+
+    def snapshot(self, state: TransactionState) -> list[Mutation]:
+        """What writes a snapshot of the state and then drops what it replaces; the state holds all that was encoded.
+
+        To be written after all rows that were encoded before. Any prefix of the mutations does no harm.
+        """
+        ...
+
+
+class TableTransactionLog:
+    """The log in a table. Of several servers that share it, one gets each next entry in: see docs/decisions/0008."""
+
+    def __init__(self, table: Table, limits: Limits | None = None, *, entries_kept: int = 0) -> None:
+        self._table = table
+        self._entries_kept = entries_kept
+        self._limits = limits or Limits()
+        self._position = 0  # the number of the next entry
+        self._edits = 0  # how many edits all entries before it hold
+        self.entries_since_snapshot = 0
+        self.bytes_since_snapshot = 0
+
+    @property
+    def table_name(self) -> str:
+        """The table that the mutations are for."""
+        return self._table.name
+
+    def recover(self, journal: Journal | None = None) -> TransactionState:
+        """See `TransactionLog.recover`."""
+        self._position, image = self._newest_snapshot()
+        self.entries_since_snapshot = self.bytes_since_snapshot = 0
+        state = TransactionState(self._limits, image)
+        if journal is not None:
+            journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
+        # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
+        for row in self._table.scan(entry_key(self._position), SNAPSHOTS):
+            self._replay(state, row, journal)
+        self._edits = state.edits_applied
+        state.unlogged.forget()
+        return state
+
+    def encode_next(self, edits: Sequence[Edit]) -> Insert:
+        """See `TransactionLog.encode_next`."""
+        assert edits, "an entry holds at least one edit"
+        data = encode_entry(self._edits, edits)
+        entry = Insert(entry_key(self._position), {ENTRY: data})
+        self._edits += len(edits)
+        self._count(len(data))
+        return entry
+
+    def draft(self, state: TransactionState) -> SnapshotDraft:
+        """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
+        assert state.edits_applied == self._edits, (
+            f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
+        )
+        replaced = self.entries_since_snapshot, self.bytes_since_snapshot
+        return SnapshotDraft(self._position, state.image(), self._entries_kept, *replaced)
+
+    def snapshot_written(self, draft: SnapshotDraft) -> None:
+        """See `TransactionLog.snapshot_written`."""
+        # Of two drafts that overlap, the second one to be written replaces less than it was drafted for.
+        self.entries_since_snapshot = max(0, self.entries_since_snapshot - draft.replaced_entries)
+        self.bytes_since_snapshot = max(0, self.bytes_since_snapshot - draft.replaced_bytes)
+
+    def snapshot(self, state: TransactionState) -> list[Mutation]:
+        """See `TransactionLog.snapshot`."""
+        return [mutation for step in self.draft(state).steps() for mutation in step]
+
+    def _count(self, entry_bytes: int) -> None:
+        self._position += 1
+        self.entries_since_snapshot += 1
+        self.bytes_since_snapshot += entry_bytes
+
+    def _replay(self, state: TransactionState, row: Row, journal: Journal | None) -> None:
+        what = self._named(row.key)
+        if row.key != entry_key(self._position):
+            raise CorruptionError(
+                f"{what} comes where entry {entry_key(self._position).hex()} is expected: entries are missing, or not from"
+                " this log; restore the data directory from a backup"
+            )
+        data = _only(row, ENTRY, what)
+        first_edit, group = decode_entry(data, what)
+        if first_edit != state.edits_applied:
+            raise CorruptionError(
+                f"{what} goes on after edit {first_edit}, the log stands at {state.edits_applied}: entries are missing, or"
+                " not from this log; restore the data directory from a backup"
+            )
+        for edit in group:
+            try:
+                state.apply(edit)
+            except CorruptionError as error:
+                raise CorruptionError(f"{what} does not fit what came before: {error}") from error
+        if journal is not None:
+            journal.replayed(first_edit, group)
+        self._count(len(data))
+
+    def _newest_snapshot(self) -> tuple[int, Image | None]:
+        rows: dict[int, Row] = {}
+        newest = b""
+        for row in self._table.scan(SNAPSHOTS, None, reverse=True):
+            if len(row.key) != _PART_KEY.size:
+                raise CorruptionError(
+                    f"{self._named(row.key)} has a key of {len(row.key)} bytes, a snapshot's has {_PART_KEY.size};"
+                    " restore the data directory from a backup"
+                )
+            if row.key[:-_PART_NUMBER_BYTES] != newest:  # what came so far has no part 0: it was never finished
+                rows, newest = {}, row.key[:-_PART_NUMBER_BYTES]
+            part = int.from_bytes(row.key[-_PART_NUMBER_BYTES:], "big")
+            rows[part] = row
+            if part == 0:
+                return self._read_snapshot(rows)
+        return 0, None
+
+    def _read_snapshot(self, rows: dict[int, Row]) -> tuple[int, Image]:
+        """The position and the state of a snapshot, from its rows by part."""
+        pieces: list[bytes] = []
+        position, count = 0, 1
+        while len(pieces) < count:
+            row = rows.get(len(pieces))
+            if row is None:
+                raise CorruptionError(
+                    f"{self._named(rows[0].key)} begins a snapshot of {count} parts, of which part {len(pieces)} is missing;"
+                    " restore the data directory from a backup"
+                )
+            what = self._named(row.key)
+            part = opened(_only(row, SNAPSHOT, what), what, _PART_VERSION, _PART.size)
+            _, count, segment, entry = _PART.unpack_from(part)
+            position = segment * SEGMENT_ENTRIES + entry
+            if row.key != _part_key(position, len(pieces)):
+                raise Reader(part, what).failure(f"a part of the snapshot at segment {segment}, entry {entry}")
+            pieces.append(part[_PART.size :])
+        return position, decode_snapshot(b"".join(pieces), f"the snapshot from {self._named(rows[0].key)} on")
+
+    def _named(self, key: bytes) -> str:
+        return f"row {key.hex()} of table {self._table.name}"
+
+
+def entry_key(position: int) -> bytes:
+    """The key of the entry of this number, counted from 0 since the log began."""
+    return _POSITION.pack(*divmod(position, SEGMENT_ENTRIES))
+
+
+def _part_key(position: int, part: int) -> bytes:
+    return _PART_KEY.pack(SNAPSHOTS, *divmod(position, SEGMENT_ENTRIES), part)
+
+
+def _only(row: Row, column: bytes, what: str) -> bytes:
+    if set(row.columns) != {column}:
+        raise Reader(b"", what).failure(f"columns {sorted(row.columns)} instead of {[column]}")
+    return row.columns[column]

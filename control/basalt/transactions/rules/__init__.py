@@ -1,0 +1,1 @@
+"""The rules of transactions, pure: no time, no input, no output."""

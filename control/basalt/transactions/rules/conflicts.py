@@ -1,0 +1,79 @@
+"""Conflict detection: the change sets of committed transactions, for as long as a transaction may still clash with them.
+
+First committer wins. A transaction clashes with every change that was committed after it began, and with those whose
+commit is decided but whose rows are still being written, for its snapshot holds neither. Only short transactions take
+part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+import msgspec
+
+from basalt.transactions.rules.pointers import POINTER_MAX
+from basalt.transactions.rules.states import Loss
+
+NOT_YET = POINTER_MAX  # `seen_from` of a commit whose rows are still being written: no transaction sees it
+
+
+class CommittedSet(msgspec.Struct, frozen=True):
+    """What one transaction changed. Transactions from pointer `seen_from` on see it and so do not clash with it."""
+
+    id: int
+    owner: str
+    seen_from: int
+    changes: frozenset[bytes]
+
+
+class CommittedChanges:
+    """Finds the newest commit of any change at the cost of the asker's changes, however many sets are kept."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, CommittedSet] = {}
+        self._settled: deque[CommittedSet] = deque()
+
+    def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
+        """The commit is decided: from now on everyone else loses, until `settle` says who sees it."""
+        self._enter(CommittedSet(transaction_id, owner, NOT_YET, changes))
+
+    def release(self, transaction_id: int, changes: frozenset[bytes]) -> None:
+        """The commit that reserved these changes was given up: whoever committed them before counts again."""
+        for key in changes:
+            if self._latest[key].id == transaction_id:
+                del self._latest[key]
+                before = next((settled for settled in reversed(self._settled) if key in settled.changes), None)
+                if before is not None:
+                    self._latest[key] = before
+
+    def settle(self, committed: CommittedSet) -> None:
+        """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`."""
+        assert not self._settled or self._settled[-1].seen_from <= committed.seen_from, "commits settle in order"
+        if committed.changes:
+            self._enter(committed)
+            self._settled.append(committed)
+
+    def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
+        """The commit that this transaction lost to, if any: of several, the one of the lowest key."""
+        lost = [key for key in self._latest.keys() & changes if self._latest[key].seen_from > transaction_id]
+        if not lost:
+            return None
+        winner = self._latest[min(lost)]
+        return Loss(winner.id, min(lost), winner.owner)
+
+    def forget(self, first_short: int) -> None:
+        """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
+        while self._settled and self._settled[0].seen_from <= first_short:
+            old = self._settled.popleft()
+            for key in old.changes:
+                if self._latest[key] is old:
+                    del self._latest[key]
+
+    def settled(self) -> tuple[CommittedSet, ...]:
+        """The sets that are kept, in the order of their commits; reserved ones are not among them."""
+        return tuple(self._settled)
+
+    def _enter(self, committed: CommittedSet) -> None:
+        for key in committed.changes:
+            self._latest[key] = committed

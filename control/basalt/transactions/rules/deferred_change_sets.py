@@ -1,0 +1,67 @@
+"""Change sets that the log gets only with the commit: a client that tells one waits for no disk.
+
+A transaction that began for it is marked so in the log (`ChangesUnlogged`). The set that it tells is kept in memory, where
+conflicts are found as ever, and becomes a `Changed` in the entry that decides the commit. Reading the log again (a restart,
+another leader, a write of which nobody knows what became) loses it, and shows the mark without a set: then the commit is
+refused until the set is told again. A commit never passes for one without changes. Only the Thrift face begins such
+transactions, for its clients tell their set and commit at once; what HTTP tells is logged, and takes the mark away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from basalt.transactions.rules import edits, refusals
+from basalt.transactions.rules.checks import check_changes
+from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction_table import Ledger
+
+
+class UnloggedChanges:
+    """The change sets of one ledger's open transactions that are not logged yet."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def begin(self, proposal: Proposal) -> Proposal:
+        """The begin with the mark. Without it where it makes no sense: a long transaction takes no part in conflicts."""
+        began = next((edit for edit in proposal.edits if isinstance(edit, edits.Began)), None)
+        if began is None or began.kind is Kind.LONG or not began.outside:
+            return proposal
+        return Proposal((*proposal.edits, edits.ChangesUnlogged(began.id)), proposal.transaction_id)
+
+    def tell(self, transaction_id: int, changes: Collection[bytes], now_ms: int) -> bool:
+        """Keep the change set, in place of the one before, if nothing speaks against it and it need not be logged.
+
+        False where that does not hold (`TransactionState.set_changes` finds out what does), and nothing has changed.
+        `TooLargeError` when the set is over the limits.
+        """
+        found = self._ledger.transactions.get(transaction_id)
+        if found is None or not found.changes_unlogged or found.state is not State.OPEN:
+            return False
+        if found.doomed is not None or now_ms >= found.deadline_ms:
+            return False
+        kept = frozenset(changes)
+        check_changes(self._ledger.limits, found, kept)
+        if self._ledger.conflicts.conflict(transaction_id, kept) is not None:
+            return False
+        self._ledger.told[transaction_id] = kept
+        return True
+
+    def of(self, transaction: Transaction) -> frozenset[bytes]:
+        """The change set with which an open transaction would commit; `ChangesLostError` when that is lost."""
+        if not transaction.changes_unlogged:
+            return transaction.changes or frozenset()
+        told = self._ledger.told.get(transaction.id)
+        if told is None:
+            raise refusals.changes_lost(transaction)
+        return told
+
+    def told(self) -> Mapping[int, frozenset[bytes]]:
+        """All sets that the log does not have, by transaction: a copy."""
+        return dict(self._ledger.told)
+
+    def forget(self) -> None:
+        """The log was read: what clients had told since then is not in it."""
+        self._ledger.told.clear()

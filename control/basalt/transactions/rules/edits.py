@@ -1,0 +1,236 @@
+"""The edits of the transaction log: each says one thing that has happened. Bytes: docs/formats/transaction-log.md.
+
+An edit is only ever made by a proposal of `TransactionState`, written to the log, and applied. What follows from the
+state (the snapshot of a transaction that begins, say) is not in it: replaying the edits in order finds it again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from basalt.transactions.rules.states import InSession, Join, Kind, Loss, TableJoin
+
+
+class Began(msgspec.Struct, frozen=True):
+    """A transaction began; `id` is its first write pointer."""
+
+    number: ClassVar[int] = 1
+    id: int
+    kind: Kind
+    outside: bool
+    began_ms: int
+    deadline_ms: int
+    owner: str
+    request_id: str | None
+
+
+class Checkpointed(msgspec.Struct, frozen=True):
+    """A transaction goes on under a further write pointer."""
+
+    number: ClassVar[int] = 2
+    id: int
+    write_pointer: int
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A topic takes part in a transaction, or does so from an earlier time on."""
+
+    number: ClassVar[int] = 3
+    id: int
+    join: Join
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A transaction told its change set, which replaces the one before. `outside` is the mark it has from now on."""
+
+    number: ClassVar[int] = 4
+    id: int
+    outside: bool
+    changes: frozenset[bytes]
+
+
+class Doomed(msgspec.Struct, frozen=True):
+    """A transaction lost a write conflict: it can only be aborted or invalidated."""
+
+    number: ClassVar[int] = 5
+    id: int
+    loss: Loss
+    request_id: str | None
+    at_ms: int
+
+
+class Committing(msgspec.Struct, frozen=True):
+    """The decision to commit is made; the rows of its participants are being written."""
+
+    number: ClassVar[int] = 6
+    id: int
+    request_id: str | None
+    at_ms: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A transaction's writes are visible to everyone who begins from now on."""
+
+    number: ClassVar[int] = 7
+    id: int
+    ended_ms: int
+    request_id: str | None
+
+
+class Aborting(msgspec.Struct, frozen=True):
+    """The decision to abort is made; its participants are being rolled back."""
+
+    number: ClassVar[int] = 8
+    id: int
+    timed_out: bool
+
+
+class Aborted(msgspec.Struct, frozen=True):
+    """A transaction's writes are undone."""
+
+    number: ClassVar[int] = 9
+    id: int
+    ended_ms: int
+    timed_out: bool
+
+
+class Invalidated(msgspec.Struct, frozen=True):
+    """All write pointers of these transactions went to the invalid list."""
+
+    number: ClassVar[int] = 10
+    ids: tuple[int, ...]
+    ended_ms: int
+    timed_out: bool
+
+
+class OneShot(msgspec.Struct, frozen=True):
+    """A transaction began and was committed at once."""
+
+    number: ClassVar[int] = 11
+    id: int
+    ended_ms: int
+    owner: str
+    request_id: str | None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending."""
+
+    number: ClassVar[int] = 12
+    pointers: tuple[int, ...]
+
+
+class Truncated(msgspec.Struct, frozen=True):
+    """All write pointers below this one left the invalid list."""
+
+    number: ClassVar[int] = 13
+    before: int
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """Everything is forgotten but which write pointers were given out. Only where that is allowed: on test servers."""
+
+    number: ClassVar[int] = 14
+    at_ms: int
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
+
+    number: ClassVar[int] = 16
+    pointers: tuple[int, ...]
+
+
+class Led(msgspec.Struct, frozen=True):
+    """A server leads from here on: it has read all entries before this one, and no former leader adds another."""
+
+    number: ClassVar[int] = 15
+    epoch: int
+
+
+class TableJoined(msgspec.Struct, frozen=True):
+    """A transactional table takes part in a transaction: cells may follow, so it ends committed or invalid."""
+
+    number: ClassVar[int] = 17
+    id: int
+    join: TableJoin
+
+
+class SessionOpened(msgspec.Struct, frozen=True):
+    """A run holds a session from now on: a new session, or the same one at a higher epoch."""
+
+    number: ClassVar[int] = 18
+    name: str
+    run: str
+    epoch: int
+    at_ms: int
+
+
+class SessionBegan(msgspec.Struct, frozen=True):
+    """The transaction that has just begun is one of a session. Comes in the entry of its Began, after it."""
+
+    number: ClassVar[int] = 19
+    id: int
+    session: InSession
+
+
+class SessionsForgotten(msgspec.Struct, frozen=True):
+    """Nothing is known of these sessions any more but that their epochs are over. Names ascend."""
+
+    number: ClassVar[int] = 22
+    names: tuple[str, ...]
+
+
+class LedgerClaimed(msgspec.Struct, frozen=True):
+    """The versions of a session are those of this ledger from now on."""
+
+    number: ClassVar[int] = 23
+    name: str
+    ledger: str
+
+
+class TopicsUsed(msgspec.Struct, frozen=True):
+    """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
+
+    Replaces what was said of them before; with a pointer that was handed out, their use is over.
+    """
+
+    number: ClassVar[int] = 20
+    until: int
+    topics: tuple[Join, ...]
+
+
+class ChangesUnlogged(msgspec.Struct, frozen=True):
+    """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
+
+    number: ClassVar[int] = 21
+    id: int
+
+
+Edit = (
+    Began
+    | Checkpointed
+    | Joined
+    | Changed
+    | Doomed
+    | Committing
+    | Committed
+    | Aborting
+    | Aborted
+    | Invalidated
+    | OneShot
+    | Pruned
+    | Truncated
+    | Led
+    | Restored
+    | Reset
+    | TableJoined
+    | SessionOpened
+    | SessionBegan
+    | SessionsForgotten
+    | LedgerClaimed
+    | TopicsUsed
+    | ChangesUnlogged
+)

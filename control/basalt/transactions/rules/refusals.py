@@ -1,0 +1,213 @@
+"""The errors with which calls about transactions are refused, and their words: who, until when or since when, what next."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from basalt.errors import (
+    BusyError,
+    ChangesLostError,
+    ConflictError,
+    RequestReusedError,
+    SessionFencedError,
+    SessionForeignError,
+    SessionNotFoundError,
+    TooLargeError,
+    TransactionConflictError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
+from basalt.transactions.rules.outcomes import Outcome, Request
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.states import Loss, State, Transaction
+from basalt_engine.cells.names import change_text
+from basalt_engine.errors import FencedError
+
+
+def not_found(transaction_id: int) -> TransactionNotFoundError:
+    """Nothing is known about the id."""
+    return TransactionNotFoundError(
+        f"transaction {transaction_id} is not known: it never began here, or it ended so long ago that its outcome is"
+        " forgotten; begin a new one"
+    )
+
+
+def not_writing(write_pointer: int) -> TransactionNotFoundError:
+    """Nothing is known about the write pointer."""
+    return TransactionNotFoundError(
+        f"write pointer {write_pointer} is not in progress: its transaction never began here, or has ended; begin a new"
+        " transaction and write under its pointer"
+    )
+
+
+def ended(outcome: Outcome, call: str) -> TransactionEndedError:
+    """`call` comes too late for a transaction that is as `outcome` says."""
+    story, after = _STORY[outcome.state]
+    what = story.format(time=_time(outcome.at_ms))
+    if outcome.timed_out:
+        what = f"timed out and {what}"
+    return TransactionEndedError(f"{_named(outcome.id, outcome.owner)} {what}, so it takes no {call}; {after}")
+
+
+def timed_out(transaction: Transaction, call: str, now_ms: int) -> TransactionEndedError:
+    """`call` comes after the transaction's deadline."""
+    return TransactionEndedError(
+        f"{_named(transaction.id, transaction.owner)} timed out: its deadline was {_time(transaction.deadline_ms)},"
+        f" it is {_time(now_ms)}; begin again, with a longer time-out if the work takes longer"
+    )
+
+
+def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
+    """The transaction is doomed."""
+    return TransactionConflictError(
+        f"{_named(transaction.id, transaction.owner)} lost a write conflict on {_key(loss.key)} to"
+        f" {_named(loss.winner, loss.winner_owner)}, which committed first; abort it (or invalidate it, if its writes"
+        " cannot be undone) and begin again"
+    )
+
+
+def changes_lost(transaction: Transaction) -> ChangesLostError:
+    """The commit would not know what to check."""
+    return ChangesLostError(
+        f"{_named(transaction.id, transaction.owner)} told its change set before the server read its log again, and it is"
+        " lost; tell it again (canCommit) and commit, or abort"
+    )
+
+
+def reused(request: Request, call: str) -> RequestReusedError:
+    """A request id comes again, for something else."""
+    first = request.call.name.lower().replace("_", "-")
+    return RequestReusedError(
+        f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"
+        f" {call}; use a new request id for each call, the same one only to repeat it",
+        field="requestId",
+    )
+
+
+def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyError:
+    """No further write pointer may be in progress."""
+    blame = ""
+    if oldest is not None:
+        blame = f" (the oldest is {_named(oldest.id, oldest.owner)}, deadline {_time(oldest.deadline_ms)})"
+    return BusyError(
+        f"{in_progress} write pointers are in progress{blame}, the limit is {limit}; try again when some have ended"
+    )
+
+
+def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
+    """One transaction has as many checkpoints, topics or tables as one may have."""
+    return TooLargeError(
+        f"{_named(transaction.id, transaction.owner)} has {limit:,} {parts}, the most that one may have; commit it, and go on"
+        " in a new one"
+    )
+
+
+def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
+    """The invalid list cannot be truncated at this time."""
+    return ConflictError(
+        f"the invalid list cannot be truncated before {_time(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
+        f" in progress, deadline {_time(oldest.deadline_ms)}; choose a time up to {_time(oldest.id // POINTERS_PER_MS)}"
+    )
+
+
+def led_by(leader_epoch: int, epoch: int) -> FencedError:
+    """A server that led before wants to lead again."""
+    return FencedError(
+        f"epoch {epoch} is over: the server of epoch {leader_epoch} leads", hint="ask the present leader"
+    )
+
+
+def no_reset() -> ConflictError:
+    """Everything was to be forgotten where data may matter."""
+    return ConflictError(
+        "this server keeps its transactions: a reset would make what failed writers wrote visible",
+        hint="On a test server, set transactions.allow_reset to true and start it again.",
+    )
+
+
+def no_session(name: str) -> SessionNotFoundError:
+    """Nothing is known of the session."""
+    return SessionNotFoundError(
+        f"there is no session {name!r}: it was never opened, or was deleted, or nobody has used it for so long that it is"
+        " forgotten; open it",
+        field="session",
+    )
+
+
+def no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
+    """The session never came to this epoch, as when the server's data were restored from a backup since."""
+    return SessionNotFoundError(
+        f"session {session.name!r} is at epoch {session.epoch} (run {session.run!r}) and never came to epoch {epoch}; open"
+        " it again, and begin at the epoch that it tells then",
+        field="sessionEpoch",
+    )
+
+
+def fenced(session: Session, epoch: int) -> SessionFencedError:
+    """Another run has opened the session since."""
+    return SessionFencedError(
+        f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
+        " this run, or open the session again to take it back",
+        field="sessionEpoch",
+    )
+
+
+def replaced(session: Session, run: str) -> SessionFencedError:
+    """A run wants to go on that another one has replaced."""
+    return SessionFencedError(
+        f"run {run!r} of session {session.name!r} was replaced: run {session.run!r} holds it, at epoch {session.epoch}; stop"
+        " this run: it cannot begin by its name any more",
+        field="run",
+    )
+
+
+def foreign(session: Session, ledger: str) -> SessionForeignError:
+    """The session's versions are not those of the ledger."""
+    writer = "a writer that named no ledger" if session.ledger is None else f"ledger {session.ledger!r}"
+    so_far = (
+        "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
+    )
+    return SessionForeignError(
+        f"session {session.name!r} was written by {writer}, this is ledger {ledger!r}: its versions ({so_far}) would be taken"
+        " for this one's, and work be left out that was never done",
+        field="ledger",
+        hint="Use a session of its own, or delete this one, if what it counts is of no more use.",
+    )
+
+
+def too_many_sessions(known: int, oldest: Session) -> BusyError:
+    """No further session may be opened."""
+    return BusyError(
+        f"there are {known} sessions, the most that there may be (session {oldest.name!r} was used longest ago, at"
+        f" {_time(oldest.used_ms)}); delete those that are not needed"
+    )
+
+
+_STORY = {
+    State.OPEN: ("is open until {time}", "commit or abort it first"),
+    State.COMMITTING: ("is being committed (its deadline was {time})", "ask for its outcome"),
+    State.COMMITTED: ("was committed at {time}", "its writes stay; begin a new one to change them"),
+    State.ABORTING: ("is being aborted (its deadline was {time})", "begin again"),
+    State.ABORTED: ("was aborted at {time}", "begin again"),
+    State.INVALID: ("went to the invalid list at {time}", "abort it if its writes are undone, or begin again"),
+}
+
+
+def _named(transaction_id: int, owner: str) -> str:
+    return f"transaction {transaction_id} (owner {owner})" if owner else f"transaction {transaction_id}"
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):  # a clock far out must not turn a refusal into a crash
+        return f"{ms} ms"
+
+
+def _key(key: bytes) -> str:
+    text = change_text(key)
+    if text is not None:
+        return text
+    text = key.decode("utf-8", "replace")
+    return repr(text) if text.isprintable() and "\ufffd" not in text else key.hex()

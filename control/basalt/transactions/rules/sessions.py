@@ -1,0 +1,149 @@
+"""Named sessions: which run of a job may write now, and how far its work has been committed. The memory of the ledger.
+
+A session has an epoch. A run that opens it raises the epoch by one, and whoever still holds an older epoch (a zombie) can
+begin nothing. Who begins by the name of its run need hold no epoch: therefore a session remembers which runs were replaced.
+A transaction of a session may carry a version of the session's work; its commit sets the session's version, so that the
+same work is never committed twice. The rules are in session_rules.py and named_rules.py, the bytes in
+docs/formats/transaction-log.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.limits import REPLACED_RUNS_MAX
+from basalt.transactions.rules.states import Transaction
+from basalt_engine.errors import CorruptionError
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What is known of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
+
+    `ledger` says whose count the versions are, if anybody said so. `replaced` are the runs that held the session before,
+    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
+    """
+
+    name: str
+    run: str
+    epoch: int
+    used_ms: int
+    version: int | None = None
+    committed_by: int = 0
+    ledger: str | None = None
+    replaced: tuple[str, ...] = ()
+
+    def held_by(self, run: str, epoch: int, at_ms: int) -> Session:
+        """The session as it is once this run holds it."""
+        if run == self.run:
+            return replace(self, epoch=epoch, used_ms=at_ms)
+        replaced = (*(known for known in self.replaced if known != run), self.run)[-REPLACED_RUNS_MAX:]
+        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
+
+    @property
+    def counts_for_ledger(self) -> bool:
+        """Whether somebody relies on its version, who may come back after any time."""
+        return self.ledger is not None and self.version is not None
+
+    def covers(self, version: int | None) -> bool:
+        """Whether the version was committed before."""
+        return version is not None and self.version is not None and version <= self.version
+
+
+class Sessions:
+    """All sessions, the one that was used longest ago first. Every call costs the same however many there are.
+
+    `epoch_over` is the highest epoch of a session that was forgotten: one that is opened later begins above it, so that
+    the zombies of a forgotten session stay fenced.
+    """
+
+    def __init__(self, sessions: Iterable[Session] = (), epoch_over: int = 0) -> None:
+        self._sessions = OrderedDict((session.name, session) for session in sessions)
+        self._open: dict[str, set[int]] = {}
+        self.epoch_over = epoch_over
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def get(self, name: str) -> Session | None:
+        """The session, or None."""
+        return self._sessions.get(name)
+
+    def open_in(self, name: str) -> tuple[int, ...]:
+        """The ids of the session's transactions that have not ended, ascending."""
+        return tuple(sorted(self._open.get(name, ())))
+
+    # What edits do. `CorruptionError`, and nothing changed, when the state does not allow it.
+
+    def opened(self, edit: edits.SessionOpened, is_open: bool) -> None:
+        """A run holds a session. `is_open`: a transaction of the session may still commit by a call of its client."""
+        known = self.get(edit.name)
+        over = self.epoch_over if known is None else known.epoch - (known.run == edit.run)
+        taken = known is None or known.epoch < edit.epoch
+        if edit.epoch <= over or (taken and is_open):
+            raise CorruptionError(
+                f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
+            )
+        if known is None:
+            self._put(Session(edit.name, edit.run, edit.epoch, edit.at_ms))
+        else:
+            self._put(known.held_by(edit.run, edit.epoch, edit.at_ms))
+
+    def claimed(self, edit: edits.LedgerClaimed) -> None:
+        """A session's versions are those of a ledger."""
+        known = self.get(edit.name)
+        if known is None or known.ledger == edit.ledger or not edit.ledger:
+            raise CorruptionError(f"session {edit.name!r} gets ledger {edit.ledger!r}, which it has, or cannot have")
+        self._sessions[edit.name] = replace(known, ledger=edit.ledger)
+
+    def began(self, edit: edits.SessionBegan, transaction: Transaction) -> None:
+        """A transaction, which is one of the session now, has begun."""
+        known = self.get(edit.session.name)
+        assert known is not None, "the ledger has looked"
+        self.entered(transaction)
+        self._put(replace(known, used_ms=max(known.used_ms, transaction.began_ms)))
+
+    def forgotten(self, edit: edits.SessionsForgotten, is_open: Iterable[bool]) -> None:
+        """Nothing is known of some sessions any more."""
+        for name, in_use in zip(edit.names, is_open, strict=True):
+            if in_use or self.get(name) is None:
+                raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
+        for name in edit.names:
+            # What of it is being committed or rolled back is still found by its name.
+            self.epoch_over = max(self.epoch_over, self._sessions.pop(name).epoch)
+
+    def entered(self, transaction: Transaction) -> None:
+        """A transaction of a session is in progress."""
+        if transaction.session is not None:
+            self._open.setdefault(transaction.session.name, set()).add(transaction.id)
+
+    def left(self, transaction: Transaction) -> None:
+        """A transaction, of a session or not, has ended."""
+        if transaction.session is not None:
+            held = self._open.get(transaction.session.name, set())
+            held.discard(transaction.id)
+            if not held:
+                self._open.pop(transaction.session.name, None)
+
+    def committed(self, transaction: Transaction, at_ms: int) -> None:
+        """A transaction of a session has committed: its version is the session's from now on."""
+        found = None if transaction.session is None else self._sessions.get(transaction.session.name)
+        if transaction.session is None or found is None:
+            return
+        used_ms, version = max(found.used_ms, at_ms), transaction.session.version
+        if version is None or found.covers(version):
+            self._put(replace(found, used_ms=used_ms))
+        else:
+            self._put(replace(found, used_ms=used_ms, version=version, committed_by=transaction.id))
+
+    def _put(self, session: Session) -> None:
+        """Keep what is known of a session now, as the one used last."""
+        self._sessions[session.name] = session
+        self._sessions.move_to_end(session.name)

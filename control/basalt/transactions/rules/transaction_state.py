@@ -1,0 +1,394 @@
+"""The transaction manager's rules: what may happen next, as proposals. Semantics are those of Apache Tephra.
+
+A proposal looks at the state, changes nothing, and returns the edits that would make it true: write them to the log,
+`apply` them, then answer. No clock, lock, socket or log here; the time comes with each call. Two proposals of one group
+must not be made against the same state: apply the first one's edits before asking for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from basalt.transactions.rules import edits, refusals
+from basalt.transactions.rules.begin import begun, check_room
+from basalt.transactions.rules.checks import check_changes, check_owner, check_request_id
+from basalt.transactions.rules.deferred_change_sets import UnloggedChanges
+from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.expire import ends
+from basalt.transactions.rules.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TABLES_MAX, TOPICS_MAX, Limits
+from basalt.transactions.rules.named import NamedRules
+from basalt.transactions.rules.one_shots import OneShotRules
+from basalt.transactions.rules.outcomes import Call, Outcome
+from basalt.transactions.rules.pointers import POINTERS_PER_MS, next_pointer
+from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.session_rules import SessionRules
+from basalt.transactions.rules.state_image import Image
+from basalt.transactions.rules.states import Event, InSession, Join, Kind, Loss, State, TableJoin, Transaction, step
+from basalt.transactions.rules.transaction_table import Ledger
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+
+__all__ = ["Proposal", "TransactionState"]
+
+
+class TransactionState:
+    """All transactions, the rules by which they move, and `apply`, the only way to move them."""
+
+    def __init__(self, limits: Limits | None = None, image: Image | None = None) -> None:
+        self.limits = limits or Limits()
+        self._ledger = Ledger(self.limits, image)
+        self.sessions = SessionRules(self._ledger)
+        self.named = NamedRules(self._ledger, self.sessions)
+        self.one_shots = OneShotRules(self._ledger)
+        self.unlogged = UnloggedChanges(self._ledger)
+
+    # What is.
+
+    @property
+    def edits_applied(self) -> int:
+        """How many edits have made this state, since the log began."""
+        return self._ledger.edits_applied
+
+    @property
+    def last_pointer(self) -> int:
+        """The newest write pointer ever handed out."""
+        return self._ledger.last_pointer
+
+    @property
+    def read_pointer(self) -> int:
+        """The highest write pointer that was committed."""
+        return self._ledger.read_pointer
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch of the newest leader; 0 where one server has the store to itself."""
+        return self._ledger.leader_epoch
+
+    @property
+    def invalid(self) -> InvalidList:
+        """The invalid list."""
+        return self._ledger.invalid
+
+    @property
+    def in_progress_count(self) -> int:
+        """How many write pointers are in progress."""
+        return len(self._ledger.in_progress)
+
+    @property
+    def oldest(self) -> Transaction | None:
+        """The oldest transaction in progress."""
+        first = self._ledger.in_progress.first
+        return None if first is None else self._ledger.transactions[first]
+
+    def view(self) -> TransactionSnapshot:
+        """What a reader without a transaction may see; the same object until it changes."""
+        return self._ledger.view()
+
+    def visibility_upper_bound(self) -> int:
+        """What replaced versions up to it no reader in progress, and none that comes, needs. Costs the transactions."""
+        return self._ledger.visibility_upper_bound()
+
+    def image(self) -> Image:
+        """The whole state as an immutable value, for a log snapshot."""
+        return self._ledger.image()
+
+    def transactions(self, *states: State) -> list[Transaction]:
+        """The transactions that have not ended (in these states, if any are given), oldest first."""
+        return self._ledger.in_states(*(states or tuple(State)))
+
+    def unfinished(self) -> list[Transaction]:
+        """Those whose end is decided and whose participants are not done: to be driven on, after a crash too."""
+        return self._ledger.unfinished()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` will next have something to do."""
+        return self._ledger.deadlines.next_ms()
+
+    def get(self, transaction_id: int) -> Transaction:
+        """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
+        found = self._find(transaction_id)
+        if not isinstance(found, Transaction):
+            raise refusals.ended(found, "further work")
+        return found
+
+    def find(self, transaction_id: int) -> Transaction | None:
+        """A transaction that has not ended, or None."""
+        return self._ledger.transactions.get(transaction_id)
+
+    def outcome(self, transaction_id: int) -> Outcome:
+        """Where a transaction stands or how it ended; `TransactionNotFoundError` when that is not known."""
+        found = self._find(transaction_id)
+        if isinstance(found, Transaction):
+            return Outcome.of(found, found.state, found.deadline_ms, found.timed_out)
+        return found
+
+    def writer(self, write_pointer: int, now_ms: int) -> Transaction:
+        """The open transaction that may write under this pointer, one of its own, now.
+
+        `TransactionEndedError`, `TransactionConflictError` (it is doomed) or `TransactionNotFoundError` otherwise.
+        """
+        transaction = self._ledger.writer(write_pointer)
+        if transaction is None:
+            ended = self._ledger.outcomes.get(write_pointer)
+            raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
+        self._usable(transaction.id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            raise refusals.timed_out(transaction, "write", now_ms)
+        return transaction
+
+    def apply(self, edit: Edit) -> None:
+        """Make one edit true: the only mutation. `CorruptionError` when the state does not allow it."""
+        self._ledger.apply(edit)
+
+    # What may be.
+
+    def begin(
+        self,
+        now_ms: int,
+        kind: Kind = Kind.SHORT,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        outside: bool = False,
+        request_id: str | None = None,
+        session: InSession | None = None,
+    ) -> Proposal:
+        """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress.
+
+        Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first.
+        """
+        answered = self._answered(request_id, Call.BEGIN, None, "a begin")
+        if answered is not None:
+            return Proposal((), answered)
+        if session is not None:
+            self.sessions.admit(session)
+        check_room(self._ledger)
+        return begun(self._ledger, now_ms, kind, timeout_ms, owner, outside, request_id, session)
+
+    def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
+        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
+        answered = self._answered(request_id, Call.ONE_SHOT, None, "a one-shot transaction")
+        if answered is not None:
+            return Proposal((), answered)
+        check_owner(owner)
+        pointer = next_pointer(self.last_pointer, now_ms)
+        return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
+
+    def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
+        """A further write pointer for an open transaction."""
+        transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "checkpoint", now_ms)
+        if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
+            raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
+        check_room(self._ledger)
+        pointer = next_pointer(self.last_pointer, now_ms)
+        return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
+
+    def join(self, transaction_id: int, join: Join, now_ms: int) -> Proposal:
+        """A topic takes part in an open transaction. No edits when it already does, from this time or an earlier one."""
+        transaction = self._usable(transaction_id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "write", now_ms)
+        for known in transaction.topics:
+            if known[:2] == join[:2] and known.from_ms <= join.from_ms:
+                return Proposal((), transaction_id)
+        if len(transaction.topics) >= TOPICS_MAX:
+            raise refusals.too_much(transaction, TOPICS_MAX, "topics")
+        return Proposal((edits.Joined(transaction_id, join),), transaction_id)
+
+    def join_table(self, transaction_id: int, join: TableJoin, now_ms: int) -> Proposal:
+        """A transactional table takes part in an open transaction, before any cell is written. No edits when it does.
+
+        From then on the transaction ends committed or invalid, for cells are not rolled back.
+        """
+        transaction = self._usable(transaction_id, Event.JOIN, "write")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "write", now_ms)
+        if join in transaction.tables:
+            return Proposal((), transaction_id)
+        if len(transaction.tables) >= TABLES_MAX:
+            raise refusals.too_much(transaction, TABLES_MAX, "tables")
+        return Proposal((edits.TableJoined(transaction_id, join),), transaction_id)
+
+    def set_changes(
+        self, transaction_id: int, changes: Collection[bytes], now_ms: int, *, outside: bool = True
+    ) -> Proposal:
+        """Tell an open transaction's change set, which replaces the one before, and check it against commits so far.
+
+        One that is not empty means writes outside Basalt, unless `outside` says otherwise. A conflict dooms the transaction. `TooLargeError`
+        when the set is over the limits. Of a long transaction only the mark is kept: it takes no part in conflicts.
+        """
+        transaction = self._usable(transaction_id, Event.CHANGE, "change set")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "change set", now_ms)
+        kept = frozenset(changes)
+        check_changes(self.limits, transaction, kept)
+        outside = transaction.outside or (outside and bool(kept))
+        if transaction.kind is Kind.LONG:
+            kept = frozenset()
+        loss = self._ledger.conflicts.conflict(transaction_id, kept)
+        if loss is not None:
+            # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
+            marked = edits.Changed(transaction_id, outside, transaction.changes or frozenset())
+            return self._doomed(transaction, loss, None, now_ms, marked)
+        if outside == transaction.outside and kept == transaction.changes:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
+
+    def mark_outside(self, transaction_id: int, now_ms: int) -> Proposal:
+        """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
+        transaction = self._usable(transaction_id, Event.CHANGE, "participant")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "participant", now_ms)
+        if transaction.outside:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
+
+    def commit(
+        self, transaction_id: int, now_ms: int, *, inline: bool = False, request_id: str | None = None
+    ) -> Proposal:
+        """The decision to commit. `inline`: the caller writes all rows together with the edit, so that nothing is left.
+
+        Otherwise the transaction is COMMITTING until `finish`. A repeated commit has no edits. A conflict, or a deadline
+        that has passed, comes as a refusal with edits; `TransactionEndedError` when it has ended another way.
+        """
+        self._answered(request_id, Call.COMMIT, transaction_id, f"a commit of transaction {transaction_id}")
+        transaction = self._standing(transaction_id, Event.COMMIT, "commit")
+        if not isinstance(transaction, Transaction) or transaction.state is not State.OPEN:
+            return Proposal((), transaction_id)
+        if transaction.doomed is not None:
+            raise refusals.lost(transaction, transaction.doomed)
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, "commit", now_ms)
+        changes = self.unlogged.of(transaction)
+        loss = self._ledger.conflicts.conflict(transaction_id, changes) or self.sessions.loss(transaction)
+        if loss is not None:
+            return self._doomed(transaction, loss, request_id, now_ms)
+        decided: Edit = edits.Committing(transaction_id, request_id, now_ms)
+        if inline:
+            decided = edits.Committed(transaction_id, now_ms, request_id)
+        if changes and transaction.changes_unlogged:
+            return Proposal((edits.Changed(transaction_id, transaction.outside, changes), decided), transaction_id)
+        return Proposal((decided,), transaction_id)
+
+    def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
+        """The decision to abort. A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics
+        or `inline` says that the caller rolls them back together with the edit; it leaves the invalid list, if it is
+        there. A long one goes to the invalid list, unless it is of a session and nothing outside. A repeated abort has no edits; `TransactionEndedError` when the
+        commit is decided.
+        """
+        found = self._standing(transaction_id, Event.ABORT, "abort")
+        if step(found.state, Event.ABORT) is found.state:
+            return Proposal((), transaction_id)
+        if not found.undone_by_abort:
+            return self.invalidate(transaction_id, now_ms)
+        if inline or not found.topics:
+            return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+        return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
+
+    def invalidate(self, transaction_id: int, now_ms: int) -> Proposal:
+        """Hide all writes of a transaction for good, whether or not they can be undone.
+
+        No edits when it was aborted or invalid before; `TransactionEndedError` when the commit is decided.
+        """
+        found = self._standing(transaction_id, Event.INVALIDATE, "invalidation")
+        if step(found.state, Event.INVALIDATE) is found.state:
+            return Proposal((), transaction_id)
+        return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
+
+    def give_up(self, transaction_id: int, now_ms: int) -> Proposal:
+        """A commit was interrupted before its outcome was logged: nobody can tell which of its rows there are.
+
+        Its rows in topics are rolled back; with cells, or writes outside Basalt, it becomes invalid as a whole.
+        """
+        found = self._standing(transaction_id, Event.GIVE_UP, "giving up")
+        if not isinstance(found, Transaction) or found.state is not State.COMMITTING:
+            return Proposal((), transaction_id)
+        if found.hides:
+            return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
+        return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
+
+    def finish(self, transaction_id: int, now_ms: int, *, request_id: str | None = None) -> Proposal:
+        """The participants of a committing or aborting transaction are done. Repeated: no edits."""
+        found = self._standing(transaction_id, Event.FINISH, "finish")
+        if found.state is State.COMMITTING:
+            return Proposal((edits.Committed(transaction_id, now_ms, request_id),), transaction_id)
+        if found.state is State.ABORTING:
+            return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
+        return Proposal((), transaction_id)
+
+    def expire(self, now_ms: int, count_max: int = EXPIRED_MAX) -> Proposal:
+        """End open transactions whose deadline has come, earliest first; call again while there are edits.
+
+        One with cells, or writes outside Basalt, becomes invalid, all its pointers together; any other is aborted.
+        """
+        due = self._ledger.deadlines.due(now_ms)[:count_max]
+        return Proposal(ends([self._ledger.transactions[key] for key in due], now_ms, timed_out=True))
+
+    def prune(self, pointers: Iterable[int]) -> Proposal:
+        """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
+        held = tuple(sorted(pointer for pointer in set(pointers) if pointer in self.invalid))
+        return Proposal((edits.Pruned(held),) if held else ())
+
+    def lead(self, epoch: int) -> Proposal:
+        """A server leads from now on; no edits when it did so before. `FencedError` when a later one does."""
+        if epoch < self.leader_epoch:
+            raise refusals.led_by(self.leader_epoch, epoch)
+        return Proposal((edits.Led(epoch),) if epoch > self.leader_epoch else ())
+
+    def reset(self, now_ms: int) -> Proposal:
+        """Forget everything but which write pointers were given out. `ConflictError` where that is not allowed."""
+        if not self.limits.allow_reset:
+            raise refusals.no_reset()
+        return Proposal((edits.Reset(now_ms),))
+
+    def truncate(self, before_ms: int) -> Proposal:
+        """Take all write pointers older than a time off the invalid list.
+
+        `ConflictError` while a transaction that is as old is in progress.
+        """
+        before = before_ms * POINTERS_PER_MS
+        if self.oldest is not None and self.oldest.id < before:
+            raise refusals.in_the_way(before_ms, self.oldest)
+        held = bool(self.invalid.pointers) and self.invalid.pointers[0] < before
+        return Proposal((edits.Truncated(before),) if held else ())
+
+    def _find(self, transaction_id: int) -> Transaction | Outcome:
+        found = self._ledger.transactions.get(transaction_id) or self._ledger.outcomes.get(transaction_id)
+        if found is None:
+            raise refusals.not_found(transaction_id)
+        return found
+
+    def _standing(self, transaction_id: int, event: Event, call: str) -> Transaction | Outcome:
+        """The transaction, ended or not, if its state allows the event or makes it a repeated one."""
+        found = self._find(transaction_id)
+        if step(found.state, event) is None:
+            raise refusals.ended(self.outcome(transaction_id), call)
+        return found
+
+    def _usable(self, transaction_id: int, event: Event, call: str) -> Transaction:
+        """The transaction, if it is open and not doomed."""
+        found = self._standing(transaction_id, event, call)
+        assert isinstance(found, Transaction), "only an open transaction allows more work"
+        if found.doomed is not None:
+            raise refusals.lost(found, found.doomed)
+        return found
+
+    def _answered(self, request_id: str | None, call: Call, transaction_id: int | None, words: str) -> int | None:
+        """The transaction that the first call of this request id was about, if there was one."""
+        check_request_id(request_id)
+        first = None if request_id is None else self._ledger.requests.get(request_id)
+        if first is None:
+            return None
+        if first.call is not call or transaction_id not in (None, first.transaction_id):
+            raise refusals.reused(first, words)
+        return first.transaction_id
+
+    def _doomed(
+        self, transaction: Transaction, loss: Loss, request_id: str | None, now_ms: int, *before: Edit
+    ) -> Proposal:
+        doomed = edits.Doomed(transaction.id, loss, request_id, now_ms)
+        return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
+
+    def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
+        ended = ends([transaction], now_ms, timed_out=True)
+        return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))

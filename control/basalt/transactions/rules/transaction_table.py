@@ -1,0 +1,387 @@
+"""What is true of all transactions, and how each edit changes it. The only writer is `Ledger.apply`, live and in recovery.
+
+Costs: an edit costs neither the length of the invalid list nor, but for copying a few hundred pointers, the number of
+transactions in progress. Only edits that change the invalid list copy it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet
+from basalt.transactions.rules.deadlines import Deadlines
+from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.one_shot_topics import TopicsInUse
+from basalt.transactions.rules.outcomes import Call, Memory, Outcome, Request
+from basalt.transactions.rules.pointers import PointerSet
+from basalt.transactions.rules.sessions import Sessions
+from basalt.transactions.rules.state_image import Image
+from basalt.transactions.rules.states import NO_SHORT, Event, Join, Kind, State, Transaction, step
+from basalt_engine.errors import CorruptionError
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+
+
+class Ledger:
+    """All transactions that have not ended, and what is remembered of those that have."""
+
+    def __init__(self, limits: Limits, image: Image | None = None) -> None:
+        self.limits = limits
+        self._start(image or Image())
+        self._apply: dict[type, Callable[[Any], None]] = {
+            edits.Began: self._began,
+            edits.Checkpointed: self._checkpointed,
+            edits.Joined: self._joined,
+            edits.Changed: self._changed,
+            edits.Doomed: self._doomed,
+            edits.Committing: self._committing,
+            edits.Committed: self._committed,
+            edits.Aborting: self._aborting,
+            edits.Aborted: self._aborted,
+            edits.Invalidated: self._invalidated,
+            edits.OneShot: self._one_shot,
+            edits.Pruned: self._pruned,
+            edits.Truncated: self._truncated,
+            edits.Led: self._led,
+            edits.Restored: self._restored,
+            edits.Reset: self._reset,
+            edits.TableJoined: self._table_joined,
+            edits.SessionOpened: self._session_opened,
+            edits.SessionBegan: self._session_began,
+            edits.SessionsForgotten: self._sessions_forgotten,
+            edits.LedgerClaimed: self._ledger_claimed,
+            edits.TopicsUsed: self._topics_used,
+            edits.ChangesUnlogged: self._changes_unlogged,
+        }
+
+    def _start(self, image: Image) -> None:
+        """Be in this state, and no other."""
+        self.edits_applied = image.edits_applied
+        self.last_pointer = image.last_pointer
+        self.read_pointer = image.read_pointer
+        self.leader_epoch = image.leader_epoch
+        self.invalid = image.invalid
+        self.transactions = {transaction.id: transaction for transaction in image.transactions}
+        self.conflicts = CommittedChanges()
+        self.deadlines = Deadlines()
+        self.outcomes: Memory[Outcome] = Memory(self.limits.outcomes_max, self.limits.memory_ms_max, image.outcomes)
+        self.requests: Memory[Request] = Memory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
+        self.in_progress = PointerSet()
+        self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
+        self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
+        self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
+        self.told: dict[int, frozenset[bytes]] = {}  # change sets that the log does not have: unlogged_changes.py
+        self._view: TransactionSnapshot | None = None
+        self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
+        self.sessions = Sessions(image.sessions, image.session_epoch_over)
+        self.topics_used = TopicsInUse(image.topics_used)
+        self._index(image)
+
+    def _index(self, image: Image) -> None:
+        pointers: list[int] = []
+        for committed in image.committed:
+            self.conflicts.settle(committed)
+        for transaction in image.transactions:
+            self.sessions.entered(transaction)
+            if transaction.state is not State.OPEN:
+                self._unfinished.add(transaction.id)
+            if transaction.was_invalid:
+                continue
+            pointers += transaction.pointers
+            self._checkpoints |= dict.fromkeys(transaction.checkpoints, transaction.id)
+            if transaction.kind is Kind.SHORT:
+                self._shorts.append(transaction.id)
+            if transaction.state is State.OPEN:
+                self.deadlines.add(transaction.id, transaction.deadline_ms)
+            if transaction.state is State.COMMITTING and transaction.changes:
+                self.conflicts.reserve(transaction.id, transaction.owner, transaction.changes)
+        self.in_progress = PointerSet.of(pointers)
+
+    def image(self) -> Image:
+        """The whole state as an immutable value; costs a shallow copy, so that it can be encoded elsewhere."""
+        return Image(
+            edits_applied=self.edits_applied,
+            last_pointer=self.last_pointer,
+            read_pointer=self.read_pointer,
+            leader_epoch=self.leader_epoch,
+            invalid=self.invalid,
+            invalid_version=self.invalid.version,
+            transactions=tuple(self.transactions[key] for key in sorted(self.transactions)),
+            committed=self.conflicts.settled(),
+            outcomes=self.outcomes.entries(),
+            requests=self.requests.entries(),
+            session_epoch_over=self.sessions.epoch_over,
+            sessions=tuple(self.sessions),
+            topics_used=self.topics_used.entries(self.last_pointer),
+        )
+
+    def view(self) -> TransactionSnapshot:
+        """What a reader without a transaction may see now; made anew only after it changed."""
+        if self._view is None:
+            if self._flat[0] is not self.in_progress:
+                self._flat = (self.in_progress, self.in_progress.as_tuple())
+            self._view = TransactionSnapshot(self.read_pointer, in_progress=self._flat[1], invalid=self.invalid)
+        return self._view
+
+    def visibility_upper_bound(self) -> int:
+        """The least of what all present and coming readers see without a gap."""
+        # A reader sees all up to its read pointer but what was in progress when it began. An invalid transaction that
+        # is aborted after all has no snapshot any more, and reads nothing.
+        readers = [(self.read_pointer, self.in_progress.first)]
+        readers += [
+            (transaction.read_pointer, transaction.concurrent.first)
+            for transaction in self.transactions.values()
+            if not transaction.was_invalid
+        ]
+        return min(read_pointer if first is None else min(read_pointer, first - 1) for read_pointer, first in readers)
+
+    @property
+    def first_short(self) -> int:
+        """The oldest short transaction in progress, or `NO_SHORT`."""
+        return self._shorts[0] if self._shorts else NO_SHORT
+
+    def writer(self, write_pointer: int) -> Transaction | None:
+        """The transaction in progress that writes, or wrote, under this pointer."""
+        return self.transactions.get(self._checkpoints.get(write_pointer, write_pointer))
+
+    def in_states(self, *states: State) -> list[Transaction]:
+        """The transactions that are in one of these states, oldest first."""
+        found = [transaction for transaction in self.transactions.values() if transaction.state in states]
+        return sorted(found, key=lambda transaction: transaction.id)
+
+    def unfinished(self) -> list[Transaction]:
+        """The transactions that are COMMITTING or ABORTING, oldest first; costs their number."""
+        return [self.transactions[key] for key in sorted(self._unfinished)]
+
+    def apply(self, edit: Edit) -> None:
+        """Make the edit true. `CorruptionError`, and nothing changed, when the state does not allow it."""
+        self._apply[type(edit)](edit)
+        self.edits_applied += 1
+
+    def _began(self, edit: edits.Began) -> None:
+        self._advance(edit.id)
+        self.transactions[edit.id] = Transaction(
+            id=edit.id,
+            kind=edit.kind,
+            read_pointer=self.read_pointer,
+            began_ms=edit.began_ms,
+            deadline_ms=edit.deadline_ms,
+            owner=edit.owner,
+            outside=edit.outside,
+            request_id=edit.request_id,
+            concurrent=self.in_progress,
+            invalid=self.invalid,
+            first_short=self.first_short,
+        )
+        self.in_progress = self.in_progress.with_added(edit.id)
+        self.deadlines.add(edit.id, edit.deadline_ms)
+        if edit.kind is Kind.SHORT:
+            self._shorts.append(edit.id)
+        self._remember(edit.request_id, Call.BEGIN, edit.id, edit.began_ms)
+        self._view = None
+
+    def _checkpointed(self, edit: edits.Checkpointed) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.CHECKPOINT)
+        self._advance(edit.write_pointer)
+        self.transactions[edit.id] = replace(transaction, checkpoints=(*transaction.checkpoints, edit.write_pointer))
+        self.in_progress = self.in_progress.with_added(edit.write_pointer)
+        self._checkpoints[edit.write_pointer] = edit.id
+        self._view = None
+
+    def _joined(self, edit: edits.Joined) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
+        topic, generation, from_ms = edit.join
+        others = []
+        for join in transaction.topics:
+            if (join.topic, join.generation) == (topic, generation):
+                from_ms = min(from_ms, join.from_ms)
+            else:
+                others.append(join)
+        self.transactions[edit.id] = replace(transaction, topics=(*others, Join(topic, generation, from_ms)))
+
+    def _table_joined(self, edit: edits.TableJoined) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
+        if edit.join in transaction.tables:
+            raise CorruptionError(f"transaction {edit.id} joins table {edit.join.table!r} a second time")
+        self.transactions[edit.id] = replace(transaction, tables=(*transaction.tables, edit.join))
+
+    def _changed(self, edit: edits.Changed) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
+        told = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
+        self.transactions[edit.id] = told
+        self.told.pop(edit.id, None)
+
+    def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
+        self.transactions[edit.id] = replace(transaction, changes_unlogged=True)
+        self.told[edit.id] = frozenset()
+
+    def _doomed(self, edit: edits.Doomed) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.LOSE)
+        self.transactions[edit.id] = replace(transaction, doomed=edit.loss)
+        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.at_ms)
+
+    def _committing(self, edit: edits.Committing) -> None:
+        transaction = self._moved(edit.id, State.COMMITTING, Event.COMMIT)
+        self.transactions[edit.id] = replace(transaction, state=State.COMMITTING)
+        self._unfinished.add(edit.id)
+        self.deadlines.remove(edit.id)
+        if transaction.changes and transaction.kind is Kind.SHORT:
+            self.conflicts.reserve(edit.id, transaction.owner, transaction.changes)
+        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.at_ms)
+
+    def _committed(self, edit: edits.Committed) -> None:
+        transaction = self._moved(edit.id, State.COMMITTED, Event.COMMIT_INLINE, Event.FINISH)
+        if transaction.changes and transaction.kind is Kind.SHORT:
+            seen_from = self.last_pointer + 1  # whoever begins next
+            self.conflicts.settle(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
+        self.read_pointer = max(self.read_pointer, transaction.write_pointer)
+        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.ended_ms)
+        self.sessions.committed(transaction, edit.ended_ms)
+        self._leave(transaction, State.COMMITTED, edit.ended_ms, timed_out=False)
+
+    def _aborting(self, edit: edits.Aborting) -> None:
+        transaction = self._undone(self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP))
+        if transaction.state is State.COMMITTING and transaction.changes:
+            self.conflicts.release(edit.id, transaction.changes)
+        self.transactions[edit.id] = replace(
+            transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
+        )
+        self._unfinished.add(edit.id)
+        self.deadlines.remove(edit.id)
+
+    def _aborted(self, edit: edits.Aborted) -> None:
+        transaction = self._undone(self._moved(edit.id, State.ABORTED, Event.ABORT_INLINE, Event.FINISH))
+        if any(pointer in self.invalid for pointer in transaction.pointers):
+            self.invalid = self.invalid.without(transaction.pointers)
+        self._leave(transaction, State.ABORTED, edit.ended_ms, edit.timed_out or transaction.timed_out)
+
+    def _invalidated(self, edit: edits.Invalidated) -> None:
+        moved = [self._moved(key, State.INVALID, Event.INVALIDATE, Event.GIVE_UP_HIDDEN) for key in edit.ids]
+        for transaction in moved:
+            if transaction.state is State.COMMITTING and transaction.changes:
+                self.conflicts.release(transaction.id, transaction.changes)
+        fresh = [pointer for transaction in moved for pointer in transaction.pointers if pointer not in self.invalid]
+        if fresh:
+            self.invalid = self.invalid.with_added(fresh)
+        for transaction in moved:
+            self._leave(transaction, State.INVALID, edit.ended_ms, edit.timed_out or transaction.timed_out)
+
+    def _one_shot(self, edit: edits.OneShot) -> None:
+        self._advance(edit.id)
+        self.read_pointer = edit.id
+        self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
+        self._remember(edit.request_id, Call.ONE_SHOT, edit.id, edit.ended_ms)
+        self._view = None
+
+    def _pruned(self, edit: edits.Pruned) -> None:
+        self.invalid = self.invalid.without(edit.pointers)
+        self._view = None
+
+    def _restored(self, edit: edits.Restored) -> None:
+        self.invalid = self.invalid.with_added(edit.pointers)
+        self._view = None
+
+    def _led(self, edit: edits.Led) -> None:
+        if edit.epoch <= self.leader_epoch:
+            raise CorruptionError(f"epoch {edit.epoch} comes after epoch {self.leader_epoch}")
+        self.leader_epoch = edit.epoch
+
+    def _reset(self, edit: edits.Reset) -> None:
+        kept = Image(
+            edits_applied=self.edits_applied,
+            last_pointer=self.last_pointer,
+            read_pointer=self.read_pointer,
+            leader_epoch=self.leader_epoch,
+            invalid=InvalidList((), self.invalid.version + 1),
+            session_epoch_over=max([self.sessions.epoch_over, *(session.epoch for session in self.sessions)]),
+            topics_used=self.topics_used.entries(self.last_pointer),
+        )
+        self._start(kept)
+
+    def _session_opened(self, edit: edits.SessionOpened) -> None:
+        self.sessions.opened(edit, self._is_open(edit.name))
+
+    def _session_began(self, edit: edits.SessionBegan) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
+        known = self.sessions.get(edit.session.name)
+        if transaction.session is not None or known is None or known.epoch != edit.session.epoch:
+            raise CorruptionError(f"transaction {edit.id} began in session {edit.session.name!r}, where it cannot")
+        self.transactions[edit.id] = transaction = replace(transaction, session=edit.session)
+        self.sessions.began(edit, transaction)
+
+    def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
+        self.sessions.forgotten(edit, map(self._is_open, edit.names))
+
+    def _ledger_claimed(self, edit: edits.LedgerClaimed) -> None:
+        self.sessions.claimed(edit)
+
+    def _is_open(self, session: str) -> bool:
+        """Whether the session has a transaction that may still commit by a call of its client."""
+        return any(self.transactions[key].state is State.OPEN for key in self.sessions.open_in(session))
+
+    def _topics_used(self, edit: edits.TopicsUsed) -> None:
+        self.topics_used.use(edit.until, edit.topics, self.last_pointer)
+
+    def _truncated(self, edit: edits.Truncated) -> None:
+        self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
+        self._view = None
+
+    def _advance(self, pointer: int) -> None:
+        if pointer <= self.last_pointer:
+            raise CorruptionError(
+                f"write pointer {pointer} does not follow {self.last_pointer}: write pointers only rise"
+            )
+        self.last_pointer = pointer
+
+    def _moved(self, transaction_id: int, becomes: State, *events: Event) -> Transaction:
+        """The transaction, if one of the events takes it from where it is to `becomes`."""
+        transaction = self.transactions.get(transaction_id) or self._revived(transaction_id)
+        if transaction is None:
+            raise CorruptionError(f"an edit is about transaction {transaction_id}, which is not in progress")
+        for event in events:
+            if step(transaction.state, event) is becomes and (
+                transaction.state is not becomes or becomes is State.OPEN
+            ):
+                return transaction
+        raise CorruptionError(
+            f"an edit makes transaction {transaction_id} {becomes.name}, which it cannot be: it is {transaction.state.name}"
+        )
+
+    def _undone(self, transaction: Transaction) -> Transaction:
+        """The transaction, if what it did can be undone: cells cannot."""
+        if transaction.tables:
+            raise CorruptionError(
+                f"an edit aborts transaction {transaction.id}, which has cells: it can only be hidden"
+            )
+        return transaction
+
+    def _revived(self, transaction_id: int) -> Transaction | None:
+        """An invalid transaction, with what is left to know of it, for the abort that takes it off the invalid list."""
+        outcome = self.outcomes.get(transaction_id)
+        return None if outcome is None or outcome.state is not State.INVALID else outcome.revived()
+
+    def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
+        self.transactions.pop(transaction.id, None)
+        self.told.pop(transaction.id, None)
+        self._unfinished.discard(transaction.id)
+        self.deadlines.remove(transaction.id)
+        self.sessions.left(transaction)
+        for pointer in transaction.pointers:
+            self.in_progress = self.in_progress.without(pointer)
+        for pointer in transaction.checkpoints:
+            self._checkpoints.pop(pointer, None)
+        while self._shorts and self._shorts[0] not in self.in_progress:
+            self._shorts.popleft()
+        self.conflicts.forget(self.first_short)
+        self.outcomes.put(Outcome.of(transaction, state, ended_ms, timed_out))
+        self._view = None
+
+    def _remember(self, request_id: str | None, call: Call, transaction_id: int, at_ms: int) -> None:
+        if request_id is not None:
+            self.requests.put(Request(request_id, call, transaction_id, at_ms))

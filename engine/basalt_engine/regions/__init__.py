@@ -1,0 +1,1 @@
+"""What Basalt and region servers tell each other: snapshots and reports."""
