@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from basalt.commits.topic_participant import TopicParticipant
 from basalt.messaging.log.append import Appender
+from basalt.messaging.log.recent_entries import RecentEntries
 from basalt.messaging.log.staged_payloads import StoredPayloads
 from basalt.messaging.log.uncommitted_rows import EarlyRows
 from basalt.messaging.publish import Messaging
@@ -61,6 +62,17 @@ def references_in_doubt_count_as_absent() -> AbstractContextManager[object]:
 
 async def _nothing(*_: object) -> None:
     """Whatever was asked for is left."""
+
+
+def what_is_being_written_is_forgotten() -> AbstractContextManager[object]:
+    """Topics and writers go from memory while the store does not know yet what a group does to them."""
+
+    def put(entries: RecentEntries[Any, Any], key: Any, value: Any) -> None:
+        remember(entries, key, value)
+        entries.evict()
+
+    remember = RecentEntries.put
+    return patch.multiple(RecentEntries, put=put, pin=put)
 
 
 # Of one-shot transactions.

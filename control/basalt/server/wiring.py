@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from basalt.catalog.tables import Catalog
 from basalt.catalog.topics import Topics
@@ -10,11 +11,12 @@ from basalt.commits.coordinator import Coordinator
 from basalt.commits.topic_participant import TopicParticipant, TopicPlan
 from basalt.errors import InvalidSettingError
 from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log.append import Appender
-from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.messaging.log.append import STAMPS_MAX, Appender
+from basalt.messaging.log.staged_payloads import WRITERS_MAX, StoredPayloads
 from basalt.messaging.log.tail import TailCache
 from basalt.messaging.log.waiting_fetches import Arrivals
 from basalt.messaging.log.writers import ExternalWriters
+from basalt.messaging.markers.topic_markers import TOPICS_MAX as MARKED_TOPICS_MAX
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messaging
@@ -84,6 +86,17 @@ def _open_hbase(settings: HBaseSettings) -> Store:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
 
+class MemoryLimits(NamedTuple):
+    """How much the services remember of what they can read again. Tests run across these limits."""
+
+    topics: int = STAMPS_MAX
+    writers: int = WRITERS_MAX
+    marked_topics: int = MARKED_TOPICS_MAX
+
+
+MEMORY_LIMITS = MemoryLimits()
+
+
 async def open_services(
     settings: Settings,
     data_directory: Path | None,
@@ -92,6 +105,7 @@ async def open_services(
     clock: Clock | None = None,
     epoch: int = 0,
     cluster: Cluster | None = None,
+    memory: MemoryLimits = MEMORY_LIMITS,
 ) -> Services:
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
 
@@ -101,15 +115,16 @@ async def open_services(
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
     try:
-        return await _wire(settings, data_directory, store, clock, epoch, cluster)
+        return await _wire(settings, data_directory, store, clock, epoch, cluster, memory)
     except BaseException:
         store.close()
         raise
 
 
 async def _wire(
-    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None
-) -> Services:
+    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None,
+    memory: MemoryLimits,
+) -> Services:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
@@ -119,9 +134,9 @@ async def _wire(
     log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
     transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
     manager = transactions if settings.transactions.manager == "builtin" else None
-    arrivals, stored = Arrivals(), StoredPayloads(store, clock)
+    arrivals, stored = Arrivals(), StoredPayloads(store, clock, writers_max=memory.writers)
     tail = TailCache(settings.messaging.cache_bytes_max)
-    appender = Appender(store, tail, arrivals)
+    appender = Appender(store, tail, arrivals, topics_max=memory.topics)
     topics.when_deleted.append(appender.forget)
     messaging = Messaging(
         store, clock, topics, writer, manager or ExternalWriters(),
@@ -133,7 +148,7 @@ async def _wire(
     holds = Holds(store, clock, messaging, decisions)
     ends = StableEnds(store, messaging, holds, manager)
     topics.when_deleted.append(ends.forget)
-    markers = TopicMarkers(store, clock, topics, messaging, writer, ends)
+    markers = TopicMarkers(store, clock, topics, messaging, writer, ends, topics_max=memory.marked_topics)
     participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
     transactions.attach(participant)
     await transactions.recover()

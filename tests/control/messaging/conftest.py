@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from basalt.server.wiring import MEMORY_LIMITS, MemoryLimits
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, B, Wired
 
@@ -18,15 +19,21 @@ def anyio_backend() -> str:
 HBASE = [pytest.param(f"hbase-{caching}", marks=pytest.mark.hbase) for caching in ("cached", "stored")]
 
 
+@pytest.fixture
+def memory() -> MemoryLimits:
+    """How much the services remember."""
+    return MEMORY_LIMITS
+
+
 @pytest.fixture(params=["atomic-cached", "atomic-stored", "by-row-cached", "by-row-stored", *HBASE])
-async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Wired]:
+async def shop(request: pytest.FixtureRequest, memory: MemoryLimits) -> AsyncIterator[Wired]:
     """Two empty topics, orders and invoices."""
     kind, caching = request.param.rsplit("-", 1)
     if kind == "hbase":
         store = request.getfixturevalue("hbase_tables").emptied()
     else:
         store = MemoryStore(atomic=kind == "atomic")
-    wired = await Wired.start(store, cached=caching == "cached")
+    wired = await Wired.start(store, cached=caching == "cached", memory=memory)
     await wired.topics.create(A, {})
     await wired.topics.create(B, {"spread": "3"})
     yield wired

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from basalt.catalog.topics import Topic, Topics, topic_name
 from basalt.messaging.log import append as appending
-from basalt.messaging.log.append import BATCH_BYTES_MAX, Appended, Appender, Placed, cuts
+from basalt.messaging.log.append import BATCH_BYTES_MAX, STAMPS_MAX, Appended, Appender, Placed, cuts
 from basalt.messaging.log.tail import TailCache
 from basalt.messaging.log.waiting_fetches import Arrivals
 from basalt.messaging.read.fetch import Limits, fetch, start_from
@@ -57,13 +57,15 @@ class FailingStore(MemoryStore):
 class Scene:
     """An appender over a store, and the shortest words for what the tests do with it."""
 
-    def __init__(self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 30, topics_max: int = STAMPS_MAX
+    ) -> None:
         self.store = store or FailingStore()
         self.clock = ManualClock(NOW_MS)
         self.writer = GroupCommit(self.store, self.clock)
         self.tail = TailCache(cache_bytes)
         self.arrivals = Arrivals()
-        self.appender = Appender(self.store, self.tail, self.arrivals)
+        self.appender = Appender(self.store, self.tail, self.arrivals, topics_max=topics_max)
         self.messages = MessageTable(self.store.table(MessageTable.name))
         self.topics = Topics(self.store, self.clock, 16)
 
@@ -449,10 +451,9 @@ def test_readiness_keeps_a_place_that_was_given_out_meanwhile() -> None:
     run(scenario())
 
 
-def test_topics_beyond_the_limit_are_read_again_the_least_recently_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_beyond_the_limit_are_read_again_the_least_recently_used_first() -> None:
     """One that is in use must stay: of rows that are only staged the store knows nothing, and would be written over."""
-    monkeypatch.setattr(appending, "STAMPS_MAX", 2)
-    scene = Scene()
+    scene = Scene(topics_max=2)
     hot, *others = [scene.topic(f"t{number}") for number in range(5)]
 
     async def scenario() -> list[Placed]:
@@ -479,7 +480,7 @@ def test_a_topic_that_has_ended_is_forgotten_and_its_waiters_are_woken() -> None
 
     run(scenario())
     assert scene.tail.rows(topic.keys[:2], FIRST) is None
-    assert scene.appender._stamps == {}
+    assert len(scene.appender._stamps) == 0
 
 
 # Who is told.

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from basalt.catalog.topics import Topic, Topics, topic_name
 from basalt.messaging.log import append as appender
 from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.log import staged_payloads as stored
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.messaging.log.staged_payloads import WRITERS_MAX, StoredPayloads
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RetryError, StoreError
@@ -34,7 +33,7 @@ WRITERS = (1_000_000_001, 1_000_000_002)
 class FailingStore(MemoryStore):
     """Fails writes when told to. `made`: after it has made them; `half`: makes the first of a group and no other."""
 
-    def __init__(self, atomic: bool = True) -> None:
+    def __init__(self, atomic: bool = True, writers_max: int = WRITERS_MAX) -> None:
         super().__init__(atomic)
         self.fails: str | None = None
 
@@ -58,11 +57,12 @@ class Writer:
 class Scene:
     """Stored payloads over a store, beside the model."""
 
-    def __init__(self, atomic: bool = True) -> None:
+    def __init__(self, atomic: bool = True, writers_max: int = WRITERS_MAX) -> None:
         self.store = FailingStore(atomic)
         self.clock = ManualClock(1_000)
         self.writer = GroupCommit(self.store, self.clock)
-        self.payloads = StoredPayloads(self.store, self.clock)
+        self.writers_max = writers_max
+        self.restart()
         self.table = PayloadTable(self.store.table(PayloadTable.name))
         topics = Topics(self.store, self.clock, 16)
         metadata = TopicMetadata(1, 60_000, OnInvalid.DROP, 1, 1, 0, 0, {})
@@ -72,7 +72,7 @@ class Scene:
         self.references = 0
 
     def restart(self) -> None:
-        self.payloads = StoredPayloads(self.store, self.clock)
+        self.payloads = StoredPayloads(self.store, self.clock, writers_max=self.writers_max)
 
     async def write(self, topic: int, writer: int, count: int, size: int, fails: str | None) -> None:
         """Store messages; on a failure the model believes what the store holds."""
@@ -155,12 +155,12 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=200)
-@given(STEPS, st.sampled_from([1, 100]), st.booleans())
+@given(STEPS, st.sampled_from([1, 2, 3, 100]), st.booleans())
 def test_a_reference_publishes_what_its_writer_stored_since_the_last_one(
     steps: list[tuple[object, ...]], writers_max: int, atomic: bool
 ) -> None:
     async def scenario() -> None:
-        scene = Scene(atomic)
+        scene = Scene(atomic, writers_max)
         for kind, *arguments in steps:
             if kind == "clock":
                 scene.clock.step(scene.clock.now_ms() + int(str(arguments[0])))
@@ -174,7 +174,6 @@ def test_a_reference_publishes_what_its_writer_stored_since_the_last_one(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(appender, "BATCH_BYTES_MAX", 100)
-        patch.setattr(stored, "WRITERS_MAX", writers_max)
         asyncio.run(scenario())
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic
 from basalt.messaging.log import log_bounds as removed
 from basalt.messaging.log.positions import NEVER, Run, Stamp, after, places
+from basalt.messaging.log.recent_entries import RecentEntries
 from basalt.messaging.log.tail import TailCache, TopicKey
 from basalt.messaging.log.topic_locks import TopicLocks
 from basalt.messaging.log.waiting_fetches import Arrivals
@@ -179,19 +180,20 @@ class _Rows:
         self._appender.writing = frozenset()
         for key in self.newest.keys() - self._appender.doubtful.keys():
             self._appender.in_flight.pop(key, None)
+        self._appender.landed()
 
 
 class Appender:
     """The end of every topic of a store. All but `ready` is called from stages of the group commit."""
 
-    def __init__(self, store: Store, tail: TailCache, arrivals: Arrivals) -> None:
+    def __init__(self, store: Store, tail: TailCache, arrivals: Arrivals, *, topics_max: int = STAMPS_MAX) -> None:
         self._rows_table = store.table(MessageTable.name)
         self._messages = MessageTable(self._rows_table)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self.tail = tail
         self.arrivals = arrivals
-        self._stamps: dict[TopicKey, Stamp] = {}
+        self._stamps: RecentEntries[TopicKey, Stamp] = RecentEntries(topics_max)
         # For each topic of the group that is being written, the position after which its rows come. While a thread
         # writes, the store may show rows that a power failure would still take back: readers stop there.
         self.in_flight: dict[TopicKey, bytes] = {}
@@ -212,8 +214,13 @@ class Appender:
         if key in self.doubtful:
             await self.settle(topic)
         if key not in self._stamps:
-            stamp = await self._call(self._read_stamp, topic)
-            self._keep(key, self._stamps.get(key, stamp))
+            await self._stamps.load(key, lambda: self._call(self._read_stamp, topic))
+            self._stamps.evict(keep=key)
+
+    def landed(self) -> None:
+        """The group is durable, or has failed: the store can say where its topics end, but for rows in doubt."""
+        self._stamps.unpin_all(except_for=self.doubtful)
+        self._stamps.evict()
 
     def doubt(self, topic: Topic, row: MessageRow) -> None:
         """Nobody can tell whether this row was written, or will be."""
@@ -248,6 +255,7 @@ class Appender:
             self.doubtful.pop(key, None)
             if key not in self.writing:
                 self.in_flight.pop(key, None)
+                self._stamps.unpin(key)
         self.arrivals.notify(key)
 
     def _delete_absent(self, rows: Sequence[bytes]) -> None:
@@ -307,7 +315,7 @@ class Appender:
 
     def forget(self, topic: Topic) -> None:
         """The generation has ended; nothing of it is served any more."""
-        self._stamps.pop(topic.keys[:2], None)
+        self._stamps.pop(topic.keys[:2])
         self.doubtful.pop(topic.keys[:2], None)
         self.in_flight.pop(topic.keys[:2], None)
         self.tail.forget(topic.keys[:2])
@@ -317,21 +325,15 @@ class Appender:
         key, stamp = topic.keys[:2], self._stamp(topic)
         # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
         runs = places(stamp, max(group.now_ms, topic.truncated_before_ms), count)
-        self._keep(key, after(runs))
+        self._rows(group)  # which ends the pin
+        self._stamps.pin(key, after(runs))
         return runs, b"" if stamp is NEVER else position(*stamp)
-
-    def _keep(self, key: TopicKey, stamp: Stamp) -> None:
-        # The least recently used one goes: the store does not know the newest place of rows that are being written.
-        self._stamps.pop(key, None)
-        self._stamps[key] = stamp
-        if len(self._stamps) > STAMPS_MAX:
-            del self._stamps[next(iter(self._stamps))]
 
     def _stamp(self, topic: Topic) -> Stamp:
         stamp = self._stamps.get(topic.keys[:2])
         if stamp is None:
             stamp = self._read_stamp(topic)
-            self._keep(topic.keys[:2], stamp)
+        self._stamps.put(topic.keys[:2], stamp)
         return stamp
 
     def _read_stamp(self, topic: Topic) -> Stamp:

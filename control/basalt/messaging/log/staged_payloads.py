@@ -13,6 +13,7 @@ from basalt.catalog.topics import Topic
 from basalt.messaging.log import log_bounds as removed
 from basalt.messaging.log.append import Placed, cuts
 from basalt.messaging.log.positions import NEVER, Stamp, after, places
+from basalt.messaging.log.recent_entries import RecentEntries
 from basalt.messaging.log.tail import TopicKey
 from basalt.runtime.group_commit import Group, Phase
 from basalt.runtime.store_calls import StoreCalls
@@ -43,10 +44,26 @@ class _Writer:
     announced: bytes | None = None  # where the message row is that the bound relies on
 
 
+class _Changed:
+    """The writers that one group changes."""
+
+    def __init__(self, stored: StoredPayloads) -> None:
+        self._stored = stored
+
+    def closing(self, group: Group) -> None:
+        """Their rows are in the group already."""
+
+    def durable(self) -> None:
+        self._stored.landed()
+
+    def failed(self) -> None:
+        self._stored.landed()
+
+
 class StoredPayloads:
     """All writers' stored payloads. All but `ready` is called from stages of the group commit."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, writers_max: int = WRITERS_MAX) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
@@ -54,7 +71,7 @@ class StoredPayloads:
         self._vanish = store.applies_retention
         self._clock = clock
         self._call = StoreCalls(store)
-        self._writers: dict[WriterKey, _Writer] = {}
+        self._writers: RecentEntries[WriterKey, _Writer] = RecentEntries(writers_max)
         self._known_after = POINTER_MAX  # who writes under a later pointer and is not kept here has stored nothing
 
     def recovered(self, last_pointer: int) -> None:
@@ -65,16 +82,25 @@ class StoredPayloads:
         """Read what the writer has stored, if this process does not know it yet, before a stage needs it."""
         key = (topic.keys[:2], write_pointer)
         if key not in self._writers and write_pointer <= self._known_after:
-            writer = await self._call(self._read, topic, write_pointer)
-            self._keep(key, self._writers.get(key, writer))
+            await self._writers.load(key, lambda: self._call(self._read, topic, write_pointer))
+            self.evict(keep=key)
+
+    def landed(self) -> None:
+        """The group is durable, or has failed: the store knows what its writers have stored."""
+        self._writers.unpin_all()
+        self.evict()
+
+    def evict(self, keep: WriterKey | None = None) -> None:
+        """Forget the least recently used writers beyond the limit."""
+        for _, write_pointer in self._writers.evict(keep):
+            self._known_after = max(self._known_after, write_pointer)
 
     def store(
         self, group: Group, topic: Topic, write_pointer: int, payloads: Sequence[Buffer],
         extras: Sequence[Extras] | None = None,
     ) -> None:  # fmt: skip
         """Keep messages aside, after what the writer stored before. Cannot fail."""
-        writer = self._writer(topic, write_pointer)
-        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
+        writer = self._changed(group, topic, write_pointer)
         runs = places(writer.stamp, group.now_ms, len(payloads))
         at = 0
         for run in runs:
@@ -113,8 +139,7 @@ class StoredPayloads:
 
         Where the two are not one batch, the note is durable before the reference, and holds only once that is.
         """
-        writer = self._writer(topic, write_pointer)
-        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
+        writer = self._changed(group, topic, write_pointer)
         at = None if self._atomic else position(placed.end_ms, placed.end_sequence)
         note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
@@ -128,7 +153,7 @@ class StoredPayloads:
         """
         writer = self._writer(topic, write_pointer)
         if writer.announced == at:
-            group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
+            self._changed(group, topic, write_pointer)
             group.add(PayloadTable.name, PayloadTable.confirm(topic.keys, write_pointer), phase=Phase.INTENT)
             writer.announced = None
 
@@ -145,7 +170,7 @@ class StoredPayloads:
 
     def forget(self, topic: TopicKey, write_pointer: int) -> None:
         """Drop from memory what is known of a writer."""
-        self._writers.pop((topic, write_pointer), None)
+        self._writers.pop((topic, write_pointer))
 
     def _doubt(self, topic: TopicKey, write_pointer: int) -> None:
         """What the writer has stored is only to be learnt from the store now."""
@@ -157,14 +182,15 @@ class StoredPayloads:
         writer = self._writers.get(key)
         if writer is None:
             writer = self._read(topic, write_pointer) if write_pointer <= self._known_after else _Writer()
-        return self._keep(key, writer)
+        self._writers.put(key, writer)
+        return writer
 
-    def _keep(self, key: WriterKey, writer: _Writer) -> _Writer:
-        # The least recently used one goes: the store does not know rows that are being written.
-        self._writers.pop(key, None)
-        self._writers[key] = writer
-        if len(self._writers) > WRITERS_MAX:
-            self._doubt(*next(iter(self._writers)))
+    def _changed(self, group: Group, topic: Topic, write_pointer: int) -> _Writer:
+        """The writer, which this group changes."""
+        key, writer = (topic.keys[:2], write_pointer), self._writer(topic, write_pointer)
+        group.part(self, lambda: _Changed(self))
+        group.when_failed(lambda: self._doubt(*key))
+        self._writers.pin(key, writer)
         return writer
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:

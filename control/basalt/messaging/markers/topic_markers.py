@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -135,8 +136,9 @@ class TopicMarkers:
     """The markers of one store. Where transactions are managed elsewhere none has a writer."""
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, ends: StableEnds
-    ) -> None:
+        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, ends: StableEnds,
+        *, topics_max: int = TOPICS_MAX,
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
@@ -145,6 +147,7 @@ class TopicMarkers:
         self._writer = writer
         self._ends = ends
         self._tracked: OrderedDict[TopicKey, _Tracked] = OrderedDict()  # the least recently used first
+        self._topics_max = topics_max
         self._loading = TopicLocks()
         self._gone: dict[TopicKey, list[RolledBack]] = {}  # what was rolled back while it was read
         messaging.appender.doubts.append(self._forget)
@@ -302,8 +305,11 @@ class TopicMarkers:
 
     def _keep(self, key: TopicKey, tracked: _Tracked) -> None:
         self._tracked[key] = tracked
-        if len(self._tracked) > TOPICS_MAX:
-            self._tracked.popitem(last=False)
+        over = len(self._tracked) - self._topics_max
+        # A marker that is being written is not in the store yet: read again now, the state would lack it for ever.
+        written = (other for other in self._tracked if other != key and other not in self._messaging.appender.in_flight)
+        for other in list(islice(written, max(0, over))):
+            del self._tracked[other]
 
     async def _settle(self, topic: Topic, tracked: _Tracked) -> None:
         stop, snapshot = await self._ends.settled(topic, tracked.through)
