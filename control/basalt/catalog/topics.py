@@ -286,6 +286,13 @@ class Topics:
         known = self._known.get(title)
         return self._found(title, self._table.get(topic_prefix(*title))) if known is None else known
 
+    def lives(self, topic: Topic) -> bool:
+        """In a stage: whether this generation is the present one. It may have ended since the topic was looked up."""
+        try:
+            return self.known(topic.title).generation == topic.generation
+        except TopicNotFoundError:
+            return False
+
     async def _read(self, title: TopicName) -> Topic:
         known = self._known.get(title)
         return known or self._found(title, await self._call(self._table.get, topic_prefix(*title)))

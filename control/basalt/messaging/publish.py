@@ -342,6 +342,8 @@ class Messaging:
             removed.note_newest(group, topic, self.appender.newest(topic))
 
     def _hide(self, group: Group, topic: Topic, write_pointers: list[int], rows: list[MessageRow]) -> None:
+        if not self._topics.lives(topic):
+            return  # nobody reads them any more, and the notes are about the next generation
         for row in self._vanishing(rows):
             assert row.written_by is not None
             self.stored.confirm(group, topic, row.written_by, row.position)

@@ -56,15 +56,17 @@ class Truncation:
 
         `ConflictError`: a transaction in progress has published before that time. `GenerationError`: the topic is another one.
         """
-        found = await self.checked(title, before_ms, generation)
+        topic, found = await self._checked(title, before_ms, generation)
         if found.changed:
-            topic = await self._topics.get(title)
             await self._markers.keep(topic)
             await self._topics.truncate(title, before_ms, topic.generation)
         return found
 
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
         """What `truncate` would answer; it fails as that would."""
+        return (await self._checked(title, before_ms, generation))[1]
+
+    async def _checked(self, title: TopicName, before_ms: int, generation: int | None) -> tuple[Topic, Truncated]:
         now_ms = self._clock.now_ms()
         if before_ms > now_ms:
             raise InputError(
@@ -74,9 +76,9 @@ class Truncation:
             )
         topic = (await self._topics.get(title)).of_generation(generation)
         if before_ms <= topic.truncated_before_ms:
-            return Truncated(topic.truncated_before_ms, False)
+            return topic, Truncated(topic.truncated_before_ms, False)
         await self._refuse_undecided(topic, before_ms)
-        return Truncated(before_ms, True)
+        return topic, Truncated(before_ms, True)
 
     async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
         """How much readers would not get any more."""

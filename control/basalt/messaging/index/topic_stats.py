@@ -187,7 +187,7 @@ class Usage:
         saved = 0
         for topic in topics:
             counts = self._counts.get(topic.keys[:2])
-            if counts is None or not counts.complete:
+            if counts is None or not counts.complete or not self._topics.lives(topic):
                 continue
             name = removed.entry_name(topic.keys.prefix)
             group.add(SystemTable.name, SystemTable.put(KIND, name, counts.body(topic.generation)))

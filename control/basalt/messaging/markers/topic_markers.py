@@ -178,6 +178,7 @@ class TopicMarkers:
         """In a stage: refuse what may not follow the markers there are, in this order. `part` names where they stand."""
         states: dict[TopicKey, MarkerState] = {}
         for index, (topic, marker) in enumerate(emissions):
+            self._topics.known(topic.title).of_generation(topic.generation)
             key = topic.keys[:2]
             state = (states[key] if key in states else self._of(topic).latest).expecting(topic.tasks)
             refused = refusal(state, marker)
@@ -236,16 +237,22 @@ class TopicMarkers:
         return saved
 
     async def keep(self, topic: Topic) -> None:
-        """Before rows are put out of reach: what their markers say is durable without them."""
+        """Before rows are put out of reach: what their markers say is durable without them.
+
+        `GenerationError`, `TopicNotFoundError`: this generation has ended meanwhile.
+        """
         await self._settled(topic)
 
         def stage(group: Group) -> int:
+            self._topics.known(topic.title).of_generation(topic.generation)
             self._of(topic)  # refuses where it is not known any more
             return self._save(group, topic)
 
         await self._writer.run(stage)
 
     def _save(self, group: Group, topic: Topic) -> int:
+        if not self._topics.lives(topic):  # the entry is the next generation's by now
+            return 0
         tracked = self._tracked.get(topic.keys[:2])
         if tracked is None or not tracked.noted:
             return 0
