@@ -141,6 +141,12 @@ class GenerationError(ConflictError):
     code: ClassVar[str] = "topic_generation"
 
 
+class TopicChangedError(ConflictError):
+    """A topic's properties are not those that the caller has read: they were changed since. Nothing was done."""
+
+    code: ClassVar[str] = "topic_changed"
+
+
 class TableExistsError(ConflictError):
     """A table of this name exists already."""
 
@@ -166,7 +172,7 @@ class TransactionConflictError(ConflictError):
 
 
 class ChangesLostError(ConflictError):
-    """The server lost the change set that a client of the Thrift face had told; tell it again, or abort."""
+    """The server lost the change set that a client of the Thrift face had told, or may have; tell it again, or abort."""
 
     code: ClassVar[str] = "changes_lost"
 
@@ -278,6 +284,7 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "TooLargeError",
+    "TopicChangedError",
     "TopicExistsError",
     "TopicNotFoundError",
     "TransactionConflictError",

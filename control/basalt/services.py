@@ -136,5 +136,7 @@ class Services:
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)
                 await self.usage.save(None, everything=True)
+            with contextlib.suppress(BasaltError):  # they tell their change sets again
+                await self.transactions.prompt.note_untold()
         await self.writer.stop()
         self.store.close()

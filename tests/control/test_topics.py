@@ -11,23 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.catalog.topics import (
-    PROPERTIES_MAX,
-    PROPERTY_CHARS_MAX,
-    TTL_SECONDS_MAX,
-    Topic,
-    TopicName,
-    Topics,
-    check_name,
-    settle,
-    title_of,
-    topic_name,
-)
+from basalt.catalog.topic_properties import PROPERTIES_MAX, PROPERTY_CHARS_MAX, TTL_SECONDS_MAX, settle
+from basalt.catalog.topics import Topic, TopicName, Topics, check_name, title_of, topic_name
 from basalt.errors import (
     ConflictError,
     CorruptionError,
     InvalidNameError,
     InvalidPropertyError,
+    TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
     UnknownOutcomeError,
@@ -185,6 +176,67 @@ async def test_who_wants_to_know_is_told_of_a_deleted_topic_once_it_is_gone(topi
 
 
 # Updates.
+
+
+async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: Topics, clock: ManualClock) -> None:
+    await topics.create(A, {"ttl": "60", "owner": "billing", "colour": "red"})
+    clock.advance(5)
+    topic = await topics.merge(A, {"onInvalid": "retain", "owner": None, "size": 5})
+    assert topic.properties == {**DEFAULTS, "ttl": "60", "onInvalid": "retain", "colour": "red", "size": "5"}
+    assert topic.metadata.updated_ms == 1_005
+    assert (await topics.merge(A, {"ttl": None, "never": None})).ttl_ms == 604_800_000
+    assert await topics.get(A) == topics.known(A)
+
+
+async def test_a_merge_takes_the_present_generation_and_no_other(topics: Topics) -> None:
+    before = await topics.create(A, {"ttl": "60"})
+    for bad in ("2", None):
+        with pytest.raises(InvalidPropertyError):
+            await topics.merge(A, {"ttl": "61", "generation": bad})
+    assert await topics.get(A) == before
+    assert (await topics.merge(A, {"ttl": "61", "generation": "1"})).ttl_ms == 61_000
+
+
+async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: Topics) -> None:
+    await topics.create(A, {})
+    await asyncio.gather(*(topics.merge(A, {f"p{number}": number}) for number in range(12)))
+    assert (await topics.get(A)).properties == {**DEFAULTS, **{f"p{number}": str(number) for number in range(12)}}
+
+
+async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: Topics) -> None:
+    full = {f"p{number}": "x" for number in range(PROPERTIES_MAX)}
+    topic = await topics.create(A, full)
+    assert (await topics.merge(A, {"ttl": "60"})).ttl_ms == 60_000
+    assert (await topics.update(A, topic.properties)).properties == topic.properties
+    with pytest.raises(InvalidPropertyError, match="65 properties"):
+        await topics.merge(A, {"one more": "x"})
+
+
+@pytest.mark.parametrize("change", ["update", "merge"])
+async def test_a_change_of_another_version_is_refused_and_changes_nothing(topics: Topics, change: str) -> None:
+    read = await topics.create(A, {"ttl": "60"})
+    mine = await getattr(topics, change)(A, {"ttl": "61"}, {read.version, "other"})
+    assert mine.version != read.version
+    with pytest.raises(TopicChangedError, match=mine.version):
+        await getattr(topics, change)(A, {"ttl": "62"}, {read.version})
+    assert await topics.get(A) == mine
+
+
+async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: Topics) -> None:
+    read = await topics.create(A, {})
+    outcomes = await asyncio.gather(
+        *(topics.merge(A, {"ttl": number}, {read.version}) for number in range(1, 13)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, TopicChangedError) for outcome in outcomes) == 11
+
+
+async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics: Topics) -> None:
+    first = await topics.create(A, {"owner": "billing"})
+    assert (await topics.truncate(A, 900)).version == first.version
+    assert (await topics.merge(A, {"owner": "x"})).version != first.version
+    assert (await topics.merge(A, {"owner": "billing"})).version == first.version
+    await topics.delete(A)
+    assert (await topics.create(A, {"owner": "billing"})).version != first.version
 
 
 async def test_an_update_replaces_all_properties_and_keeps_the_generation(topics: Topics, clock: ManualClock) -> None:
@@ -476,8 +528,19 @@ def test_the_present_generation_may_be_given_back(given_as: object) -> None:
 
 
 @pytest.mark.parametrize("bad", ["1", "3", "-2", "02", "", "None", 1, None, True])
-@pytest.mark.parametrize("generation", [2, None])
-def test_no_other_generation_may_be_given(bad: object, generation: int | None) -> None:
+def test_no_other_generation_may_be_given(bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({"generation": bad}, BUCKETS, generation)
+        settle({"generation": bad}, BUCKETS, 2)
+    assert refused.value.field == "generation"
+
+
+@pytest.mark.parametrize("given_as", ["1", "3", 7, "02", ""])
+def test_a_new_topic_takes_no_notice_of_a_generation(given_as: object) -> None:
+    assert settle({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
+
+
+@pytest.mark.parametrize("bad", [None, ["1"], {}])
+def test_a_generation_that_is_no_text_is_refused_of_a_new_topic_too(bad: object) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        settle({"generation": bad}, BUCKETS, None)
     assert refused.value.field == "generation"

@@ -7,19 +7,20 @@ guards against a second server all the same.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from basalt.api.markers.marker import TASKS_MAX
+from basalt.catalog.topic_properties import DIGITS, settle
 from basalt.errors import (
     BasaltError,
     ConflictError,
     CorruptionError,
     GenerationError,
     InvalidNameError,
-    InvalidPropertyError,
+    TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -28,15 +29,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN, TopicKeys, topic_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.records import Compression
-from basalt_engine.retention import OnInvalid
 from basalt_engine.table import Store
-
-TTL_SECONDS_DEFAULT = 604_800  # seven days
-TTL_SECONDS_MAX = 3_155_760_000  # a hundred years; in milliseconds it stays far from 2^63
-PROPERTIES_MAX = 64  # a topic's row stays small: it is read by every region server
-PROPERTY_CHARS_MAX = 4_096
-_DIGITS = re.compile(r"[0-9]{1,10}")
-_PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 
 class TopicName(NamedTuple):
@@ -103,7 +96,7 @@ class Topic(NamedTuple):
     def tasks(self) -> int | None:
         """How many tasks give markers here; None where their markers say."""
         tasks = self.metadata.others.get("tasks", "")
-        return int(tasks) if _DIGITS.fullmatch(tasks) else None
+        return int(tasks) if DIGITS.fullmatch(tasks) else None
 
     @property
     def compression(self) -> Compression:
@@ -131,78 +124,10 @@ class Topic(NamedTuple):
             "generation": str(stored.generation),
         }
 
-
-class Settled(NamedTuple):
-    """Properties, checked."""
-
-    ttl_ms: int
-    spread: int
-    on_invalid: OnInvalid
-    others: dict[str, str]
-
-
-def settle(properties: Mapping[str, object], buckets: int, generation: int | None) -> Settled:
-    """Check the properties that a user gave; absent ones get their defaults.
-
-    `generation` is read-only: it may be given back as it is now (so that a topic's properties can be read, changed and
-    put back), but not be set.
-    """
-    if len(properties) > PROPERTIES_MAX:
-        raise InvalidPropertyError(f"{len(properties)} properties are given, the limit is {PROPERTIES_MAX}")
-    others = {name: _text(name, value) for name, value in properties.items()}
-    given = others.pop("generation", None)
-    if given is not None and (generation is None or given != str(generation)):
-        raise InvalidPropertyError(
-            f"property generation is read-only, and {given!r} is not the present one",
-            field="generation",
-            hint="leave it out; deleting and creating the topic raises it",
-        )
-    ttl = _integer("ttl", others.pop("ttl", str(TTL_SECONDS_DEFAULT)), 1, TTL_SECONDS_MAX)
-    spread = _integer("spread", others.pop("spread", "1"), 1, buckets)
-    on_invalid = _choice("onInvalid", others.pop("onInvalid", "drop"), ("drop", "retain"))
-    if "compression" in others:
-        _choice("compression", others["compression"], ("none", "zstd"))
-    if "tasks" in others:
-        _integer("tasks", others["tasks"], 1, TASKS_MAX)
-    return Settled(ttl * 1_000, spread, OnInvalid(on_invalid), others)
-
-
-def _text(name: str, value: object) -> str:
-    if _PROPERTY_NAME.fullmatch(name) is None:
-        raise InvalidPropertyError(
-            f"{name[:40]!r} is not a property name", field=name[:40], hint="use 1 to 255 of A-Z a-z 0-9 _ . -"
-        )
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value) if abs(value) < 1 << 63 else _refuse(name, "a number beyond 64 bits")
-    if not isinstance(value, str):
-        return _refuse(name, f"a value of type {type(value).__name__}")
-    if len(value) > PROPERTY_CHARS_MAX or any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in value):
-        return _refuse(name, "a text that is too long or has control characters")
-    return value
-
-
-def _refuse(name: str, what: str) -> str:
-    raise InvalidPropertyError(
-        f"property {name} has {what}", field=name, hint=f"give text of at most {PROPERTY_CHARS_MAX} characters"
-    )
-
-
-def _integer(name: str, text: str, least: int, most: int) -> int:
-    if _DIGITS.fullmatch(text) is None or not least <= int(text) <= most:
-        raise InvalidPropertyError(
-            f"property {name} is {text[:40]!r}", field=name, hint=f"give a whole number from {least} to {most}"
-        )
-    return int(text)
-
-
-def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
-    if text not in allowed:
-        raise InvalidPropertyError(
-            f"property {name} is {text[:40]!r}", field=name, hint=f"give one of {', '.join(allowed)}"
-        )
-    return text
+    @property
+    def version(self) -> str:
+        """A fingerprint of the properties: 16 hex digits that change when one of them does."""
+        return hashlib.sha256(json.dumps(self.properties, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class Topics:
@@ -243,21 +168,41 @@ class Topics:
                 raise _exists(title)
             return self._remember(title, new)
 
-    async def update(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
-        """Replace all properties; absent ones go back to their defaults. Messages stay where they are."""
+    async def update(
+        self, title: TopicName, properties: Mapping[str, object], versions: Collection[str] | None = None
+    ) -> Topic:
+        """Replace all properties; absent ones go back to their defaults. Messages stay where they are.
+
+        `TopicChangedError`: the present version is none of those given.
+        """
         async with self._changing(title):
-            old = (await self._read(title)).metadata
-            settled = settle(properties, self.buckets, old.generation)
-            new = old._replace(
-                ttl_ms=settled.ttl_ms,
-                on_invalid=settled.on_invalid,
-                spread=settled.spread,
-                spread_scanned=max(old.spread_scanned, settled.spread),
-                updated_ms=self._clock.now_ms(),
-                others=settled.others,
-            )
-            await self._replace(title, old, new)
-            return self._remember(title, new)
+            return await self._update(await self._read(title), properties, versions)
+
+    async def merge(
+        self, title: TopicName, changes: Mapping[str, object], versions: Collection[str] | None = None
+    ) -> Topic:
+        """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
+        async with self._changing(title):
+            topic = await self._read(title)
+            merged = {**topic.properties, **changes}
+            removed = {name for name, value in changes.items() if value is None} - {"generation"}
+            return await self._update(topic, {name: merged[name] for name in merged.keys() - removed}, versions)
+
+    async def _update(self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None) -> Topic:
+        if versions is not None and topic.version not in versions:
+            raise _changed(topic)
+        old = topic.metadata
+        settled = settle(properties, self.buckets, old.generation)
+        new = old._replace(
+            ttl_ms=settled.ttl_ms,
+            on_invalid=settled.on_invalid,
+            spread=settled.spread,
+            spread_scanned=max(old.spread_scanned, settled.spread),
+            updated_ms=self._clock.now_ms(),
+            others=settled.others,
+        )
+        await self._replace(topic.title, old, new)
+        return self._remember(topic.title, new)
 
     async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
         """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.
@@ -373,6 +318,14 @@ def title_of(prefix: bytes) -> TopicName:
     if len(names) != 3 or names[2] or not all(map(NAME_PATTERN.fullmatch, names[:2])):
         raise CorruptionError(f"{prefix.hex()} is no topic prefix")
     return TopicName(names[0], names[1])
+
+
+def _changed(topic: Topic) -> TopicChangedError:
+    return TopicChangedError(
+        f'the properties of topic {topic.title} were changed: their version is "{topic.version}" now',
+        field="If-Match",
+        hint="Read the topic again, and decide anew.",
+    )
 
 
 def _exists(title: TopicName) -> TopicExistsError:

@@ -31,6 +31,7 @@ class AsyncTopics(AsyncHandle[ClientScope]):
 
     create = awaiting(topics.create)
     update = awaiting(topics.update)
+    replace = awaiting(topics.replace)
     get = awaiting(topics.get)
     list = awaiting(topics.names)
     delete = awaiting(topics.delete)

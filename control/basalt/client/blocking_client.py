@@ -34,6 +34,7 @@ class Topics(Handle[ClientScope]):
 
     create = blocking(topics.create)
     update = blocking(topics.update)
+    replace = blocking(topics.replace)
     get = blocking(topics.get)
     list = blocking(topics.names)
     delete = blocking(topics.delete)

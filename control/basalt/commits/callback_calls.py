@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from basalt.commits.commit_stage import Stages
 from basalt.commits.named import Beginning
 from basalt.commits.participants import Plan
-from basalt.runtime.group_commit import Waiter
+from basalt.runtime.group_commit import Group, Waiter
 from basalt.transactions.manager import DurableState
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.states import Kind, Transaction
@@ -19,6 +19,9 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 
 P = TypeVar("P", bound=Plan)
+
+
+UNTOLD_PER_ENTRY_MAX = 10_000  # of one log entry: some 300 KiB
 
 
 class PromptCalls(Generic[P]):
@@ -48,3 +51,15 @@ class PromptCalls(Generic[P]):
     def commit(self, waiter: Waiter[Outcome | BasaltError], transaction_id: int) -> bool:
         """Commit what the transaction stored, without more. What is told may be a refusal that is durable now."""
         return self._durable.submit(self._stages.commit(transaction_id, self._nothing), waiter)
+
+    async def note_untold(self) -> None:
+        """Before the server stops: log of whom no change set is missing, so that they can commit after the restart."""
+        while self._durable.is_known:
+
+            def stage(group: Group) -> int:
+                proposal = self._durable.state.unlogged.note_untold(UNTOLD_PER_ENTRY_MAX)
+                self._durable.apply(group, proposal.edits)
+                return len(proposal.edits)
+
+            if await self._durable.run(stage) < UNTOLD_PER_ENTRY_MAX:
+                return

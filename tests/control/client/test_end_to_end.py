@@ -20,6 +20,7 @@ from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (
     BasaltError,
     InputError,
+    InvalidPropertyError,
     MalformedBodyError,
     TopicExistsError,
     TopicNotFoundError,
@@ -87,7 +88,12 @@ def test_topics_are_made_changed_shown_and_deleted(side, connected):
     made = side.do(topics.create("logs", ttl=60, on_invalid="retain", colour="red"))
     assert (made.name, made.ttl_seconds, made.generation) == ("logs", 60, 1)
     assert made.properties["colour"] == "red"
-    assert side.do(topics.update("logs", ttl=61)).properties.get("colour") is None
+    updated = side.do(topics.update("logs", ttl=61, size=5))
+    assert updated.properties == {**made.properties, "ttl": "61", "size": "5"}
+    assert side.do(topics.update("logs", unset=["size"])).properties.get("size") is None
+    with pytest.raises(InvalidPropertyError):
+        side.do(topics.update("logs", ttl=62, generation=7))
+    assert side.do(topics.replace("logs", ttl=61)).properties.get("colour") is None
     assert side.do(topics.get("logs")).ttl_seconds == 61
     assert side.do(topics.list()) == ["invoices", "logs", "orders"]
     assert side.do(topics.list(namespace="elsewhere")) == []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import random
 
 import pytest
 import zstandard
 
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
+from basalt.http.asgi import codings
 
 AVRO = "avro/binary"
 PUBLISH = {"messages": ["a", "b"]}
@@ -64,6 +67,32 @@ def test_a_messaging_call_without_a_content_type_is_unsupported(client):
 def test_properties_need_no_content_type(client):
     reply = client.run(client.exchange("PUT", "/v1/namespaces/shop/topics/orders", [b'{"ttl": 60}']))
     assert reply.json()["properties"]["ttl"] == "60"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_others_get_their_turn_while_a_large_coded_body_is_decoded(client, coding):
+    path = client.topic()
+    plain = b'{"messages": ["' + random.Random(4).randbytes(500_000).hex().encode() + b'"]}'
+    body = b"".join(codings.encode(coding, [plain]))
+    steps = len(list(codings.decode(coding, body, len(plain))))
+
+    async def story():
+        turns = 0
+
+        async def count_turns():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_turns())
+        reply = await client.ask("POST", f"{path}/publish", body, "application/json", content_encoding=coding)
+        counting.cancel()
+        return reply, turns
+
+    reply, turns = client.run(story())
+    assert reply.status == 200
+    assert turns >= steps >= 30
 
 
 @pytest.mark.parametrize(

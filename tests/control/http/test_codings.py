@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import random
+import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import zstandard
@@ -31,6 +34,10 @@ def zstd_stream(data: bytes) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
+def decoded(coding: str, encoded: bytes, bytes_max: int) -> bytes:
+    return b"".join(codings.decode(coding, encoded, bytes_max))
+
+
 @pytest.mark.parametrize(
     ("coding", "encoded"),
     [
@@ -42,12 +49,12 @@ def zstd_stream(data: bytes) -> bytes:
     ],
 )
 def test_a_coded_body_is_decoded(coding: str, encoded: bytes):
-    assert codings.decode(coding, encoded, len(PLAIN)) == PLAIN
+    assert decoded(coding, encoded, len(PLAIN)) == PLAIN
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_an_empty_body_stays_empty(coding: str):
-    assert codings.decode(coding, b"".join(codings.encode(coding, [b""])), 10) == b""
+    assert decoded(coding, b"".join(codings.encode(coding, [b""])), 10) == b""
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,7 @@ def test_an_empty_body_stays_empty(coding: str):
 )
 def test_a_body_one_byte_over_the_limit_is_too_large(coding: str, encoded: bytes):
     with pytest.raises(TooLargeError):
-        codings.decode(coding, encoded, len(PLAIN) - 1)
+        decoded(coding, encoded, len(PLAIN) - 1)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +71,14 @@ def test_a_body_one_byte_over_the_limit_is_too_large(coding: str, encoded: bytes
 def test_a_bomb_is_refused_without_being_blown_up(coding: str, encoded: Callable[[bytes], bytes], size: int):
     bomb = encoded(bytes(size))
     with pytest.raises(TooLargeError):
-        codings.decode(coding, bomb, 1_000_000)
+        decoded(coding, bomb, 1_000_000)
 
 
 @pytest.mark.parametrize(("coding", "encoded"), [("gzip", gzipped(PLAIN)), ("zstd", zstd(PLAIN))])
 def test_a_coded_body_cut_at_any_byte_is_refused(coding: str, encoded: bytes):
     for cut in range(len(encoded)):
         with pytest.raises(MalformedBodyError):
-            codings.decode(coding, encoded[:cut], 1_000_000)
+            decoded(coding, encoded[:cut], 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +94,83 @@ def test_a_coded_body_cut_at_any_byte_is_refused(coding: str, encoded: bytes):
 )
 def test_what_is_not_one_whole_coded_body_is_refused(coding: str, encoded: bytes):
     with pytest.raises(MalformedBodyError):
-        codings.decode(coding, encoded, 1_000_000)
+        decoded(coding, encoded, 1_000_000)
 
 
 def test_thousands_of_empty_members_are_refused_instead_of_decoded_one_by_one():
     with pytest.raises(MalformedBodyError, match="members"):
-        codings.decode("gzip", gzipped(b"") * 5_000, 1_000_000)
+        decoded("gzip", gzipped(b"") * 5_000, 1_000_000)
+
+
+class CountingZlib:
+    """Gives out real decompressors, and notes how many bytes each of their calls takes in and gives out."""
+
+    error = zlib.error
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.given: list[int] = []
+
+    def decompressobj(self, window_bits: int) -> Any:
+        return _CountingMember(self, zlib.decompressobj(window_bits))
+
+
+class _CountingMember:
+    def __init__(self, counts: CountingZlib, member: Any) -> None:
+        self._counts = counts
+        self._member = member
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._member, name)
+
+    def decompress(self, data: bytes, bytes_max: int) -> bytes:
+        part: bytes = self._member.decompress(data, bytes_max)
+        self._counts.taken.append(len(data))
+        self._counts.given.append(len(part))
+        return part
+
+
+def test_many_members_are_read_once_and_not_once_for_each_member(monkeypatch):
+    counts = CountingZlib()
+    monkeypatch.setattr(codings, "zlib", counts)
+    plain = random.Random(1).randbytes(20_000)
+    body = gzipped(plain) * 200
+    assert decoded("gzip", body, 10 << 20) == plain * 200
+    assert sum(counts.taken) <= len(body) + 200 * codings.GZIP_SLICE_BYTES
+
+
+@pytest.mark.parametrize("plain", [random.Random(2).randbytes(1_000_000), bytes(9_000_000)], ids=["random", "zeros"])
+def test_gzip_is_decoded_in_steps_of_bounded_work(monkeypatch, plain: bytes):
+    counts = CountingZlib()
+    monkeypatch.setattr(codings, "zlib", counts)
+    steps = list(codings.decode("gzip", gzipped(plain), 10 << 20))
+    assert b"".join(steps) == plain
+    assert len(counts.taken) == len(steps)
+    assert max(counts.taken) <= codings.GZIP_SLICE_BYTES
+    assert max(counts.given) <= codings.GZIP_STEP_BYTES_MAX
+
+
+@pytest.mark.parametrize("plain", [random.Random(3).randbytes(1_000_000), bytes(9_000_000)], ids=["random", "zeros"])
+def test_zstd_is_decoded_in_steps_of_bounded_work(plain: bytes):
+    body = zstd_stream(plain)
+    steps = list(codings.decode("zstd", body, 10 << 20))
+    assert b"".join(steps) == plain
+    assert len(steps) >= len(body) // (codings.ZSTD_SLICE_BYTES * codings.ZSTD_STEP_SLICES)
+    assert max(map(len, steps)) < codings.ZSTD_STEP_BYTES + codings.ZSTD_SLICE_BYTES // 4 * 131_072
+
+
+def test_a_zstd_body_of_many_frames_is_refused_at_the_end_of_the_first():
+    with pytest.raises(MalformedBodyError, match="follows its end"):
+        decoded("zstd", zstd(b"x") * 100_000, 10 << 20)
+    skippable = b"\x50\x2a\x4d\x18" + bytes(4)
+    with pytest.raises(MalformedBodyError, match="follows its end"):
+        decoded("zstd", skippable * 100_000 + zstd(b"x"), 10 << 20)
 
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "compress", "gzip, gzip", "aws-chunked"])
 def test_another_coding_is_unsupported(coding: str):
     with pytest.raises(UnsupportedMediaTypeError) as refused:
-        codings.decode(coding, PLAIN, 1_000_000)
+        decoded(coding, PLAIN, 1_000_000)
     assert refused.value.field == "Content-Encoding"
 
 
@@ -134,7 +206,7 @@ def test_the_best_coding_that_is_accepted_is_chosen(accept_encoding: str, chosen
 @given(st.lists(st.binary(max_size=3_000), max_size=5), st.sampled_from(["gzip", "zstd"]))
 def test_what_was_encoded_in_parts_decodes_to_the_whole(parts: list[bytes], coding: str):
     encoded = b"".join(codings.encode(coding, parts))
-    assert codings.decode(coding, encoded, 100_000) == b"".join(parts)
+    assert decoded(coding, encoded, 100_000) == b"".join(parts)
 
 
 @given(st.text(max_size=60))

@@ -126,6 +126,19 @@ def test_a_writer_that_has_ended_is_refused(client, call):
     assert client.payloads(path, "?isolation=committed") == ["a"]
 
 
+@pytest.mark.parametrize("call", ["publish", "store", "rollback"])
+@pytest.mark.parametrize("end", ["abort", "invalidate"])
+def test_a_writer_that_was_undone_or_given_up_is_refused(client, call, end):
+    path = client.topic()
+    begun = client.begin()
+    placed = client.publish(path, "a", pointer=begun["writePointer"])
+    client.call("POST", f"/v1/transactions/{begun['id']}/{end}")
+    body = placed.body if call == "rollback" else {"transactionWritePointer": begun["writePointer"], "messages": ["b"]}
+    reply = client.call("POST", f"{path}/{call}", body, "application/json")
+    assert (reply.status, reply.code) == (409, "transaction_ended")
+    assert client.payloads(path, "?isolation=committed") == []
+
+
 @pytest.mark.parametrize("call", ["publish", "store"])
 def test_a_writer_nobody_knows_is_refused(client, call):
     path = client.topic()

@@ -67,6 +67,63 @@ def test_properties_may_be_given_back_as_they_were_shown(client):
     assert client.call("PUT", f"{ORDERS}/properties", shown).json()["properties"] == shown
 
 
+def test_a_topic_is_created_again_with_the_properties_that_were_read_from_it(client):
+    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing"})
+    shown = client.call("GET", ORDERS).json()["properties"]
+    client.call("DELETE", ORDERS)
+    assert client.call("PUT", ORDERS, shown).json()["properties"] == {**shown, "generation": "2"}
+    assert client.call("PUT", f"{NAMESPACE}/copy", shown).json()["properties"] == shown
+
+
+def test_an_update_with_another_generation_is_refused_and_changes_nothing(client):
+    client.topic(ttl=60)
+    reply = client.call("PUT", f"{ORDERS}/properties", {"generation": 7})
+    assert (reply.status, reply.code) == (400, "invalid_property")
+    assert client.call("GET", ORDERS).json()["properties"]["ttl"] == "60"
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "application/merge-patch+json"])
+def test_a_patch_changes_what_it_names_and_null_takes_away(client, media_type):
+    client.call("PUT", ORDERS, {"ttl": 60, "spread": 2, "owner": "billing", "colour": "red"})
+    body = json.dumps({"onInvalid": "retain", "owner": None, "spread": None}).encode()
+    reply = client.call("PATCH", f"{ORDERS}/properties", body, media_type)
+    shown = {"ttl": "60", "spread": "1", "onInvalid": "retain", "colour": "red", "generation": "1"}
+    assert (reply.status, reply.json()) == (200, {"name": "orders", "properties": shown})
+    assert client.call("GET", ORDERS).json()["properties"] == shown
+
+
+def test_a_patch_of_no_topic_or_of_a_bad_property_is_refused(client):
+    assert client.call("PATCH", f"{ORDERS}/properties", {"ttl": 60}).code == "topic_not_found"
+    client.topic(ttl=60)
+    for bad in ({"ttl": 0}, {"generation": 7}, {"generation": None}, {"owner": ["x"]}):
+        assert client.call("PATCH", f"{ORDERS}/properties", bad).code == "invalid_property"
+    assert client.call("PATCH", f"{ORDERS}/properties", b"null", "application/json").code == "malformed_body"
+    assert client.call("GET", ORDERS).json()["properties"]["ttl"] == "60"
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_a_change_with_the_etag_of_what_was_read_is_refused_once_that_has_changed(client, method):
+    created = client.call("PUT", ORDERS, {"ttl": 60}).header("etag")
+    assert client.call("GET", ORDERS).header("etag") == created
+    changed = client.call(method, f"{ORDERS}/properties", {"ttl": 61}, if_match=created)
+    assert (changed.status, changed.header("etag") != created) == (200, True)
+    refused = client.call(method, f"{ORDERS}/properties", {"ttl": 62}, if_match=created)
+    assert (refused.status, refused.code, refused.json()["field"]) == (412, "topic_changed", "If-Match")
+    assert client.call("GET", ORDERS).json() == changed.json()
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_if_match_takes_lists_and_a_star_and_no_weak_etag(client, method):
+    path = f"{ORDERS}/properties"
+    etag = client.call("PUT", ORDERS).header("etag")
+    assert client.call(method, path, {}, if_match=f'"other", {etag}').status == 200
+    assert client.call(method, path, {}, if_match="*").status == 200
+    assert client.call(method, path, {}, if_match=f"W/{etag}").status == 412
+    for bad in (etag.strip('"'), "", f"{etag} {etag}", f'{etag}"'):
+        refused = client.call(method, path, {}, if_match=bad)
+        assert (refused.status, refused.code, refused.json()["field"]) == (400, "invalid_input", "If-Match")
+
+
 def test_topics_are_listed_by_namespace_in_order(client):
     for name in ("orders", "Invoices", "a", "Z"):
         client.topic(name)
@@ -125,7 +182,7 @@ def test_a_deleted_topic_is_gone_and_comes_back_empty_with_new_properties(client
         (b'{"spread": 0}', "invalid_property"),
         (b'{"spread": 1000}', "invalid_property"),
         (b'{"onInvalid": "DROP"}', "invalid_property"),
-        (b'{"generation": 7}', "invalid_property"),
+        (b'{"generation": null}', "invalid_property"),
         (b'{"owner": {"name": "x"}}', "invalid_property"),
         (b'{"owner": "a\\u0000b"}', "invalid_property"),
         (b'{"owner": "\\ud800"}', "invalid_property"),

@@ -308,3 +308,16 @@ def test_status_tells_a_server_that_stops(serving: Serving):
 def test_every_method_is_called_somewhere_above(request: pytest.FixtureRequest):
     text = request.path.read_text() + request.path.with_name("test_state_snapshot.py").read_text()
     assert [name for name in METHODS if f"client.{name}" not in text] == []
+
+
+@pytest.mark.parametrize("end", ["abortTx", "invalidateTx"])
+def test_the_read_pointer_passes_what_came_to_nothing_with_the_next_commit_only(serving: Serving, end: str):
+    with serving.client() as client:
+        committed, nothing = client.startShort(), client.startShort()
+        client.commitOrThrow(committed.id, committed.writePointer)
+        subject = nothing if end == "abortTx" else nothing.id
+        getattr(client, end)(subject)
+        later = client.startShort()
+        assert later.readPointer == committed.writePointer < nothing.writePointer
+        client.commitOrThrow(later.id, later.writePointer)
+        assert client.startShort().readPointer == later.writePointer > nothing.writePointer

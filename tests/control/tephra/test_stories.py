@@ -18,6 +18,7 @@ from basalt.http.app import build_app
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift import face
+from basalt.thrift.idl import types
 from tests.control.tephra.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")
@@ -160,6 +161,22 @@ def test_calls_under_way_are_answered_when_the_server_stops(serving: Serving):
         serving.stop()
         with pytest.raises((TTransportException, OSError)):
             client.status()
+
+
+def test_a_transaction_that_changed_nothing_commits_after_a_restart_and_one_whose_set_was_lost_does_not():
+    first = Serving(Settings())
+    first.store.close = lambda: None  # its rows outlive the server, as those on a disk do
+    with first, first.client() as client:
+        silent, told = client.startShort(), client.startShort()
+        client.canCommitOrThrow(told.id, {b"row"})
+    second = Serving(Settings())
+    second.store, second.clock = first.store, first.clock
+    with second, second.client() as client:
+        client.commitOrThrow(silent.id, silent.writePointer)
+        with pytest.raises(types.TTransactionNotInProgressException, match="tell it again"):
+            client.commitOrThrow(told.id, told.writePointer)
+        client.canCommitOrThrow(told.id, {b"row"})
+        client.commitOrThrow(told.id, told.writePointer)
 
 
 def test_one_shots_are_read_by_the_next_tephra_transaction(serving: Serving, http: Http):

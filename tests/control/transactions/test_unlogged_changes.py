@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from basalt.commits import callback_calls as prompt_calls
 from basalt.errors import (
     ChangesLostError,
     StoreError,
@@ -240,6 +241,68 @@ def test_a_write_that_fails_loses_the_sets_of_all_who_are_open(atomic: bool):
         await services.close()
 
     asyncio.run(story())
+
+
+class KeptStore(MemoryStore):
+    """Its rows outlive the server, as those on a disk do."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_who_told_nothing_commits_after_an_orderly_restart_and_who_told_is_asked_again(atomic: bool):
+    async def story() -> None:
+        store = KeptStore(atomic)
+        services = await open_services(Settings(), None, store=store)
+        begun: list[Any] = []
+        for _ in range(4):
+            services.transactions.prompt.begin(_Waiter(begun), Kind.SHORT, None, "app")
+        await services.transactions.begin()
+        silent, told, later, logged = begun
+        assert services.transactions.prompt.tell_changes(told.id, [b"row"])
+        await services.transactions.set_changes(logged.id, [b"other row"])
+        await services.close()
+
+        coordinator = (await open_services(Settings(), None, store=store)).transactions
+        assert (await coordinator.commit(silent.id)).state is State.COMMITTED
+        with pytest.raises(ChangesLostError):
+            await coordinator.commit(told.id)
+        await coordinator.set_changes(later.id, [b"row"])
+        assert (await coordinator.commit(later.id)).state is State.COMMITTED
+        with pytest.raises(TransactionConflictError):
+            await coordinator.set_changes(told.id, [b"row"])
+        assert coordinator.state.get(logged.id).changes == {b"other row"}
+
+    asyncio.run(story())
+
+
+def test_more_silent_transactions_than_one_entry_takes_are_noted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prompt_calls, "UNTOLD_PER_ENTRY_MAX", 2)
+
+    async def story() -> None:
+        store = KeptStore()
+        services = await open_services(Settings(), None, store=store)
+        begun: list[Any] = []
+        for _ in range(5):
+            services.transactions.prompt.begin(_Waiter(begun), Kind.SHORT, None, "app")
+        await services.transactions.begin()
+        await services.close()
+        coordinator = (await open_services(Settings(), None, store=store)).transactions
+        for each in begun:
+            assert (await coordinator.commit(each.id)).state is State.COMMITTED
+
+    asyncio.run(story())
+
+
+def test_after_a_crash_who_told_nothing_says_so_and_commits(scene: Scene):
+    one = begin(scene, owner="app")
+    scene.state.unlogged.forget()
+    with pytest.raises(ChangesLostError, match="may have told its change set") as refused:
+        scene.commit(one)
+    assert "an empty one" in str(refused.value)
+    assert tell(scene, one)
+    assert scene.commit(one).state is State.COMMITTED
 
 
 class _Waiter:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 topic = group("topic", "Create, list, show, update and delete topics.")
 
 # The client's methods have these as parameters of their own, which a property could shadow.
-_NOT_PROPERTIES = ("name", "namespace", "on_invalid", "generation")
+_NOT_PROPERTIES = ("name", "namespace", "on_invalid", "generation", "unset")
 
 _COLUMNS = (
     Column("namespace"),
@@ -188,8 +188,8 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
         raise Usage(f"property {both[0]} is both given and unset", hint="leave one of them out")
     namespace = session.target().namespace
     with session.client() as client:
-        # With the generation, which makes the server refuse if the topic is another one by then.
-        changed: dict[str, Any] = {**client.topics.get(name).properties, **properties}
+        shown = client.topics.get(name).properties
+        changed: dict[str, Any] = {**shown, **properties}
         for property_name in unset:
             if property_name not in changed:
                 raise Usage(f"topic {namespace}:{name} has no property {property_name}")
@@ -198,7 +198,10 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
             result = {"name": name, "namespace": namespace, "properties": changed, "dry_run": True}
             session.out.done(f"would update topic {namespace}:{name}", result)
             return
-        updated = topic_row(client.topics.update(name, **changed), namespace)
+        # With the generation, which makes the server refuse if the topic is another one by then.
+        updated = topic_row(
+            client.topics.update(name, generation=shown["generation"], unset=unset, **properties), namespace
+        )
     session.out.done(f"updated topic {namespace}:{name}", updated)
 
 

@@ -1,7 +1,8 @@
-"""Plans for topics: create, update, get, list, delete. Routes: docs/reference/http-api.md."""
+"""Plans for topics: create, update, replace, get, list, delete. Routes: docs/reference/http-api.md."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -62,10 +63,33 @@ def create(
     body = _properties(ttl, spread, on_invalid, others)
     what = f"create topic {namespace or scope.namespace}:{name}"
     path = scope.topics_path(namespace, name)
-    return (yield from ask(_put(what, path, body, Effect.ONCE, name)))
+    return (yield from ask(_call("PUT", what, path, body, Effect.ONCE, name)))
 
 
 def update(
+    scope: ClientScope,
+    /,
+    name: str,
+    *,
+    ttl: int | None = None,
+    spread: int | None = None,
+    on_invalid: str | None = None,
+    namespace: str | None = None,
+    unset: Sequence[str] = (),
+    **others: PropertyValue,
+) -> Steps[TopicInfo]:
+    """Change properties of a topic; those left out stay as they are, those in `unset` go back to their defaults.
+
+    A new TTL holds for old messages too. With the `generation` that was read, another one is refused:
+    `InvalidPropertyError`.
+    """
+    body = _properties(ttl, spread, on_invalid, {**dict.fromkeys(unset), **others})
+    what = f"update topic {namespace or scope.namespace}:{name}"
+    path = scope.topics_path(namespace, name, "properties")
+    return (yield from ask(_call("PATCH", what, path, body, Effect.REPEATABLE, name)))
+
+
+def replace(
     scope: ClientScope,
     /,
     name: str,
@@ -78,9 +102,9 @@ def update(
 ) -> Steps[TopicInfo]:
     """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too."""
     body = _properties(ttl, spread, on_invalid, others)
-    what = f"update topic {namespace or scope.namespace}:{name}"
+    what = f"replace the properties of topic {namespace or scope.namespace}:{name}"
     path = scope.topics_path(namespace, name, "properties")
-    return (yield from ask(_put(what, path, body, Effect.REPEATABLE, name)))
+    return (yield from ask(_call("PUT", what, path, body, Effect.REPEATABLE, name)))
 
 
 def get(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TopicInfo]:
@@ -136,11 +160,13 @@ def truncate(
     return (yield from ask(call))
 
 
-def _put(what: str, path: str, body: bytes, effect: Effect, name: str) -> Call[TopicInfo]:
-    return Call(what, "PUT", path, lambda answer: _topic(answer, name), effect, body=body, content_type=JSON)
+def _call(method: str, what: str, path: str, body: bytes, effect: Effect, name: str) -> Call[TopicInfo]:
+    return Call(what, method, path, lambda answer: _topic(answer, name), effect, body=body, content_type=JSON)
 
 
-def _properties(ttl: int | None, spread: int | None, on_invalid: str | None, others: dict[str, PropertyValue]) -> bytes:
+def _properties(
+    ttl: int | None, spread: int | None, on_invalid: str | None, others: Mapping[str, PropertyValue | None]
+) -> bytes:
     named = {"ttl": ttl, "spread": spread, "onInvalid": on_invalid}
     return msgspec.json.encode({**others, **{name: value for name, value in named.items() if value is not None}})
 

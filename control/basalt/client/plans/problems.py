@@ -30,7 +30,13 @@ SHOWN_CHARS_MAX = 200  # of a foreign answer: enough to recognise a proxy's page
 GATEWAY_STATUSES = frozenset({502, 503, 504})  # a proxy's: the server behind it may have got the call
 
 # A newer server may have codes that this client does not know; the status then says what kind they are.
-_BY_STATUS: dict[int, type[BasaltError]] = {404: NotFoundError, 409: ConflictError, 429: BusyError, 503: RetryError}
+_BY_STATUS: dict[int, type[BasaltError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    412: ConflictError,
+    429: BusyError,
+    503: RetryError,
+}
 
 
 class _Problem(msgspec.Struct, rename="camel"):

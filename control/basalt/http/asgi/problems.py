@@ -24,6 +24,7 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.MethodNotAllowedError: 405,
     errors.RequestTimeoutError: 408,
     errors.ConflictError: 409,
+    errors.TopicChangedError: 412,
     errors.TooLargeError: 413,
     errors.UriTooLongError: 414,
     errors.UnsupportedMediaTypeError: 415,

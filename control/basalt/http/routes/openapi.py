@@ -39,6 +39,14 @@ REQUEST_ID: Mapping[str, object] = {
     "description": "names the request in answers and logs; a repeated transaction call is known by it",
 }
 
+IF_MATCH: Mapping[str, object] = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "ETags, as answers about a topic have them: refused with 412 when the present one is none of these",
+}
+
 PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "namespace": (NAME, "a namespace; it needs no creation"),
     "topic": (NAME, "a topic of the namespace"),
@@ -92,6 +100,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         "parameters": [
             *(_path_parameter(name) for name in _PARAMETER.findall(operation.path)),
             *(_query_parameter(query) for query in operation.query),
+            *([IF_MATCH] if operation.if_match else []),
             *([REQUEST_ID] if operation.method == "POST" else []),
         ],
         "responses": _responses(operation, by_kind),

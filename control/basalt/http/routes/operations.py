@@ -51,6 +51,7 @@ class Operation:
     body_required: bool = False
     answers: Mapping[int, Content] = field(default_factory=lambda: {200: {}})
     errors: tuple[type[BasaltError], ...] = ()
+    if_match: bool = False  # whether it reads the header If-Match
 
 
 def integer(name: str, low: int, high: int, meaning: str) -> Query:

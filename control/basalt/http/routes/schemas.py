@@ -153,8 +153,9 @@ PROPERTIES: Schema = {
     "type": "object",
     "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,255}$"},
     "additionalProperties": {"type": ["string", "integer", "boolean"]},
-    "maxProperties": 64,
+    "maxProperties": 68,  # 64 of its own, and those of every topic
 }
+PROPERTY_CHANGES: Schema = {**PROPERTIES, "additionalProperties": {"type": ["string", "integer", "boolean", "null"]}}
 SHOWN_PROPERTIES: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 TOPIC: Schema = {
     "anyOf": [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import (
     ConflictError,
+    InputError,
     InvalidNameError,
     InvalidPropertyError,
     TooLargeError,
+    TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -18,11 +22,15 @@ from basalt.http.asgi.request_bodies import content_type, read_body, read_nothin
 from basalt.http.asgi.requests import Request
 from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.operations import Operation
-from basalt.http.routes.schemas import PROPERTIES, TOPIC, TOPIC_NAMES
+from basalt.http.routes.schemas import PROPERTIES, PROPERTY_CHANGES, TOPIC, TOPIC_NAMES
 
 NAMESPACE_PATH = "/v1/namespaces/{namespace}/topics"
 TOPIC_PATH = NAMESPACE_PATH + "/{topic}"
+MERGE_PATCH = b"application/merge-patch+json"
 PROPERTY_BYTES_MAX = 1_048_576  # 64 properties of 4,096 characters, each in up to four bytes
+
+_ENTITY_TAG = r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"'
+_ENTITY_TAGS = re.compile(rf"[ \t]*{_ENTITY_TAG}[ \t]*(,[ \t]*{_ENTITY_TAG}[ \t]*)*")
 
 
 def named_topic(request: Request) -> TopicName:
@@ -34,19 +42,27 @@ async def create(request: Request) -> Answer:
     """Create a topic, or a new generation of a deleted one."""
     title = named_topic(request)
     topic = await request.services.topics.create(title, await _read_properties(request))
-    return json_answer(_shown(request, topic))
+    return _shown(request, topic)
 
 
 async def update(request: Request) -> Answer:
     """Replace a topic's properties."""
     title = named_topic(request)
-    topic = await request.services.topics.update(title, await _read_properties(request))
-    return json_answer(_shown(request, topic))
+    versions = _expected(request)
+    return _shown(request, await request.services.topics.update(title, await _read_properties(request), versions))
+
+
+async def merge(request: Request) -> Answer:
+    """Change some of a topic's properties."""
+    title = named_topic(request)
+    versions = _expected(request)
+    changes = await _read_properties(request, (JSON, MERGE_PATCH))
+    return _shown(request, await request.services.topics.merge(title, changes, versions))
 
 
 async def get(request: Request) -> Answer:
     """Show a topic."""
-    return json_answer(_shown(request, await request.services.topics.get(named_topic(request))))
+    return _shown(request, await request.services.topics.get(named_topic(request)))
 
 
 async def names(request: Request) -> Answer:
@@ -63,14 +79,29 @@ async def delete(request: Request) -> Answer:
     return Answer()
 
 
-def _shown(request: Request, topic: Topic) -> dict[str, Any]:
-    if request.services.settings.http.flat_topics:
-        return topic.properties
-    return {"name": topic.name, "properties": topic.properties}
+def _shown(request: Request, topic: Topic) -> Answer:
+    properties = topic.properties
+    flat = request.services.settings.http.flat_topics
+    shown: dict[str, Any] = {**properties} if flat else {"name": topic.name, "properties": properties}
+    return json_answer(shown, headers=[(b"etag", b'"%s"' % topic.version.encode("ascii"))])
 
 
-async def _read_properties(request: Request) -> dict[str, object]:
-    content_type(request, (JSON,))
+def _expected(request: Request) -> Collection[str] | None:
+    """The versions that the If-Match header names, of which the topic must have one; None where any will do."""
+    given = request.headers.get(b"if-match", b"*").decode("latin-1").strip()
+    if given == "*":
+        return None
+    if _ENTITY_TAGS.fullmatch(given) is None:
+        raise InputError(
+            f"the header If-Match is {given[:60]!r}, which is no list of ETags",
+            field="If-Match",
+            hint='Send the ETag of an answer as it is, in its quotes; or "*".',
+        )
+    return {tag for weak, tag in re.findall(_ENTITY_TAG, given) if not weak}
+
+
+async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,)) -> dict[str, object]:
+    content_type(request, allowed)
     body = await read_body(request)
     if not body:
         return {}
@@ -117,7 +148,19 @@ OPERATIONS = (
         tag="topics",
         body={JSON: PROPERTIES},
         answers={200: {JSON: TOPIC}},
-        errors=(*_EXISTING, InvalidPropertyError, ConflictError),
+        errors=(*_EXISTING, InvalidPropertyError, TopicChangedError, ConflictError),
+        if_match=True,
+    ),
+    Operation(
+        method="PATCH",
+        path=TOPIC_PATH + "/properties",
+        handler=merge,
+        summary="Change some of a topic's properties; null puts one back to its default",
+        tag="topics",
+        body={JSON: PROPERTY_CHANGES, MERGE_PATCH: PROPERTY_CHANGES},
+        answers={200: {JSON: TOPIC}},
+        errors=(*_EXISTING, InvalidPropertyError, TopicChangedError, ConflictError),
+        if_match=True,
     ),
     Operation(
         method="GET",

@@ -3,7 +3,9 @@
 A transaction that began for it is marked so in the log (`ChangesUnlogged`). The set that it tells is kept in memory, where
 conflicts are found as ever, and becomes a `Changed` in the entry that decides the commit. Reading the log again (a restart,
 another leader, a write of which nobody knows what became) loses it, and shows the mark without a set: then the commit is
-refused until the set is told again. A commit never passes for one without changes. Only the Thrift face begins such
+refused until the set is told again. A commit never passes for one without changes. The mark comes with the begin, for one
+that came with the set would have to be on the disk before that is answered. So after a crash nobody can tell who had told
+nothing, and they are refused too; a server that stops in order takes their marks away first. Only the Thrift face begins such
 transactions, for its clients tell their set and commit at once; what HTTP tells is logged, and takes the mark away.
 """
 
@@ -57,6 +59,18 @@ class UnloggedChanges:
         if told is None:
             raise refusals.changes_lost(transaction)
         return told
+
+    def note_untold(self, count_max: int) -> Proposal:
+        """Take the mark from this many open transactions at most that would commit without changes: nothing can be lost."""
+        untold = [key for key, changes in self._ledger.told.items() if not changes and self._is_open(key)]
+        changed = [
+            edits.Changed(key, self._ledger.transactions[key].outside, frozenset()) for key in untold[:count_max]
+        ]
+        return Proposal(tuple(changed))
+
+    def _is_open(self, transaction_id: int) -> bool:
+        found = self._ledger.transactions.get(transaction_id)
+        return found is not None and found.changes_unlogged and found.state is State.OPEN
 
     def told(self) -> Mapping[int, frozenset[bytes]]:
         """All sets that the log does not have, by transaction: a copy."""
