@@ -90,6 +90,23 @@ def judge_message(
     return LIVE
 
 
+def payloads_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -> int:
+    """The write time up to which payloads have expired, given the publish time up to which messages have.
+
+    A writer can publish a reference to a payload until its lifetime ends.
+    """
+    return messages_expired_ms - lifetime_ms_max
+
+
+def judge_payload_writer(write_pointer: int, topic: TopicRule, snapshot: TransactionSnapshot | None) -> Verdict:
+    """The verdict over all rows of a writer that neither their generation nor their age decides."""
+    if snapshot is None:
+        return NO_SNAPSHOT
+    if write_pointer in snapshot.invalid:
+        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_PAYLOAD_RETAINED
+    return LIVE
+
+
 def judge_payload(
     key: PayloadKey,
     topic: TopicRule | None,
@@ -97,16 +114,15 @@ def judge_payload(
     lifetime_ms_max: int,
     now_ms: int,
 ) -> Verdict:
-    """The verdict over a payload row; it must outlive any reference that its writer may yet publish."""
+    """The verdict over one payload row, as HBase asks for it.
+
+    The embedded store's retention job removes whole ranges of rows, by the parts of this rule above.
+    """
     if topic is None:
         return UNKNOWN_TOPIC
     if is_old_generation(key.generation, topic.generation):
         return OLD_GENERATION
     write_ms = key.write_pointer // POINTERS_PER_MS if key.write_ms == ALL_ONES_MS else key.write_ms
-    if write_ms + topic.ttl_ms + lifetime_ms_max <= now_ms:
+    if write_ms <= payloads_expired_ms(now_ms - topic.ttl_ms, lifetime_ms_max):
         return EXPIRED
-    if snapshot is None:
-        return NO_SNAPSHOT
-    if key.write_pointer in snapshot.invalid:
-        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_PAYLOAD_RETAINED
-    return LIVE
+    return judge_payload_writer(key.write_pointer, topic, snapshot)

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+POINTER_MAX = (1 << 63) - 1  # write pointers are signed 64-bit numbers in every format that carries them
 SEARCHED_MAX = 256  # pointers added one by one; of more, sorting the whole list costs less
 
 

@@ -19,6 +19,7 @@ from basalt.cli.output.output import Column, counted, size_text, time_text
 from basalt.cli.output.progress import progress
 from basalt.cli.root import group
 from basalt.errors import BasaltError, InputError
+from basalt_engine.snapshot import POINTER_MAX
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
@@ -100,7 +101,7 @@ def prune_audit(
 
 
 @jobs.command("invalid-check", cls=Command)
-@click.argument("write_pointers", nargs=-1, type=click.IntRange(1, (1 << 63) - 1), metavar="[WRITE_POINTER]...")
+@click.argument("write_pointers", nargs=-1, type=click.IntRange(1, POINTER_MAX), metavar="[WRITE_POINTER]...")
 @_store_options
 @_master_option
 @common_options

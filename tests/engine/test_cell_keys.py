@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cells.keys import POINTER_MAX, CellKey, TableKeys, cell_of
+from basalt_engine.cells.keys import CellKey, TableKeys, cell_of
 from basalt_engine.cells.names import (
     COLUMN_BYTES_MAX,
     ROW_BYTES_MAX,
@@ -31,6 +31,7 @@ from basalt_engine.keys import (
     table_prefix,
     topic_prefix,
 )
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.table import KEY_BYTES_MAX, Row, prefix_stop
 from tests.vector_lines import cases
 

@@ -185,10 +185,15 @@ def test_regions_run_the_jar_that_an_upgrade_puts_there(
     assert "jar" not in levels(checked)
     attributes = thrift2.descriptor(f"{prefix}.payload")
     assert attributes is not None
-    assert f"file:{jars[1]}|io.basalt.hbase.PayloadTableObserver|1001|" in attributes.attributes["coprocessor$1"]
+    assert (
+        f"file:{jars[1]}|io.basalt.hbase.observer.PayloadTableObserver|1001|" in attributes.attributes["coprocessor$1"]
+    )
     new = thrift2.descriptor(cell)
     assert new is not None
-    assert f"file:{jars[1]}|io.basalt.hbase.CellTableObserver|1001|basalt.refresh" in new.attributes["coprocessor$1"]
+    assert (
+        f"file:{jars[1]}|io.basalt.hbase.observer.CellTableObserver|1001|basalt.refresh"
+        in new.attributes["coprocessor$1"]
+    )
     assert len(thrift2.regions(cell)) == BUCKETS
     assert admin("upgrade", "--jar", f"file:{jars[1]}").code == 4
 

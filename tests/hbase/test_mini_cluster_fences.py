@@ -63,6 +63,17 @@ def test_after_a_fence_a_former_leader_writes_nothing(installation: BareInstalla
     assert b"f" not in {column for columns in rows.values() for column in columns}
 
 
+def test_a_fence_that_reaches_a_file_is_not_counted_as_an_unreadable_row(installation: BareInstallation) -> None:
+    tables = ("message", "payload", "cell")
+    installation.lead(3)
+    for table in tables:
+        installation.fence(3, table)
+        installation.flush(table)
+    reports = installation.wait_for_reports(tables)
+    assert [region for region, report in reports.items() if not report.files] == []
+    assert {report.counters["rowsUnreadable"] for report in reports.values()} == {0}
+
+
 def test_a_late_fence_of_a_former_leader_is_refused(installation: BareInstallation) -> None:
     installation.lead(5)
     installation.fence(5)

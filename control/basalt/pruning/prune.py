@@ -24,11 +24,11 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
 from basalt.transactions import external_writes as outside
 from basalt.transactions.rules.manager_snapshot import Moment
-from basalt.transactions.rules.pointers import POINTER_MAX
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.regions.report import KIND as REPORT_KIND
 from basalt_engine.regions.report import RegionReport
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

@@ -27,11 +27,12 @@ from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
 from basalt.transactions.rules.manager_snapshot import Moment
-from basalt_engine.cells.keys import POINTER_MAX, TableKeys
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.cells.retention import DELETED, UNREADABLE, Horizon, Run, judge_cells
 from basalt_engine.cells.table import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.retention import Fate
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
 

@@ -26,7 +26,7 @@ from basalt_engine.keys import PayloadKey, position, position_fields
 from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.retention import POINTERS_PER_MS, payloads_expired_ms
 from basalt_engine.system import SystemTable
 from basalt_engine.table import DeleteRange, Store, prefix_stop
 
@@ -80,8 +80,6 @@ class ExpiredRows:
         self._messaging = messaging
         self._usage = usage
         self._writer = writer
-        # A writer stores payloads for a lifetime, and each is kept for TTL and another lifetime from then on.
-        self._payload_ms = 2 * lifetime_ms_max + CLOCK_SET_BACK_MS
         self._lifetime_ms = lifetime_ms_max
         self._known: dict[TopicKey, _Known] = {}
         self._payload_looks = 0
@@ -121,7 +119,8 @@ class ExpiredRows:
             known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
             messages = known.oldest_ms <= due_ms
             await asyncio.sleep(0)
-        payloads_due_ms = max(now_ms - topic.ttl_ms, truncated_ms - 1) - slack_ms - self._payload_ms
+        expired_ms = max(now_ms - topic.ttl_ms, truncated_ms - 1)
+        payloads_due_ms = payload_writers_expired_ms(expired_ms, self._lifetime_ms) - slack_ms
         payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= payloads_due_ms
         if payloads:
             self._payload_looks -= 1
@@ -203,12 +202,21 @@ class ExpiredRows:
             self._known[key].oldest_ms = before_ms
 
     def _payload_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
-        before_ms = max(group.now_ms - topic.ttl_ms, self._truncated_ms(topic) - 1) - self._payload_ms
+        expired_ms = max(group.now_ms - topic.ttl_ms, self._truncated_ms(topic) - 1)
+        before_ms = payload_writers_expired_ms(expired_ms, self._lifetime_ms)
         if before_ms <= 0:
             return []
         counts["expired_payload_topics"] += 1
         stop = (before_ms * POINTERS_PER_MS).to_bytes(8, "big")
         return [(PayloadTable.name, DeleteRange(start, start + stop)) for start in _payload_starts(topic)]
+
+
+def payload_writers_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -> int:
+    """The time of a write pointer up to which all of a writer's payload rows have expired.
+
+    Its last one is as much younger as the writer may live, and as the clock may have been set back meanwhile.
+    """
+    return payloads_expired_ms(messages_expired_ms, lifetime_ms_max) - lifetime_ms_max - CLOCK_SET_BACK_MS
 
 
 def _payload_starts(topic: Topic) -> list[bytes]:

@@ -29,7 +29,14 @@ from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import NO_SNAPSHOT, Fate, OnInvalid, Verdict, is_old_generation, judge_message
+from basalt_engine.retention import (
+    NO_SNAPSHOT,
+    Fate,
+    Verdict,
+    is_old_generation,
+    judge_message,
+    judge_payload_writer,
+)
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
@@ -184,10 +191,9 @@ class HiddenRows:
             hidden.advance(group, note, left)
             return
         hidden.remove(group, note)
-        if snapshot is None or topic.metadata.on_invalid is not OnInvalid.DROP:
-            return
+        rule = topic.metadata.rule
         for pointer in note.write_pointers:
-            if pointer in snapshot.invalid:  # also what it stored and never published
+            if judge_payload_writer(pointer, rule, snapshot).fate is Fate.DROP:  # also what it never published
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
 
 

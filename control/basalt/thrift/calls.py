@@ -25,8 +25,9 @@ from basalt.thrift.idl import METHODS, Method, types
 from basalt.thrift.replies import INTERNAL_ERROR, PROTOCOL_ERROR, RESULT_BYTES_MAX, ApplicationError, Pieces
 from basalt.thrift.state_snapshot import encode_state
 from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
-from basalt.transactions.rules.pointers import POINTER_MAX, POINTERS_PER_MS
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+from basalt_engine.snapshot import POINTER_MAX
 
 EDIT_POINTERS_MAX = 10_000  # of one truncation, in one log entry: some 80 KiB
 ENTRIES_MAX = 250_000  # of a set of ids to truncate: a fifth of a second, in which nobody else is served

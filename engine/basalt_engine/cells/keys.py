@@ -12,8 +12,8 @@ from typing import NamedTuple
 from basalt_engine.cells.names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import NAME_CHARS_MAX, TABLE_MARK, base_bucket
+from basalt_engine.snapshot import POINTER_MAX
 
-POINTER_MAX = (1 << 63) - 1
 _POINTER_BYTES = 8
 _GENERATION_BYTES = 4
 _NAME = f"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"

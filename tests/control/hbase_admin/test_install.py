@@ -53,7 +53,7 @@ def test_each_table_gets_its_family_its_flush_interval_and_its_observer(admin: A
         found = attributes(cluster, name)
         assert found["hbase.regionserver.optionalcacheflushinterval"] == "300000"
         options = "basalt.refresh.interval.ms=2000,basalt.report.interval.ms=4000"
-        assert found["coprocessor$1"] == f"{JAR}|io.basalt.hbase.{observer}|1001|{options}"
+        assert found["coprocessor$1"] == f"{JAR}|io.basalt.hbase.observer.{observer}|1001|{options}"
         (family,) = cluster.tables[name].descriptor.columns
         assert family.name == b"m"
         assert family.attributes[b"VERSIONS"] == b"1"
@@ -115,7 +115,7 @@ def test_a_coprocessor_and_a_flush_interval_are_added_to_tables_without_them(adm
     found = attributes(cluster, "shop.message")
     assert found["OWNER"] == "somebody"
     assert found["coprocessor$1"] == "|org.example.Other|5|"
-    assert found["coprocessor$2"] == f"{JAR}|io.basalt.hbase.MessageTableObserver|1001|"
+    assert found["coprocessor$2"] == f"{JAR}|io.basalt.hbase.observer.MessageTableObserver|1001|"
     assert found["hbase.regionserver.optionalcacheflushinterval"] == "600000"
 
 

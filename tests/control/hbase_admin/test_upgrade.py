@@ -40,7 +40,7 @@ def test_every_table_runs_the_new_jar_and_keeps_its_class_and_options(admin: Adm
     assert ran.code == 0, ran.err
     assert ran.out.endswith("\nmade 7 changes\n")
     assert attributes(installed, "shop.payload")["coprocessor$1"] == (
-        f"{NEW}|io.basalt.hbase.PayloadTableObserver|1001|basalt.report.interval.ms=4000"
+        f"{NEW}|io.basalt.hbase.observer.PayloadTableObserver|1001|basalt.report.interval.ms=4000"
     )
     assert jars(installed) == [NEW] * 7
     assert installed.writes == ["modifyTable"] * 7
@@ -133,7 +133,7 @@ def test_the_shell_commands_change_only_what_differs(admin: Admin, installed: Fa
     ran = admin("upgrade", "--jar", NEW, "--print-shell")
     assert ran.out.splitlines()[0] == (
         "alter 'shop.message', {METADATA => {'coprocessor$1' => "
-        f"'{NEW}|io.basalt.hbase.MessageTableObserver|1001|basalt.report.interval.ms=4000'}}}}"
+        f"'{NEW}|io.basalt.hbase.observer.MessageTableObserver|1001|basalt.report.interval.ms=4000'}}}}"
     )
     assert len(ran.out.splitlines()) == 7
     assert installed.writes == []
@@ -156,7 +156,10 @@ def test_a_table_that_is_new_is_made_with_the_jar_and_as_its_neighbours_are(admi
     assert ran.code == 0, ran.err
     assert ran.out.endswith("\nmade 7 changes\n")
     found = attributes(six_tables, "shop.cell")
-    assert found["coprocessor$1"] == f"{NEW}|io.basalt.hbase.CellTableObserver|1001|basalt.report.interval.ms=4000"
+    assert (
+        found["coprocessor$1"]
+        == f"{NEW}|io.basalt.hbase.observer.CellTableObserver|1001|basalt.report.interval.ms=4000"
+    )
     assert found["hbase.regionserver.optionalcacheflushinterval"] == "300000"
     assert list(six_tables.tables["shop.cell"].regions) == [b"", b"\x01", b"\x02", b"\x03"]
     # First, so that a jar that does not know the table is refused before any other table runs it.
@@ -187,7 +190,7 @@ def test_the_shell_commands_make_the_new_table(admin: Admin, six_tables: FakeHBa
     [line] = [line for line in ran.out.splitlines() if line.startswith("create ")]
     descriptor, splits = created(line)
     assert (descriptor.name, splits) == ("shop.cell", [b"\x01", b"\x02", b"\x03"])
-    assert descriptor.attributes["coprocessor$1"].startswith(f"{NEW}|io.basalt.hbase.CellTableObserver|")
+    assert descriptor.attributes["coprocessor$1"].startswith(f"{NEW}|io.basalt.hbase.observer.CellTableObserver|")
 
 
 def test_an_install_does_not_make_it_with_a_jar_that_may_be_older(admin: Admin, six_tables: FakeHBase):
@@ -200,7 +203,9 @@ def test_an_install_does_not_make_it_with_a_jar_that_may_be_older(admin: Admin, 
 
 def test_an_install_makes_it_with_a_jar_that_is_named(admin: Admin, six_tables: FakeHBase):
     assert admin("install", "--jar", OLD).code == 0
-    assert attributes(six_tables, "shop.cell")["coprocessor$1"].startswith(f"{OLD}|io.basalt.hbase.CellTableObserver|")
+    assert attributes(six_tables, "shop.cell")["coprocessor$1"].startswith(
+        f"{OLD}|io.basalt.hbase.observer.CellTableObserver|"
+    )
 
 
 def test_an_install_makes_it_where_there_is_no_coprocessor(admin: Admin, cluster: FakeHBase):

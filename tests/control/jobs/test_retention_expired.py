@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from basalt.catalog.topics import Topic, topic_name
 from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
-from basalt_engine.keys import MessageId
+from basalt_engine.keys import MessageId, PayloadKey
+from basalt_engine.retention import ALL_ONES_MS, EXPIRED, POINTERS_PER_MS, TopicRule, judge_payload
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.jobs.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
 from tests.wiring import A, B, Wired
@@ -162,6 +165,21 @@ async def test_payloads_outlive_every_message_that_may_refer_to_them(shop: Wired
         assert await seen(shop, A) == before
         assert bool(before.plain) == (age_ms < DAY_MS)
         assert bool(rows(shop, "payload", A)) == (age_ms < gone_after_ms)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**10), st.integers(0, 10**10), st.integers(10**12, 10**13), st.integers(0, 10**10), st.data()
+)  # fmt: skip
+def test_no_payload_row_is_removed_that_the_rule_would_keep(
+    ttl_ms: int, lifetime_ms: int, now_ms: int, earlier_ms: int, data: st.DataObject
+):
+    """The job removes all rows of a writer by its write pointer; the rule judges each by the time it was written."""
+    pointer_ms = expired.payload_writers_expired_ms(now_ms - ttl_ms, lifetime_ms) - earlier_ms
+    lasted_ms = data.draw(st.integers(0, lifetime_ms + expired.CLOCK_SET_BACK_MS))
+    write_ms = data.draw(st.sampled_from([pointer_ms + lasted_ms, ALL_ONES_MS]))  # a batch, or the bound row
+    key = PayloadKey(1, b"shop:orders:", 1, pointer_ms * POINTERS_PER_MS, write_ms, 0)
+    assert judge_payload(key, TopicRule(1, ttl_ms), None, lifetime_ms, now_ms) is EXPIRED
 
 
 async def test_payloads_that_nothing_ever_referred_to_go_in_the_end(shop: Wired):

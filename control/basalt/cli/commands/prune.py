@@ -19,6 +19,7 @@ from basalt.cli.options.options import (
 from basalt.cli.output.output import Column, counted, duration_text, size_text, time_text
 from basalt.cli.output.rows import row
 from basalt.cli.root import group
+from basalt_engine.snapshot import POINTER_MAX
 
 prune = group("prune", "Forget failed writers once no row of theirs is left.")
 
@@ -95,7 +96,7 @@ def status(session: Session) -> None:
 
 
 @prune.command("explain", cls=Command)
-@click.argument("write_pointer", required=False, type=click.IntRange(1, (1 << 63) - 1), metavar="[WRITE_POINTER]")
+@click.argument("write_pointer", required=False, type=click.IntRange(1, POINTER_MAX), metavar="[WRITE_POINTER]")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=10, show_default=True, help="At most so many writers.")
 @common_options
 @pass_session

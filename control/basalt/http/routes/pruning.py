@@ -37,10 +37,11 @@ from basalt.pruning.prune import PruneResult
 from basalt.pruning.state import archived
 from basalt.pruning.survey import Survey
 from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.keys import MILLISECONDS_MAX
+from basalt_engine.snapshot import POINTER_MAX
 
 EXPLAINED_DEFAULT, EXPLAINED_MAX = 10, 1_000  # each costs a look at every file of every region
 HISTORY_DEFAULT, HISTORY_MAX = 50, 10_000
-POINTER_MAX = (1 << 63) - 1
 
 
 async def status(request: Request) -> Answer:
@@ -117,7 +118,7 @@ async def restore(request: Request) -> Answer:
     """Make writers invalid again that were pruned since the time of a copy."""
     content_type(request, (JSON,))
     wanted = decode_json(await read_body(request), RestoreRequest)
-    if not 0 <= wanted.since_ms <= POINTER_MAX:
+    if not 0 <= wanted.since_ms <= MILLISECONDS_MAX:
         raise InputError("sinceMs is not a time", field="sinceMs", hint="give milliseconds since 1970")
     services = request.services
     if request.query.get("dryRun"):

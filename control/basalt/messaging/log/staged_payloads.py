@@ -22,10 +22,10 @@ from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, Extras, decode, encode
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
-POINTER_MAX = (1 << 63) - 1
 WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
 
 WriterKey = tuple[TopicKey, int]

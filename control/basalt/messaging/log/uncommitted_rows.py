@@ -6,8 +6,8 @@ Only of this process: of transactions that began before it started nothing is kn
 from __future__ import annotations
 
 from basalt.messaging.log.tail import TopicKey
-from basalt.transactions.rules.pointers import POINTER_MAX
 from basalt.transactions.rules.states import Transaction
+from basalt_engine.snapshot import POINTER_MAX
 
 Range = tuple[bytes, bytes | None]  # positions, half-open; None: to the end
 

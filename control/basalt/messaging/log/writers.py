@@ -8,9 +8,7 @@ from basalt.catalog.topics import Topic
 from basalt.errors import InputError
 from basalt.runtime.group_commit import Group
 from basalt_engine.retention import POINTERS_PER_MS
-from basalt_engine.snapshot import TransactionSnapshot
-
-POINTER_MAX = (1 << 63) - 1
+from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
 
 
 class Writers(Protocol):

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from basalt.transactions.rules.pointers import POINTER_MAX
 from basalt.transactions.rules.states import Loss
+from basalt_engine.snapshot import POINTER_MAX
 
 NOT_YET = POINTER_MAX  # `seen_from` of a commit whose rows are still being written: no transaction sees it
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from basalt.errors import CorruptionError, InputError, TransactionNotFoundError
-from basalt.transactions.rules.pointers import POINTER_MAX
+from basalt_engine.snapshot import POINTER_MAX
 
 ID_PATTERN = "^([1-9][0-9]{0,18}|[0-9a-f]{32})$"
 

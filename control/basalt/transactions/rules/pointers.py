@@ -10,8 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from basalt_engine.snapshot import POINTER_MAX
+
 POINTERS_PER_MS = 1_000_000
-POINTER_MAX = (1 << 63) - 1  # write pointers are signed 64-bit numbers in every format that carries them
 CLOCK_MS_MAX = POINTER_MAX // POINTERS_PER_MS - 1  # year 2262; a clock beyond it must not overflow a pointer
 CHUNK_POINTERS_MAX = 128  # an addition copies one chunk and the list of chunks, about 1 KiB each at 10,000 pointers
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt.transactions.rules.pointers import POINTER_MAX, PointerSet
-from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
+from basalt.transactions.rules.pointers import PointerSet
+from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, InvalidList, TransactionSnapshot
 
 NO_SHORT = POINTER_MAX  # `first_short` when no short transaction is in progress: every pointer is older than it
 

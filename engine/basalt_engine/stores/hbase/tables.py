@@ -36,11 +36,11 @@ FLUSH_INTERVAL_MS_DEFAULT = 10 * 60 * 1_000
 COPROCESSOR = "coprocessor$1"
 COPROCESSOR_PRIORITY = 1001  # HBase's for users' coprocessors; system ones come before
 COPROCESSOR_CLASSES: Mapping[str, str] = {
-    "message": "io.basalt.hbase.MessageTableObserver",
-    "payload": "io.basalt.hbase.PayloadTableObserver",
-    "cell": "io.basalt.hbase.CellTableObserver",
+    "message": "io.basalt.hbase.observer.MessageTableObserver",
+    "payload": "io.basalt.hbase.observer.PayloadTableObserver",
+    "cell": "io.basalt.hbase.observer.CellTableObserver",
 }
-COPROCESSOR_CLASS_DEFAULT = "io.basalt.hbase.FencedTableObserver"
+COPROCESSOR_CLASS_DEFAULT = "io.basalt.hbase.observer.FencedTableObserver"
 REFRESH_INTERVAL = "basalt.refresh.interval.ms"
 REPORT_INTERVAL = "basalt.report.interval.ms"
 

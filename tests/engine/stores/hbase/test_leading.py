@@ -13,7 +13,7 @@ from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, T
 
 FENCED = (
     "org.apache.hadoop.hbase.DoNotRetryIOException: FencedException: basalt fenced: region epoch 7 is above 6\n"
-    "\tat io.basalt.hbase.Fence.check(Fence.java:1)"
+    "\tat io.basalt.hbase.fence.Fence.check(Fence.java:1)"
 )
 # As HBase 2.6.1 wrote it for the region of keys from 01 to 02.
 REGION_INFO = bytes.fromhex(

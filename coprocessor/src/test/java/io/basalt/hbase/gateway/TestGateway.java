@@ -1,6 +1,5 @@
 package io.basalt.hbase.gateway;
 
-import io.basalt.hbase.Twins;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;

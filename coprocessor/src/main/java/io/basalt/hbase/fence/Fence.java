@@ -1,0 +1,222 @@
+package io.basalt.hbase.fence;
+
+import io.basalt.hbase.format.BigEndian;
+import io.basalt.hbase.knowledge.Refresher;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.util.concurrent.Semaphore;
+import java.util.function.LongSupplier;
+import org.apache.hadoop.hbase.DoNotRetryIOException;
+import org.apache.hadoop.hbase.client.Mutation;
+import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
+
+/**
+ * The lowest epoch that may still write to one region. A leader's mutations carry its epoch; a new leader sends each
+ * region a fence before it writes anything.
+ *
+ * <p><b>Promise.</b> Once a fence of epoch e has returned to its caller, no mutation with a lower epoch takes effect in
+ * the region's key range any more, wherever the region is served from then on.
+ *
+ * <p><b>Within this server.</b> HBase calls {@code preBatchMutate} with the row locks and the updates lock held,
+ * before anything is written to the log or to memory. There {@link #enter} compares the epoch and notes the batch as
+ * in flight, both under one lock; {@link #leave} removes the note in {@code postBatchMutateIndispensably}, which
+ * follows once the batch is applied and visible, and also when it failed, in {@code preBatchMutate} itself too. It
+ * comes once per mini-batch, with the object that {@code preBatchMutate} got, however many a large batch is split
+ * into; a conditional write is a mini-batch like any other. A fence raises the epoch under the same lock, then waits.
+ * A batch of a lower epoch has either taken that lock before it, and is waited for, or takes it after it, and is
+ * refused.
+ *
+ * <p><b>No deadlock.</b> The fence waits in {@code preDelete}, where its handler holds neither a row lock nor the
+ * updates lock, so that flushes go on. A batch is noted only when it has all its locks, so no batch that is waited
+ * for waits itself for a lock of this handler; this is true even of a fence in a conditional write, which holds a row
+ * lock. The wait is bounded; the caller tries again, and the epoch stays raised.
+ *
+ * <p><b>A server that has lost the region</b> without knowing it, while it was paused, would promise for a region
+ * that is served elsewhere. Therefore the fence's delete is not bypassed: it goes through the log, whose sync fails
+ * once the region's log was taken over. A fence that succeeded came before that, and hence before the region's next
+ * opening.
+ *
+ * <p><b>A region that was just opened</b> (moved, split, merged, recovered) lets in no mutation with an epoch before
+ * it has learnt the epoch of the leader's lease, from a read that began after its opening. The lease is written
+ * before the first fence is sent, so whoever opens after a fence of e reads e or more. What the former server had
+ * logged is replayed before the opening, and so before any fence that reaches this region. A fence is honoured at
+ * once, but it does not replace that read: it may be the late fence of a leader whose term is over, too.
+ *
+ * <p>Mutations without an epoch pass: nobody who writes without one can be told apart.
+ */
+public final class Fence {
+  /** In place of a time: no batch is in flight. */
+  public static final long NONE_IN_FLIGHT = InFlightBatches.NONE;
+
+  static final String FENCE = "basalt.fence";
+  static final String EPOCH = "basalt.epoch";
+
+  /** Well below HBase's 60 s for a remote call; a batch takes milliseconds, or as long as a log sync hangs. */
+  static final long FENCE_WAIT_MS = 10_000;
+
+  /** The lease is read as soon as a region opens; it takes longer only when the system table is not served. */
+  static final long LEASE_WAIT_MS = 5_000;
+
+  /** How many handlers of a server may wait for the lease at a time: fewer than it has, so that reads go on. */
+  private static final int LEASE_WAITERS_MAX = 8;
+
+  private static final Semaphore LEASE_WAITERS = new Semaphore(LEASE_WAITERS_MAX);
+
+  /** A batch that took longer keeps the time at which it was let in: the hour that covers clocks has room for this. */
+  public static final long SLOW_BATCH_MS = 600_000;
+
+  private final LongSupplier clockMs;
+  private final long fenceWaitMs;
+  private final long openedNanos = System.nanoTime();
+  private final InFlightBatches inFlight = new InFlightBatches();
+  // Both guarded by inFlight's lock where they change; read without it only to find out early.
+  private volatile long epoch;
+  private volatile boolean learnt;
+  private volatile SlowBatch slow;
+
+  /** Since when a batch was under way that took unusually long, and when it had been applied. */
+  public static final class SlowBatch {
+    public final long admittedMs;
+    public final long endedMs;
+
+    SlowBatch(long admittedMs, long endedMs) {
+      this.admittedMs = admittedMs;
+      this.endedMs = endedMs;
+    }
+  }
+
+  public Fence(LongSupplier clockMs) {
+    this(clockMs, FENCE_WAIT_MS);
+  }
+
+  Fence(LongSupplier clockMs, long fenceWaitMs) {
+    this.clockMs = clockMs;
+    this.fenceWaitMs = fenceWaitMs;
+  }
+
+  /**
+   * The hook before a single mutation, outside all locks: carries out a fence, and learns the epoch where one is asked.
+   *
+   * @param refresher who reads the leader's lease; null when the coprocessor could not start
+   */
+  public void before(Mutation mutation, Refresher refresher) throws IOException {
+    byte[] fence = mutation.getAttribute(FENCE);
+    if (fence != null) {
+      raise(epochOf(FENCE, fence));
+    }
+    if (!learnt && mutation.getAttribute(EPOCH) != null) {
+      learn(refresher);
+    }
+  }
+
+  /** The hook before a mini-batch, within its locks: refuses it, or notes it as in flight. */
+  public void enter(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
+    long lowest = lowestEpoch(batch);
+    synchronized (inFlight) {
+      if (lowest != InFlightBatches.NO_EPOCH) {
+        if (lowest < epoch) {
+          throw fenced("epoch " + lowest + " is over here since epoch " + epoch);
+        }
+        if (!learnt) {
+          throw new IOException("basalt: the region does not know the leader's epoch yet; try again");
+        }
+      }
+      inFlight.begin(batch, lowest, clockMs.getAsLong());
+    }
+  }
+
+  /** The hook after a mini-batch, whatever became of it. */
+  public void leave(MiniBatchOperationInProgress<Mutation> batch) {
+    long nowMs = clockMs.getAsLong();
+    synchronized (inFlight) { // a report finds it in one of the two places
+      long admittedMs = inFlight.end(batch);
+      if (admittedMs != InFlightBatches.NONE && nowMs - admittedMs > SLOW_BATCH_MS) {
+        slow = new SlowBatch(slow == null ? admittedMs : Math.min(slow.admittedMs, admittedMs), nowMs);
+      }
+    }
+  }
+
+  /** When the oldest batch in flight was let in, or {@link #NONE_IN_FLIGHT}. */
+  public long oldestInFlightMs() {
+    return inFlight.oldestAdmittedMs();
+  }
+
+  /** The batches that took longer than {@link #SLOW_BATCH_MS}, or null. Their cells may be in memory. */
+  public SlowBatch slowBatch() {
+    return slow;
+  }
+
+  /** No cell of these batches is in memory any more. */
+  public void forgetSlowBatch(SlowBatch flushed) {
+    synchronized (inFlight) {
+      if (slow == flushed) {
+        slow = null;
+      }
+    }
+  }
+
+  private void raise(long fence) throws IOException {
+    synchronized (inFlight) {
+      if (fence < epoch) {
+        throw fenced("a fence of epoch " + fence + ", but epoch " + epoch + " leads here");
+      }
+      epoch = fence;
+    }
+    try {
+      if (!inFlight.awaitNoneBelow(fence, fenceWaitMs)) {
+        throw new IOException(
+            "basalt: writes below epoch " + fence + " are still under way after " + fenceWaitMs + " ms; try again");
+      }
+    } catch (InterruptedException interrupted) {
+      throw interruption(interrupted);
+    }
+  }
+
+  private void learn(Refresher refresher) throws IOException {
+    if (refresher == null) {
+      throw new IOException("basalt: the region's coprocessor did not start; see the region server's log");
+    }
+    if (!LEASE_WAITERS.tryAcquire()) {
+      throw new IOException("basalt: too many regions wait for the leader's epoch; try again");
+    }
+    try {
+      long leased = refresher.readAfter(openedNanos, LEASE_WAIT_MS);
+      synchronized (inFlight) {
+        epoch = Math.max(epoch, leased);
+        learnt = true;
+      }
+    } finally {
+      LEASE_WAITERS.release();
+    }
+  }
+
+  private static long lowestEpoch(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
+    long lowest = InFlightBatches.NO_EPOCH;
+    for (int index = 0; index < batch.size(); index++) {
+      byte[] epoch = batch.getOperation(index).getAttribute(EPOCH);
+      if (epoch != null) {
+        lowest = Math.min(lowest, epochOf(EPOCH, epoch));
+      }
+    }
+    return lowest;
+  }
+
+  private static long epochOf(String attribute, byte[] value) throws IOException {
+    if (value.length != BigEndian.LONG_BYTES || value[0] < 0) {
+      throw new DoNotRetryIOException(
+          "basalt: attribute " + attribute + " is not an epoch: " + value.length + " bytes, expected 8 and no sign");
+    }
+    return BigEndian.readLong(value, 0);
+  }
+
+  private static DoNotRetryIOException fenced(String why) {
+    return new DoNotRetryIOException("basalt fenced: " + why);
+  }
+
+  private static IOException interruption(InterruptedException interrupted) {
+    Thread.currentThread().interrupt();
+    IOException answer = new InterruptedIOException("basalt: interrupted while a fence waited");
+    answer.initCause(interrupted);
+    return answer;
+  }
+}

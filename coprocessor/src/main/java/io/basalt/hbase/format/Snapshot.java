@@ -1,0 +1,171 @@
+package io.basalt.hbase.format;
+
+import java.util.Arrays;
+
+/**
+ * The transactions as region servers know them. Format: docs/formats/region-snapshot.md; in Python {@code RegionSnapshot}.
+ *
+ * <p>Immutable. It refuses whatever is not exactly as its format says: without a snapshot every row is kept, while a list
+ * misread would drop the wrong ones.
+ */
+public final class Snapshot {
+  static final int FORMAT = 1;
+  private static final int NUMBERS = 8;
+  private static final int HEAD_BYTES = 1 + NUMBERS * BigEndian.LONG_BYTES;
+  private static final int VARINT_BYTES_MAX = 9; // 63 bits, seven in each byte
+  private static final int VARINT_BITS = 7;
+  private static final int MORE = 0x80;
+
+  /** What a reader does at a row of some writer. */
+  public enum Visibility {
+    VISIBLE("visible"),
+    /** Never to be seen: rolled back or invalid. */
+    SKIP("skip"),
+    /** Undecided for this reader: it must stop here, or it would lose the row. */
+    HOLD("hold");
+
+    public final String value;
+
+    Visibility(String value) {
+      this.value = value;
+    }
+  }
+
+  public final long epoch;
+  public final long sequence;
+  public final long timeMs;
+  public final long readPointer;
+  public final long writePointer;
+  /** Every writer up to it has committed, is undone, or is in the invalid list. */
+  public final long decided;
+  public final long visibilityUpperBound;
+  public final long lifetimeMsMax;
+  private final long[] inProgress;
+  private final long[] invalid;
+
+  private Snapshot(byte[] body) throws CorruptionException {
+    if (body.length < HEAD_BYTES + BigEndian.INT_BYTES) {
+      throw new CorruptionException("a snapshot of " + body.length + " bytes");
+    }
+    if (body[0] != FORMAT) {
+      throw new CorruptionException("a snapshot of format " + body[0]);
+    }
+    long[] numbers = longs(body, 1, NUMBERS);
+    for (long number : numbers) {
+      check(number >= 0, "a number is negative");
+    }
+    epoch = numbers[0];
+    sequence = numbers[1];
+    timeMs = numbers[2];
+    readPointer = numbers[3];
+    writePointer = numbers[4];
+    decided = numbers[5];
+    visibilityUpperBound = numbers[6];
+    lifetimeMsMax = numbers[7];
+    int offset = HEAD_BYTES;
+    int count = count(body, offset, BigEndian.LONG_BYTES);
+    offset += BigEndian.INT_BYTES;
+    inProgress = longs(body, offset, count);
+    offset += count * BigEndian.LONG_BYTES;
+    invalid = rising(body, offset + BigEndian.INT_BYTES, count(body, offset, 1));
+    checkOrder();
+  }
+
+  /** The snapshot in the body of its system row. */
+  public static Snapshot decode(byte[] body) throws CorruptionException {
+    return new Snapshot(body);
+  }
+
+  /** Whether this copy is newer than the other: by (epoch, sequence). */
+  public boolean isNewerThan(Snapshot other) {
+    return epoch != other.epoch ? epoch > other.epoch : sequence > other.sequence;
+  }
+
+  /** Whether this writer failed. Costs a bisection. */
+  public boolean isInvalid(long writePointer) {
+    return Arrays.binarySearch(invalid, writePointer) >= 0;
+  }
+
+  boolean isInProgress(long writePointer) {
+    return Arrays.binarySearch(inProgress, writePointer) >= 0;
+  }
+
+  public int invalidCount() {
+    return invalid.length;
+  }
+
+  public long[] invalid() {
+    return invalid.clone();
+  }
+
+  public long[] inProgress() {
+    return inProgress.clone();
+  }
+
+  /** What to do at a row of this writer, for a reader who has no transaction of its own. */
+  public Visibility judge(long writtenBy) {
+    if (writtenBy == WritePointers.NONE) {
+      return Visibility.VISIBLE;
+    }
+    if (writtenBy < 0 || isInvalid(writtenBy)) {
+      return Visibility.SKIP;
+    }
+    return writtenBy > readPointer || isInProgress(writtenBy) ? Visibility.HOLD : Visibility.VISIBLE;
+  }
+
+  private void checkOrder() throws CorruptionException {
+    long last = 0;
+    for (long pointer : inProgress) {
+      check(pointer > last, "the transactions in progress do not rise strictly from 1");
+      last = pointer;
+    }
+    check(decided <= writePointer, "it is decided on writers that do not exist yet");
+    check(inProgress.length == 0 || decided < inProgress[0], "it is decided on a writer that is in progress");
+  }
+
+  /** A count of items that take so many bytes at least; refused before anything of its size is allocated. */
+  private static int count(byte[] body, int offset, int itemBytes) throws CorruptionException {
+    check(body.length - offset >= BigEndian.INT_BYTES, "it ends before a count");
+    long count = BigEndian.readUnsignedInt(body, offset);
+    check(count <= (body.length - offset - BigEndian.INT_BYTES) / itemBytes, "a count is beyond its end");
+    return (int) count;
+  }
+
+  private static long[] longs(byte[] body, int offset, int count) {
+    long[] numbers = new long[count];
+    for (int index = 0; index < count; index++) {
+      numbers[index] = BigEndian.readLong(body, offset + index * BigEndian.LONG_BYTES);
+    }
+    return numbers;
+  }
+
+  /** Numbers that rise strictly from 1, as deltas, up to the end of the body. */
+  private static long[] rising(byte[] body, int start, int count) throws CorruptionException {
+    long[] numbers = new long[count];
+    int offset = start;
+    long last = 0;
+    for (int index = 0; index < count; index++) {
+      long delta = 0;
+      int shift = 0;
+      int value;
+      do {
+        check(offset < body.length && shift < VARINT_BYTES_MAX * VARINT_BITS, "a varint does not end");
+        value = body[offset++];
+        delta |= (long) (value & ~MORE & 0xff) << shift;
+        shift += VARINT_BITS;
+      } while ((value & MORE) != 0);
+      check(value != 0 || shift == VARINT_BITS, "a varint is longer than it need be");
+      last += delta;
+      check(delta > 0 && last > 0, "the invalid list does not rise");
+      numbers[index] = last;
+    }
+    check(offset == body.length, "bytes follow its end");
+    return numbers;
+  }
+
+  private static void check(boolean holds, String fault) throws CorruptionException {
+    if (!holds) {
+      throw new CorruptionException("the snapshot is damaged: " + fault);
+    }
+  }
+}

@@ -1,0 +1,66 @@
+package io.basalt.hbase.format;
+
+import java.nio.charset.StandardCharsets;
+
+/**
+ * {@code namespace:topic:} or {@code namespace:~table:}, as it stands behind the salt of every row key. Formats:
+ * docs/formats/row-keys.md and cells.md. No topic's name begins with the sign, so that neither is taken for the other.
+ */
+public final class TopicPrefix {
+  static final int NAME_CHARS_MAX = 255;
+  public static final int NONE = -1;
+  private static final byte TABLE_SIGN = '~';
+
+  private TopicPrefix() {}
+
+  /**
+   * Where the topic prefix of a salted key ends, or {@link #NONE} when it has none.
+   *
+   * <p>Byte 0 is the salt and may be a colon, and so may any byte of the numbers: the prefix ends at the second colon
+   * after byte 0.
+   */
+  public static int end(byte[] key, int length) {
+    int middle = nameEnd(key, 1, length);
+    return middle == NONE ? NONE : behind(nameEnd(key, middle + 1, length));
+  }
+
+  /** The same of a table's prefix. */
+  public static int tableEnd(byte[] key, int length) {
+    int middle = nameEnd(key, 1, length);
+    if (middle == NONE || middle + 1 >= length || key[middle + 1] != TABLE_SIGN) {
+      return NONE;
+    }
+    return behind(nameEnd(key, middle + 2, length));
+  }
+
+  /** A prefix as text: how its rule is looked up. */
+  public static String text(byte[] data, int offset, int length) {
+    return new String(data, offset, length, StandardCharsets.ISO_8859_1);
+  }
+
+  private static int behind(int colon) {
+    return colon == NONE ? NONE : colon + 1;
+  }
+
+  /** Where the colon stands that ends the name which begins at {@code start}. */
+  private static int nameEnd(byte[] key, int start, int length) {
+    int stop = Math.min(length, start + NAME_CHARS_MAX + 1);
+    for (int index = start; index < stop; index++) {
+      if (key[index] == ':') {
+        return index == start ? NONE : index;
+      }
+      if (!isNameChar(key[index])) {
+        return NONE;
+      }
+    }
+    return NONE;
+  }
+
+  private static boolean isNameChar(byte value) {
+    return value >= 'a' && value <= 'z'
+        || value >= '0' && value <= '9'
+        || value >= 'A' && value <= 'Z'
+        || value == '_'
+        || value == '-';
+  }
+}

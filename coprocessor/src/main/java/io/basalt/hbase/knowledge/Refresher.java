@@ -1,0 +1,339 @@
+package io.basalt.hbase.knowledge;
+
+import io.basalt.hbase.format.CorruptionException;
+import io.basalt.hbase.format.LeaseRecord;
+import io.basalt.hbase.format.Snapshot;
+import io.basalt.hbase.format.SystemRow;
+import io.basalt.hbase.format.TopicPrefix;
+import io.basalt.hbase.format.TopicRule;
+import io.basalt.hbase.rule.Count;
+import io.basalt.hbase.rule.Counters;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.Map;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.hbase.metrics.MetricRegistry;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Keeps a region server's {@link Knowledge} of one installation fresh, on a thread of its own.
+ *
+ * <p>All regions of the installation on this server share it. A failure is counted and leaves what was known: hooks
+ * only ever read {@link #knowledge} and do not wait, but for a region that must learn who leads.
+ */
+public class Refresher implements Runnable {
+  static final byte[] SNAPSHOT_KEY = SystemRow.key("snapshot", "latest");
+  static final byte[] LEASE_KEY = SystemRow.key(LeaseRecord.KIND, LeaseRecord.NAME);
+
+  /** Between two refreshes of many servers, so that they do not all read at the same time: a tenth either way. */
+  private static final int JITTER_PARTS = 10;
+
+  /** Between two refreshes that somebody waits for. Reads that fail at once must not be tried without end. */
+  private static final long PAUSE_MS_MIN = 20;
+
+  /** So many failures are logged each; then only the ones whose number is a power of two. */
+  private static final long FAILURES_LOGGED = 16;
+
+  /** How often all topics are read, rather than the changed ones. Half of the age at which they become unknown. */
+  static final long ALL_TOPICS_INTERVAL_MS = Knowledge.RULES_AGE_MS_MAX / 2;
+
+  /**
+   * How far behind the newest change seen the next read of changes begins. A change gets its time from the clock of the
+   * server that then held its region; HBase lets clocks differ by 30 s. What is missed all the same comes with all topics.
+   */
+  static final long CHANGES_OVERLAP_MS = TimeUnit.MINUTES.toMillis(5);
+
+  /** In place of a time. */
+  private static final long NEVER = -1;
+
+  private static final Logger LOG = LoggerFactory.getLogger(Refresher.class);
+
+  private final String name;
+  private final InstallationTables tables;
+  private final long intervalMs;
+  private final Counters counters;
+  private final Map<MetricRegistry, Integer> registries = new IdentityHashMap<>();
+  private volatile Runnable afterwards = () -> {};
+  private volatile Knowledge knowledge = Knowledge.NOTHING;
+  private volatile long topicsReadMs = NEVER;
+
+  // Guarded by this.
+  private boolean started;
+  private boolean stopped;
+  private boolean requested;
+  private boolean leaseRequested;
+  private boolean leaseRead;
+  private long leaseEpoch;
+  private long leaseReadNanos;
+
+  // Of the refreshing thread alone.
+  private Map<String, TopicRule> rules = new HashMap<>();
+  private boolean allTopicsRead;
+  private long allTopicsReadNanos;
+  private long newestTopicMs;
+  private int corruptTopics;
+
+  public Refresher(String name, InstallationTables tables, long intervalMs, Counters counters) {
+    this.name = name;
+    this.tables = tables;
+    this.intervalMs = intervalMs;
+    this.counters = counters;
+  }
+
+  /** What is known now. */
+  public Knowledge knowledge() {
+    return knowledge;
+  }
+
+  /** When the last read of topics began that succeeded; -1 when none has. What was written before it is known. */
+  public long topicsReadMs() {
+    return topicsReadMs;
+  }
+
+  /**
+   * The epoch in the row of the leader's lease, or 0 when there is no such row, as a read found it that began after the
+   * given {@link System#nanoTime}.
+   *
+   * <p>The read must be proved: a server that has lost the system table's region without knowing it yet answers with an
+   * epoch that is over. A conditional write to the same row that goes through the log shows that it still has it.
+   *
+   * @throws IOException when no such read succeeded within the time
+   */
+  public synchronized long readAfter(long openedNanos, long timeoutMs) throws IOException {
+    long deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+    while (!leaseRead || leaseReadNanos - openedNanos <= 0) {
+      long restNanos = deadlineNanos - System.nanoTime();
+      if (restNanos <= 0 || stopped) {
+        throw new IOException("basalt: the leader's lease could not be read within " + timeoutMs + " ms; try again");
+      }
+      requestLease();
+      try {
+        wait(1 + TimeUnit.NANOSECONDS.toMillis(restNanos));
+      } catch (InterruptedException error) {
+        Thread.currentThread().interrupt();
+        throw new InterruptedIOException("basalt: interrupted while the leader's lease was read");
+      }
+    }
+    return leaseEpoch;
+  }
+
+  /** Refresh soon, the leader's lease too: a region has opened and will ask for it. */
+  public synchronized void requestLease() {
+    requested = true;
+    leaseRequested = true;
+    notifyAll();
+  }
+
+  /** What else is to be done on this thread after each refresh, and once more at the end. It is bounded by itself. */
+  public void setAfterwards(Runnable task) {
+    afterwards = task;
+  }
+
+  /** Show what the refreshes come to in these metrics; as often as it is removed again. */
+  public void addMetrics(MetricRegistry registry) {
+    synchronized (registries) {
+      registries.merge(registry, 1, Integer::sum);
+    }
+  }
+
+  public void removeMetrics(MetricRegistry registry) {
+    synchronized (registries) {
+      registries.computeIfPresent(registry, (same, uses) -> uses == 1 ? null : uses - 1);
+    }
+  }
+
+  public synchronized void stop() {
+    stopped = true;
+    notifyAll();
+  }
+
+  @Override
+  public void run() {
+    while (awaitTurn()) {
+      attempt(this::refresh, "the refresh");
+      attempt(afterwards, "what follows it");
+    }
+    attempt(afterwards, "what follows it");
+  }
+
+  private void attempt(Runnable task, String what) {
+    try {
+      task.run();
+    } catch (RuntimeException | LinkageError error) { // whatever it is, the thread goes on
+      failed(what, error);
+    }
+  }
+
+  /** Read everything once. */
+  void refresh() {
+    long startNanos = System.nanoTime();
+    long failuresBefore = counters.value(Count.REFRESH_FAILURES);
+    if (takeLeaseRequest()) {
+      readLease(startNanos);
+    }
+    knowledge = readSnapshot(knowledge);
+    knowledge = readTopics(knowledge, startNanos);
+    show(System.nanoTime() - startNanos, counters.value(Count.REFRESH_FAILURES) - failuresBefore);
+  }
+
+  private synchronized boolean takeLeaseRequest() {
+    boolean wanted = leaseRequested;
+    leaseRequested = false;
+    return wanted;
+  }
+
+  private void readLease(long startNanos) {
+    try {
+      byte[] row = tables.systemRow(LEASE_KEY);
+      long epoch = row == null ? 0 : LeaseRecord.epoch(SystemRow.open(row));
+      if (!tables.isStill(LEASE_KEY, row)) {
+        return; // renewed meanwhile; whoever waits asks again
+      }
+      synchronized (this) {
+        leaseRead = true;
+        leaseEpoch = epoch;
+        leaseReadNanos = startNanos;
+      }
+    } catch (IOException | CorruptionException | RuntimeException error) {
+      failed("the leader's lease", error);
+    } finally {
+      synchronized (this) {
+        notifyAll();
+      }
+    }
+  }
+
+  private Knowledge readSnapshot(Knowledge before) {
+    try {
+      byte[] row = tables.systemRow(SNAPSHOT_KEY);
+      if (row == null) {
+        return before.withoutSnapshotRow();
+      }
+      Snapshot read = Snapshot.decode(SystemRow.open(row));
+      if (before.snapshot == null || read.isNewerThan(before.snapshot)) {
+        return before.withSnapshot(read);
+      }
+      if (before.snapshot.isNewerThan(read)) {
+        failed("the snapshot", new CorruptionException("it is older than the one before"));
+      }
+    } catch (IOException | CorruptionException | RuntimeException error) {
+      failed("the snapshot", error);
+      return before.withSnapshotUnread();
+    }
+    return before;
+  }
+
+  private Knowledge readTopics(Knowledge before, long startNanos) {
+    boolean all = !allTopicsRead
+        || startNanos - allTopicsReadNanos >= TimeUnit.MILLISECONDS.toNanos(ALL_TOPICS_INTERVAL_MS);
+    TopicReader reader = new TopicReader(all ? new HashMap<>() : null, all ? 0 : corruptTopics);
+    long startMs = System.currentTimeMillis();
+    try {
+      tables.topics(all ? 0 : Math.max(0, newestTopicMs - CHANGES_OVERLAP_MS), reader);
+    } catch (IOException | RuntimeException error) {
+      failed("the metadata table", error);
+      return before;
+    }
+    if (all) {
+      allTopicsRead = true;
+      allTopicsReadNanos = startNanos;
+    }
+    newestTopicMs = Math.max(newestTopicMs, reader.newestMs);
+    corruptTopics = reader.corrupt;
+    if (reader.rules != null) {
+      rules = reader.rules;
+    }
+    topicsReadMs = startMs;
+    return before.withRules(rules, corruptTopics, startNanos);
+  }
+
+  /** Wait for the next refresh; false when there is none. The first comes at once, one that is asked for soon. */
+  private synchronized boolean awaitTurn() {
+    long jitterMs = intervalMs / JITTER_PARTS;
+    long pauseMs = started ? intervalMs + ThreadLocalRandom.current().nextLong(-jitterMs, jitterMs + 1) : 0;
+    long startNanos = System.nanoTime();
+    try {
+      while (!stopped) {
+        long waitMs = requested && started ? Math.min(pauseMs, PAUSE_MS_MIN) : pauseMs;
+        long restNanos = TimeUnit.MILLISECONDS.toNanos(waitMs) - (System.nanoTime() - startNanos);
+        if (restNanos <= 0) {
+          break;
+        }
+        wait(1 + TimeUnit.NANOSECONDS.toMillis(restNanos));
+      }
+    } catch (InterruptedException error) {
+      stopped = true; // nobody would but the end of the process
+    }
+    started = true;
+    requested = false;
+    return !stopped;
+  }
+
+  private void show(long tookNanos, long failures) {
+    counters.increment(Count.REFRESHES);
+    Knowledge now = knowledge;
+    synchronized (registries) {
+      for (MetricRegistry registry : registries.keySet()) {
+        registry.counter(Count.REFRESHES.name).increment();
+        registry.counter(Count.REFRESH_FAILURES.name).increment(failures);
+        registry.histogram(Count.REFRESH_MS).update(TimeUnit.NANOSECONDS.toMillis(tookNanos));
+        registry.histogram(Count.TOPICS_UNREADABLE).update(now.corruptTopics);
+        if (now.snapshot != null) {
+          registry.histogram(Count.SNAPSHOT_AGE_MS).update(System.currentTimeMillis() - now.snapshot.timeMs);
+        }
+      }
+    }
+  }
+
+  private void failed(String what, Throwable error) {
+    counters.increment(Count.REFRESH_FAILURES);
+    long count = counters.value(Count.REFRESH_FAILURES);
+    if (count <= FAILURES_LOGGED || Long.bitCount(count) == 1) {
+      LOG.warn("Basalt {}: {}, failure {}: {}", name, what, count, error.toString());
+    }
+  }
+
+  /** Collects the rules of topics; what cannot be read becomes unknown, for an older rule might drop too much. */
+  final class TopicReader {
+    private Map<String, TopicRule> rules;
+    private int corrupt;
+    private long newestMs;
+
+    TopicReader(Map<String, TopicRule> rules, int corrupt) {
+      this.rules = rules;
+      this.corrupt = corrupt;
+    }
+
+    /** Takes one metadata row. */
+    void topic(byte[] prefix, byte[] value, long timestampMs) {
+      newestMs = Math.max(newestMs, timestampMs);
+      String topic = TopicPrefix.text(prefix, 0, prefix.length);
+      TopicRule rule = null;
+      try {
+        rule = TopicRule.decode(value);
+      } catch (CorruptionException error) {
+        corrupt++;
+        failed("metadata of " + topic, error);
+      }
+      put(topic, rule);
+    }
+
+    private void put(String topic, TopicRule rule) {
+      if (rules == null) {
+        if (rule != null && rule.isAs(Refresher.this.rules.get(topic))) {
+          return;
+        }
+        rules = new HashMap<>(Refresher.this.rules); // scans read the other one
+      }
+      if (rule == null) {
+        rules.remove(topic);
+      } else {
+        rules.put(topic, rule);
+      }
+    }
+  }
+}

@@ -1,0 +1,90 @@
+package io.basalt.hbase.observer;
+
+import io.basalt.hbase.knowledge.InstallationTables;
+import io.basalt.hbase.knowledge.Refresher;
+import io.basalt.hbase.report.RegionReporter;
+import io.basalt.hbase.rule.Count;
+import io.basalt.hbase.rule.Counters;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.Supplier;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.hbase.client.Connection;
+
+/**
+ * What all regions of one installation (one table prefix) on one region server share, whatever their table.
+ *
+ * <p>HBase's own place for shared things is one per coprocessor class name. Ours are four, and after an upgrade the same
+ * name means a class of another jar, to which the old one's objects are strangers. A constant of this class is shared by
+ * exactly the classes of one loaded jar. The last region that is closed stops the refresher, so that a jar that was
+ * replaced leaves nothing behind.
+ */
+final class Installation {
+  static final String REFRESH_INTERVAL_KEY = "basalt.refresh.interval.ms";
+  static final String REPORT_INTERVAL_KEY = "basalt.report.interval.ms";
+
+  /** How soon a new topic, a new failed writer, a changed TTL is known. Ten thousand topics are read in a tenth of a second. */
+  private static final long REFRESH_INTERVAL_MS = 10_000;
+  private static final long REFRESH_INTERVAL_MS_MIN = 10;
+  private static final long REPORT_INTERVAL_MS = 30_000;
+
+  /** Those that this process serves, by region server and table prefix. Guarded by itself. */
+  private static final Map<String, Shared> SERVED = new HashMap<>();
+
+  private static final class Shared {
+    final Installation installation;
+    int uses;
+
+    Shared(Installation installation) {
+      this.installation = installation;
+    }
+  }
+
+  final Counters counters = new Counters();
+  final Refresher refresher;
+  final RegionReporter reporter;
+
+  Installation(String prefix, String server, Connection connection, Configuration configuration) {
+    InstallationTables tables = new InstallationTables(connection, prefix);
+    long refreshMs = configuration.getLong(REFRESH_INTERVAL_KEY, REFRESH_INTERVAL_MS);
+    long reportMs = configuration.getLong(REPORT_INTERVAL_KEY, REPORT_INTERVAL_MS);
+    refresher = new Refresher(prefix, tables, Math.max(REFRESH_INTERVAL_MS_MIN, refreshMs), counters);
+    reporter = new RegionReporter(tables, server, reportMs, System::currentTimeMillis);
+    refresher.setAfterwards(() -> reporter.tick(refresher.knowledge().snapshot, reportedCounters()));
+  }
+
+  /** The installation of this key, made and its refresher started if there is none. To be given back by {@link #release}. */
+  static Installation acquire(String key, Supplier<Installation> maker) {
+    synchronized (SERVED) {
+      Shared found = SERVED.get(key);
+      if (found == null) {
+        found = new Shared(maker.get());
+        Thread thread = new Thread(found.installation.refresher, "basalt-refresher-" + key);
+        thread.setDaemon(true);
+        thread.start();
+        SERVED.put(key, found);
+      }
+      found.uses++;
+      return found.installation;
+    }
+  }
+
+  static void release(String key) {
+    synchronized (SERVED) {
+      Shared found = SERVED.get(key);
+      if (found != null && --found.uses == 0) {
+        SERVED.remove(key);
+        found.installation.refresher.stop();
+      }
+    }
+  }
+
+  private Map<String, Long> reportedCounters() {
+    Map<String, Long> all = new TreeMap<>(Deployment.counters());
+    all.putAll(counters.all());
+    all.put("metadata.time_ms", refresher.topicsReadMs());
+    all.put("refresh.failures", counters.value(Count.REFRESH_FAILURES));
+    return all;
+  }
+}

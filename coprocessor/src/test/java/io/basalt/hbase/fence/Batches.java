@@ -1,0 +1,45 @@
+package io.basalt.hbase.fence;
+
+import java.util.Arrays;
+import org.apache.hadoop.hbase.client.Delete;
+import org.apache.hadoop.hbase.client.Mutation;
+import org.apache.hadoop.hbase.client.Put;
+import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
+import org.apache.hadoop.hbase.regionserver.OperationStatus;
+import org.apache.hadoop.hbase.util.Bytes;
+import org.apache.hadoop.hbase.wal.WALEdit;
+
+/** Mutations and the mini-batches that HBase makes of them, for tests. */
+public final class Batches {
+  public static final byte[] FAMILY = Bytes.toBytes("m");
+
+  private Batches() {}
+
+  public static MiniBatchOperationInProgress<Mutation> of(Mutation... mutations) {
+    return part(0, mutations.length, mutations);
+  }
+
+  /** What HBase makes of a batch that it splits: a window over all of its mutations. */
+  static MiniBatchOperationInProgress<Mutation> part(int start, int stop, Mutation... mutations) {
+    OperationStatus[] statuses = new OperationStatus[mutations.length];
+    Arrays.fill(statuses, OperationStatus.NOT_RUN);
+    return new MiniBatchOperationInProgress<>(
+        mutations, statuses, new WALEdit[mutations.length], start, stop, stop - start);
+  }
+
+  public static Put put(String row) {
+    return new Put(Bytes.toBytes(row)).addColumn(FAMILY, Bytes.toBytes("v"), Bytes.toBytes("x"));
+  }
+
+  static Put putOf(long epoch) {
+    Put put = put("row");
+    put.setAttribute(Fence.EPOCH, Bytes.toBytes(epoch));
+    return put;
+  }
+
+  static Delete fenceOf(long epoch) {
+    Delete delete = new Delete(new byte[] {0}).addColumns(FAMILY, Bytes.toBytes("f"));
+    delete.setAttribute(Fence.FENCE, Bytes.toBytes(epoch));
+    return delete;
+  }
+}

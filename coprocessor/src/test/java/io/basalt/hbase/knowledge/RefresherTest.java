@@ -1,0 +1,326 @@
+package io.basalt.hbase.knowledge;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.basalt.hbase.format.Snapshot;
+import io.basalt.hbase.format.SnapshotBytes;
+import io.basalt.hbase.format.SystemRow;
+import io.basalt.hbase.format.TopicRule;
+import io.basalt.hbase.format.Vectors;
+import io.basalt.hbase.rule.Count;
+import io.basalt.hbase.rule.Counters;
+import io.basalt.hbase.rule.Retention;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** What a region server knows after each refresh: of good rows, of bad ones, and when nothing answers. */
+class RefresherTest {
+  private static final byte[] TOPIC_ROW = Vectors.read("metadata").get(0).data;
+  private static final byte[] DELETED_ROW = Vectors.read("metadata").get(1).data;
+  private static final byte[] EXAMPLE = snapshot("example"); // epoch 3, sequence 18
+  private static final byte[] OLDER = snapshot("of_nobody"); // epoch 3, sequence 17
+  private static final byte[] NEWER = snapshot("from_the_future"); // epoch 4, sequence 1
+
+  private final Fake source = new Fake();
+  private final Counters counters = new Counters();
+  private final Refresher refresher = new Refresher("basalt", source, 60_000, counters);
+
+  @AfterEach
+  void stop() {
+    refresher.stop();
+  }
+
+  private static byte[] snapshot(String name) {
+    return Vectors.read("region-snapshot").stream().filter(vector -> vector.name.equals(name)).findAny().get().data;
+  }
+
+  private Map<String, TopicRule> rules() {
+    return refresher.knowledge().rules(System.nanoTime());
+  }
+
+  private long failures() {
+    return counters.value(Count.REFRESH_FAILURES);
+  }
+
+  @Test
+  void beforeTheFirstRefreshNothingIsKnown() {
+    assertNull(refresher.knowledge().snapshot);
+    assertFalse(refresher.knowledge().neverPublished);
+    assertTrue(rules().isEmpty());
+  }
+
+  @Test
+  void topicsAndSnapshotAreRead() {
+    source.topic("shop:orders:", TOPIC_ROW, 10);
+    source.topic("shop:gone:", DELETED_ROW, 11);
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    assertEquals(1, rules().get("shop:orders:").generation);
+    assertEquals(-1, rules().get("shop:gone:").generation);
+    assertEquals(18, refresher.knowledge().snapshot.sequence);
+    assertEquals(0, failures());
+  }
+
+  @Test
+  void aMissingSnapshotIsToldFromOneThatCannotBeRead() {
+    refresher.refresh();
+    assertTrue(refresher.knowledge().neverPublished);
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    assertFalse(refresher.knowledge().neverPublished);
+    source.remove(Refresher.SNAPSHOT_KEY);
+    refresher.refresh();
+    assertFalse(refresher.knowledge().neverPublished);
+    assertNotNull(refresher.knowledge().snapshot);
+  }
+
+  @Test
+  void anOlderSnapshotIsRefusedAndANewerOneTaken() {
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    Snapshot first = refresher.knowledge().snapshot;
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(OLDER));
+    refresher.refresh();
+    assertSame(first, refresher.knowledge().snapshot);
+    assertEquals(1, failures());
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(NEWER));
+    refresher.refresh();
+    assertEquals(4, refresher.knowledge().snapshot.epoch);
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE)); // a higher sequence of a lower epoch
+    refresher.refresh();
+    assertEquals(4, refresher.knowledge().snapshot.epoch);
+  }
+
+  @Test
+  void aSnapshotThatIsDamagedLeavesTheOneBefore() {
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    Snapshot first = refresher.knowledge().snapshot;
+    byte[] flipped = SystemRow.seal(NEWER);
+    flipped[20] ^= 1;
+    for (byte[] row : new byte[][] {{}, {1}, flipped, SystemRow.seal(new byte[0]), SystemRow.seal(new byte[] {2})}) {
+      source.put(Refresher.SNAPSHOT_KEY, row);
+      refresher.refresh();
+      assertSame(first, refresher.knowledge().snapshot);
+    }
+    assertEquals(5, failures());
+  }
+
+  @Test
+  void aTopicThatCannotBeReadBecomesUnknownAndTheOthersStay() {
+    source.topic("shop:orders:", TOPIC_ROW, 10);
+    source.topic("shop:other:", TOPIC_ROW, 10);
+    refresher.refresh();
+    source.topic("shop:orders:", new byte[] {1, 2, 3}, 20);
+    refresher.refresh();
+    assertEquals(java.util.Collections.singleton("shop:other:"), rules().keySet());
+    assertEquals(1, refresher.knowledge().corruptTopics);
+    source.topic("shop:orders:", DELETED_ROW, 30);
+    refresher.refresh();
+    assertEquals(-1, rules().get("shop:orders:").generation);
+  }
+
+  @Test
+  void onlyChangesAreReadAndAScanKeepsTheRulesThatItBeganWith() {
+    long longAgo = 10;
+    long now = longAgo + 2 * Refresher.CHANGES_OVERLAP_MS;
+    source.topic("shop:orders:", TOPIC_ROW, longAgo);
+    source.topic("shop:new:", TOPIC_ROW, now);
+    refresher.refresh();
+    Map<String, TopicRule> before = rules();
+    source.read.set(0);
+    refresher.refresh();
+    assertEquals(1, source.read.get());
+    assertSame(before, rules()); // nothing changed, nothing copied
+    source.topic("shop:orders:", DELETED_ROW, now - 1);
+    refresher.refresh();
+    assertEquals(1, before.get("shop:orders:").generation);
+    assertEquals(-1, rules().get("shop:orders:").generation);
+    assertEquals(2, rules().size());
+  }
+
+  @Test
+  void whenNothingAnswersWhatWasKnownStaysAndIsCounted() {
+    source.topic("shop:orders:", TOPIC_ROW, 10);
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    source.fails = true;
+    refresher.refresh();
+    assertEquals(2, failures());
+    assertNotNull(refresher.knowledge().snapshot);
+    assertEquals(1, rules().size());
+  }
+
+  @Test
+  void rulesThatWereNotReadForTooLongAreUnknown() {
+    source.topic("shop:orders:", TOPIC_ROW, 10);
+    refresher.refresh();
+    long lastNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Knowledge.RULES_AGE_MS_MAX);
+    assertTrue(refresher.knowledge().rules(lastNanos).isEmpty());
+    assertEquals(1, refresher.knowledge().rules(lastNanos - TimeUnit.SECONDS.toNanos(30)).size());
+  }
+
+  @Test
+  void theRulesAgeLeavesRoomForTheClocksSlack() {
+    assertTrue(Knowledge.RULES_AGE_MS_MAX + Refresher.ALL_TOPICS_INTERVAL_MS < Retention.CLOCK_SLACK_MS);
+  }
+
+  // The leader's lease.
+
+  private void start() {
+    Thread thread = new Thread(refresher);
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  @Test
+  void whoAsksForTheLeaderGetsWhatWasReadAfterwards() throws IOException {
+    start();
+    assertEquals(0, refresher.readAfter(System.nanoTime(), 10_000)); // nobody ever led
+    source.put(Refresher.LEASE_KEY, lease(7));
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000));
+    source.put(Refresher.LEASE_KEY, lease(8));
+    long beforeNanos = System.nanoTime() - TimeUnit.HOURS.toNanos(1);
+    assertEquals(7, refresher.readAfter(beforeNanos, 10_000)); // late enough: no need to read again
+    assertEquals(8, refresher.readAfter(System.nanoTime(), 10_000));
+  }
+
+  @Test
+  void aLeaseThatCannotBeProvedIsNotBelieved() throws IOException {
+    source.put(Refresher.LEASE_KEY, lease(7));
+    source.proves = false;
+    start();
+    assertThrows(IOException.class, () -> refresher.readAfter(System.nanoTime(), 100));
+    source.proves = true;
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000));
+  }
+
+  @Test
+  void aDamagedLeaseIsNotBelieved() {
+    source.put(Refresher.LEASE_KEY, new byte[] {1, 2, 3, 4, 5, 6});
+    start();
+    assertThrows(IOException.class, () -> refresher.readAfter(System.nanoTime(), 100));
+    assertTrue(failures() > 0);
+  }
+
+  private static byte[] lease(int epoch) {
+    return SystemRow.seal(("{\"holder\":\"a\",\"epoch\":" + epoch + "}").getBytes(StandardCharsets.UTF_8));
+  }
+
+  // The thread.
+
+  @Test
+  void theThreadOutlivesWhateverItsTaskThrowsAndEndsWithALastTurn() throws InterruptedException {
+    Refresher quick = new Refresher("basalt", source, 1, counters);
+    AtomicInteger turns = new AtomicInteger();
+    quick.setAfterwards(() -> {
+      turns.incrementAndGet();
+      throw new IllegalStateException("a task's own fault");
+    });
+    Thread thread = new Thread(quick);
+    thread.start();
+    while (turns.get() < 3) {
+      Thread.sleep(1);
+    }
+    quick.stop();
+    thread.join(10_000);
+    assertFalse(thread.isAlive());
+    assertTrue(turns.get() >= 4);
+  }
+
+  @Test
+  void reads10000TopicsAnd100000FailedWritersInTime() {
+    for (int index = 0; index < 10_000; index++) {
+      source.topic("shop:topic-" + index + ":", TOPIC_ROW, index);
+    }
+    long[] invalid = new long[100_000];
+    for (int index = 0; index < invalid.length; index++) {
+      invalid[index] = 1_700_000_000_000_000_000L + 60_000_000_017L * index;
+    }
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(SnapshotBytes.body(invalid)));
+    refresher.refresh(); // warm up, and read all topics
+    long best = Long.MAX_VALUE;
+    for (int round = 0; round < 5; round++) {
+      Refresher other = new Refresher("basalt", source, 60_000, counters);
+      long startNanos = System.nanoTime();
+      other.refresh();
+      best = Math.min(best, System.nanoTime() - startNanos);
+      assertEquals(100_000, other.knowledge().snapshot.invalidCount());
+    }
+    System.out.println("refresh of 10,000 topics and 100,000 failed writers: " + best / 1_000 + " us");
+    assertTrue(best < TimeUnit.MILLISECONDS.toNanos(200));
+  }
+
+  /** Tables in memory. */
+  private static final class Fake extends InstallationTables {
+    private final Map<String, byte[]> system = new HashMap<>();
+    private final Map<String, byte[]> topics = new TreeMap<>();
+    private final Map<String, Long> times = new HashMap<>();
+    final AtomicInteger read = new AtomicInteger();
+    volatile boolean fails;
+    volatile boolean proves = true;
+
+    Fake() {
+      super(null, "basalt");
+    }
+
+    synchronized void put(byte[] key, byte[] value) {
+      system.put(text(key), value);
+    }
+
+    synchronized void remove(byte[] key) {
+      system.remove(text(key));
+    }
+
+    synchronized void topic(String prefix, byte[] value, long timestampMs) {
+      topics.put(prefix, value);
+      times.put(prefix, timestampMs);
+    }
+
+    @Override
+    public synchronized byte[] systemRow(byte[] key) throws IOException {
+      check();
+      return system.get(text(key));
+    }
+
+    @Override
+    public synchronized boolean isStill(byte[] key, byte[] value) {
+      return proves && java.util.Arrays.equals(system.get(text(key)), value);
+    }
+
+    @Override
+    synchronized void topics(long fromTimestampMs, Refresher.TopicReader reader) throws IOException {
+      check();
+      for (Map.Entry<String, byte[]> topic : topics.entrySet()) {
+        long timestampMs = times.get(topic.getKey());
+        if (timestampMs >= fromTimestampMs) {
+          read.incrementAndGet();
+          reader.topic(topic.getKey().getBytes(StandardCharsets.US_ASCII), topic.getValue(), timestampMs);
+        }
+      }
+    }
+
+    private void check() throws IOException {
+      if (fails) {
+        throw new IOException("no answer");
+      }
+    }
+
+    private static String text(byte[] key) {
+      return new String(key, StandardCharsets.UTF_8);
+    }
+  }
+}
