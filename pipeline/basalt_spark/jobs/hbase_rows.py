@@ -26,7 +26,7 @@ class HBaseRows(NamedTuple):
 
     def open(self) -> HBaseStore:
         """The store; it takes part in no leadership, and nothing is written through it."""
-        return HBaseStore.open(self.address, self.prefix, connections_max=CONNECTIONS)
+        return HBaseStore.open(self.address, self.prefix, read_connections_max=CONNECTIONS)
 
     def spans(self, tables: Sequence[str]) -> list[Span]:
         """One range for each region. `UnavailableError` when regions leave a hole, as while one is being moved."""
