@@ -36,7 +36,6 @@ from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster
 from basalt.runtime.group_commit import GroupCommit
-from basalt.runtime.installation import install
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
@@ -46,6 +45,7 @@ from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TableTr
 from basalt.transactions.rules.ids import TransactionIds
 from basalt.transactions.rules.limits import Limits
 from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.installation import install
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.system import SystemTable

@@ -150,11 +150,11 @@ def test_what_is_wrong_with_a_table_is_told(
     assert detail in found["table shop.payload"]["detail"]
 
 
-def test_a_table_that_is_new_with_this_version_is_to_be_had_by_an_upgrade(admin: Admin, healthy: FakeHBase):
+def test_a_missing_table_is_told_with_the_command_that_makes_it(admin: Admin, healthy: FakeHBase):
     del healthy.tables["shop.cell"]
     found = lines(admin, code=1)
     assert levels(found) == {"table shop.cell": "error"}
-    assert "`basalt hbase upgrade --jar PATH` makes it" in found["table shop.cell"]["hint"]
+    assert "`basalt hbase install` makes it" in found["table shop.cell"]["hint"]
 
 
 def test_a_disabled_system_table_is_told_without_failing_over_it(admin: Admin, healthy: FakeHBase):

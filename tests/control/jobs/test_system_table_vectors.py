@@ -15,8 +15,8 @@ from basalt.operations.audit import Line
 from basalt.operations.jobs.history import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
 from basalt.retention.generations import Swept
-from basalt.runtime.installation import Facts
 from basalt.transactions.external_writes import Outside
+from basalt_engine.installation import InstallationFacts
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -24,7 +24,7 @@ from tests.vector_lines import cases, lines
 
 FORMS: dict[str, type[Any]] = {
     "audit": Line,
-    "install": Facts,
+    "install": InstallationFacts,
     "lease": LeaseRecord,
     "job": Definition,
     "job-runs": Runs,
