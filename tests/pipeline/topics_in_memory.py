@@ -124,7 +124,7 @@ class TopicInMemory:
 
 
 class ServerInMemory:
-    """What a client is, as far as readers use one."""
+    """A client, as far as readers use one."""
 
     def __init__(self, *topics: TopicInMemory, instance: str = INSTANCE) -> None:
         self.topics = {topic.name: topic for topic in topics}

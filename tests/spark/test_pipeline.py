@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def results(client, topic: str) -> list[tuple[str, str, int]]:
-    """What a topic of counts holds: up to when, the page, and how many."""
+    """The counts in a topic: the end of the window, the page, and the number."""
     rows = [json.loads(message.payload) for message in client.topic(topic).read(isolation="committed")]
     return sorted((row["at"][:13], row["page"], row["views"]) for row in rows)
 
