@@ -15,8 +15,8 @@ from basalt_spark.topic_name import TopicName
 from basalt_spark.topic_progress import Taken, advance_topic, markers_before
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
+    from basalt.api.bodies.ranges import Advance, StableEnd
     from basalt.client import Client, Topic
-    from basalt.client.calls.ranges import Advance, StableEnd
 
 
 @dataclass(slots=True)

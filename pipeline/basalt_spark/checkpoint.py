@@ -44,4 +44,4 @@ def refuse_other_generations(client: Client, offset: Offset, loss: DataLoss) -> 
 
 def instance_of(client: Client) -> str:
     """The installation that the server serves."""
-    return str(client.admin.store()["instance"])
+    return str(client.admin.store().instance)

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from basalt.api.bodies.work import KIND_END_OF_STREAM, KIND_WATERMARK, WorkMarker
+from basalt.api.bodies.work import WorkMarker
+from basalt.api.markers.marker import KIND_END_OF_STREAM, KIND_WATERMARK
 from basalt.errors import InputError, TransactionEndedError
 from basalt_spark import sink_commit
 from basalt_spark.connection import client_of

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from basalt.api.bodies.work import KIND_WATERMARK, WorkMarker
+from basalt.api.bodies.work import WorkMarker
+from basalt.api.markers.marker import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
     ConflictError,

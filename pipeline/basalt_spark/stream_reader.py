@@ -37,8 +37,8 @@ from basalt_spark.reading import ControlPartition, RangePartition, read_partitio
 from basalt_spark.topic_name import TopicName
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
+    from basalt.api.bodies.ranges import StableEnd
     from basalt.client import Client
-    from basalt.client.calls.ranges import StableEnd
 
 
 class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

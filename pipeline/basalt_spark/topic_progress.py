@@ -11,8 +11,9 @@ from basalt_spark.admission import Share
 from basalt_spark.offset import TopicOffset
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
+    from basalt.api.bodies.ranges import Advance
     from basalt.client import Topic
-    from basalt.client.calls.ranges import Advance, RangeIsolation
+    from basalt.client.calls.ranges import RangeIsolation
 
 
 @dataclass(slots=True)
@@ -48,13 +49,15 @@ def advance_topic(
     while True:
         rows_left = None if share.rows is None else share.rows - taken.rows
         bytes_left = None if share.bytes is None else share.bytes - taken.bytes
-        step = topic.advance(reached.id, rows_max=rows_left, bytes_max=bytes_left, through=through, isolation=isolation)
+        step = topic.advance(
+            reached.id, messages_max=rows_left, bytes_max=bytes_left, through=through, isolation=isolation
+        )
         check(step)
         if bytes_left is not None and step.bytes > bytes_left and taken.rows:
             return reached, taken
         stood = step.through is None or step.through == reached.id
         reached = _moved(reached, step)
-        taken.add(Taken(step.rows, step.bytes, step.at_end))
+        taken.add(Taken(step.messages, step.bytes, step.at_end))
         full = (share.rows is not None and taken.rows >= share.rows) or (
             share.bytes is not None and taken.bytes >= share.bytes
         )

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from basalt.client.calls.markers import MarkersInfo, TaskInfo
+from basalt.api.bodies.markers import MarkersInfo, TaskInfo
 from basalt_spark.running_stage import RunningStage, StageStateError, Told
 from tests.pipeline.test_stage_progress import offset, report
 

@@ -6,11 +6,11 @@ list still, and then its rows are no fault. Formats: docs/formats/system-table.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
+from basalt.api.bodies.pruning import ExplainedWriter
 from basalt.errors import InputError
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
@@ -67,12 +67,12 @@ def read_writers(store: OpenTables) -> Writers:
     )
 
 
-def with_explained(writers: Writers, explained: Iterable[Mapping[str, Any]], lifetime_ms: int) -> Writers:
+def with_explained(writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int) -> Writers:
     """The lists with what a server explains of the writers it holds on to, for a store that publishes no snapshot.
 
     Explained are the oldest; so a list that is longer is known in part, and its younger writers are not kept long yet.
     """
-    holds = {int(each["writePointer"]): {hold["cause"] for hold in each["holds"]} for each in explained}
+    holds = {each.write_pointer: {hold.cause for hold in each.holds} for each in explained}
     young = frozenset(writer for writer, causes in holds.items() if causes <= UNDER_WAY)
     return writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
 
