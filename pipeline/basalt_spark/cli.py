@@ -312,7 +312,7 @@ def _writers(session: Session, source: TableSource, ask_server: bool) -> Any:
         writers = read_writers(store)
     if explained is None or status is None or writers.invalid_known:
         return writers
-    return with_explained(writers, explained, int(status["lifetimeMs"]))
+    return with_explained(writers, explained, status.lifetime_ms)
 
 
 def _topic_rows(session: Session, topic: str) -> TopicRows:

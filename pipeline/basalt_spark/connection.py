@@ -85,4 +85,4 @@ def topic_name(text: str, namespace: str, option: str) -> TopicName:
 
 def instance_of(client: Client) -> str:
     """The id of the installation that the server serves."""
-    return str(client.admin.store()["instance"])
+    return str(client.admin.store().instance)

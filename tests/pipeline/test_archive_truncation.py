@@ -71,7 +71,7 @@ def test_what_the_archive_holds_goes_and_nothing_else(rows: TopicRows, folder: F
     assert archived(rows, folder, stop=at_time(times[2])) == known  # the same command again
     assert truncate_behind(rows, known) == (times[2], False)
     audit = rows.client.admin.audit()
-    assert [(line["act"], line["what"], line["reason"]) for line in audit][-1] == (
+    assert [(line.act, line.what, line.reason) for line in audit][-1] == (
         "truncate", "topic shop:orders", "archived by job job",
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from basalt.api.bodies.pruning import ExplainedWriter, PruneHold
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
@@ -43,6 +44,10 @@ async def shop(tmp_path: Path) -> AsyncIterator[Wired]:
     await wired.topics.create(A, {})
     yield wired
     await wired.services.close()
+
+
+def _explained(writer: int, cause: str) -> ExplainedWriter:
+    return ExplainedWriter(writer, 0, 0, False, (PruneHold(cause, "", "", None, None, None, None),), 0)
 
 
 def copied(shop: Wired, directory: Path) -> CheckpointRows:
@@ -101,7 +106,7 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
     with opened(source) as store:
         writers = read_writers(store)
     assert not writers.invalid_known
-    explained = [{"writePointer": writer, "holds": [{"cause": "note"}]}]
+    explained = [_explained(writer, "note")]
     listed = with_explained(writers, explained, LIFETIME_MS)
     assert audited(source, listed).exit_code == 0
     report = audits.check(
@@ -119,10 +124,7 @@ async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: W
     with opened(source) as store:
         writers = read_writers(store)
     gone = shop.clock.now_ms() * 1_000_000
-    explained = [
-        {"writePointer": gone, "holds": [{"cause": "note"}]},
-        {"writePointer": gone + 1, "holds": [{"cause": "lifetime"}]},
-    ]
+    explained = [_explained(gone, "note"), _explained(gone + 1, "lifetime")]
     listed = with_explained(writers, explained, LIFETIME_MS)
     late_ms = shop.clock.now_ms() + LIFETIME_MS + HOUR_MS + KEPT_MS_MAX + 1_000
     report = audited(source, listed, late_ms)
@@ -143,10 +145,10 @@ async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kep
     with opened(source) as store:
         writers = read_writers(store)
     assert writers.restored > writer
-    listed = with_explained(writers, [{"writePointer": writer, "holds": [{"cause": "lifetime"}]}], LIFETIME_MS)
+    listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS)
     assert listed.judge(writer) is Finding.LISTED
     assert audited(source, listed, shop.clock.now_ms() + 10 * KEPT_MS_MAX).exit_code == 0, "only time frees it"
-    held = with_explained(writers, [{"writePointer": writer, "holds": [{"cause": "file"}]}], LIFETIME_MS)
+    held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS)
     assert audited(source, held, shop.clock.now_ms()).exit_code == 0, "its time counts from when it was put back"
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.bodies.ranges import Advance, StableEnd
 from basalt.api.positions import END, START, at_id, at_time
-from basalt.client.calls.ranges import Advance, StableEnd
 from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId
 from basalt_spark.connection import Server, TopicName
@@ -34,14 +34,14 @@ class PaperTopic:
         ids = self.decided if isolation == "committed" else self.ids
         return StableEnd(ids[-1] if ids else None, self.generation)
 
-    def advance(self, after, *, through=None, rows_max=None, bytes_max=None, isolation="committed") -> Advance:
+    def advance(self, after, *, through=None, messages_max=None, bytes_max=None, isolation="committed") -> Advance:
         ids = self.decided if isolation == "committed" else self.ids
         stop = through or ids[-1]
         found = [each for each in ids if (after is None or each > after) and each <= stop]
-        taken = found[: min(self.looks, rows_max or self.looks)]
+        taken = found[: min(self.looks, messages_max or self.looks)]
         at_end = len(taken) == len(found)
         end = stop if at_end else taken[-1]
-        return Advance(end, len(taken), len(taken), at_end, self.generation, False, None, None, {})
+        return Advance(end, len(taken), len(taken), at_end, self.generation, False, None, None, ())
 
 
 class PaperRows(TopicRows):
@@ -107,7 +107,7 @@ def test_what_is_not_decided_is_found_however_little_the_server_looks_at_in_one_
         def advance(self, after, *, through=None, **_limits) -> Advance:
             found = [each for each in self.ids if (after is None or each > after) and each <= (through or b"")]
             rows_found = int(found[:1] == self.ids[-1:])
-            return Advance(found[0], rows_found, 0, len(found) == 1, 1, False, None, None, {})
+            return Advance(found[0], rows_found, 0, len(found) == 1, 1, False, None, None, ())
 
     source = rows(Slow([MessageId(ms, 0).encode() for ms in (100, 200, 300)], undecided=2))
     with pytest.raises(ConflictError, match="undecided before @400"):

@@ -140,7 +140,7 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
 
 
 def test_executors_audit_a_backup_side_by_side(spark, run: Run, basalt, rows):
-    copy = basalt.admin.backup("copy")["path"]
+    copy = basalt.admin.backup("copy").path
     ran = run("jobs", "prune-audit", "--checkpoint", copy, "--ask-server", "--url", rows.server.url, "-o", "json")
     assert ran.code == 0, ran.err
     report = json.loads(ran.out)

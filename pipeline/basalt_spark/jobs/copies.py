@@ -213,13 +213,13 @@ def next_step(source: TopicRows, wanted: TopicRange, after: bytes | None) -> Ste
     """The next part of the range to copy; None when none is left."""
     stop = wanted.through
     while stop is not None and (after is None or after < stop):
-        found = source.topic.advance(after, through=stop, rows_max=STEP_MESSAGES, bytes_max=STEP_BYTES)
+        found = source.topic.advance(after, through=stop, messages_max=STEP_MESSAGES, bytes_max=STEP_BYTES)
         if found.generation != wanted.generation:
             raise ConflictError(
                 f"topic {source.name} is of generation {found.generation} now, the range of {wanted.generation}",
                 hint="it was deleted and created again: start another job",
             )
-        if found.rows and found.through is not None:
+        if found.messages and found.through is not None:
             return Step(after, min(rounded(found.through), rounded(stop)))
         if found.at_end or found.through is None:
             return None

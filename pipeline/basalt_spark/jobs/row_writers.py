@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from basalt.api.bodies.pruning import ExplainedWriter
 from basalt.errors import InputError
 from basalt_engine.cells.keys import CellKey
 from basalt_engine.cells.table import CellTable
@@ -202,12 +203,12 @@ def read_writers(store: OpenTables) -> Writers:
     )
 
 
-def with_explained(writers: Writers, explained: Iterable[Mapping[str, Any]], lifetime_ms: int) -> Writers:
+def with_explained(writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int) -> Writers:
     """Complete the lists of a store that publishes no snapshot by the writers that a server explains.
 
     It explains the oldest ones. Of a longer list the younger writers stay unknown, but they are not kept long yet.
     """
-    holds = {int(each["writePointer"]): {hold["cause"] for hold in each["holds"]} for each in explained}
+    holds = {each.write_pointer: {hold.cause for hold in each.holds} for each in explained}
     young = frozenset(writer for writer, causes in holds.items() if causes <= UNDER_WAY)
     return writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
 

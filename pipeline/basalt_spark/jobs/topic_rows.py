@@ -64,7 +64,8 @@ class TopicRows(NamedTuple):
         `ConflictError` when a transaction that is open, or has not been decided, may still add messages to the range.
         """
         decided = self.topic.stable_end()
-        after, through = before(start), decided.id
+        after = before(start)
+        through: bytes | None = decided.id
         if stop != END:
             wanted = before(stop)
             if wanted is not None and (decided.id is None or decided.id < wanted):
@@ -85,9 +86,9 @@ class TopicRows(NamedTuple):
     def has_messages(self, after: bytes | None, through: bytes, *, isolation: RangeIsolation = "committed") -> bool:
         """True when there is a message with after < id <= through. Each call of the server looks at a bounded part."""
         while after is None or after < through:
-            found = self.topic.advance(after, through=through, rows_max=1, isolation=isolation)
-            if found.rows or found.at_end or found.through is None:
-                return bool(found.rows)
+            found = self.topic.advance(after, through=through, messages_max=1, isolation=isolation)
+            if found.messages or found.at_end or found.through is None:
+                return bool(found.messages)
             after = found.through
         return False
 
@@ -99,7 +100,7 @@ class TopicRows(NamedTuple):
         if count is None:
             count = max(1, min(PARTS_MAX, size_bytes // PART_BYTES + 1))
         found = self.topic.splits(wanted.after, wanted.through, count)
-        return [Part(split.after, split.through, split.rows) for split in found]
+        return [Part(split.after, split.through, split.messages) for split in found]
 
     def _size_bytes(self, wanted: TopicRange) -> int:
         """The bytes of the payloads in a range. The server remembers them, and splits the range quickly afterwards."""

@@ -21,7 +21,8 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from basalt.api.bodies.work import KIND_END_OF_STREAM, KIND_WATERMARK, WorkMarker
+from basalt.api.bodies.work import WorkMarker
+from basalt.api.markers.marker import KIND_END_OF_STREAM, KIND_WATERMARK
 from basalt.errors import InputError, TransactionEndedError
 from basalt_spark.connection import client_of, topic_name
 from basalt_spark.options.write_options import sink_columns, write_options

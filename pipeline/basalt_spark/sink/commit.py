@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from basalt.api.bodies.work import KIND_WATERMARK, WorkMarker
+from basalt.api.bodies.work import WorkMarker
+from basalt.api.markers.marker import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
     ConflictError,

@@ -23,8 +23,8 @@ from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.options.read_options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
+    from basalt.api.bodies.ranges import Advance, StableEnd
     from basalt.client import Client, Topic
-    from basalt.client.calls.ranges import Advance, StableEnd
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,11 @@ class BatchEndSearch:
             rows_left = None if share.rows is None else share.rows - taken.rows
             bytes_left = None if share.bytes is None else share.bytes - taken.bytes
             step = topic.advance(
-                reached.id, rows_max=rows_left, bytes_max=bytes_left, through=through, isolation=self._options.isolation
+                reached.id,
+                messages_max=rows_left,
+                bytes_max=bytes_left,
+                through=through,
+                isolation=self._options.isolation,
             )
             if step.generation != start.generation:
                 return self._restarted(name, start, step.generation)
@@ -239,7 +243,7 @@ class BatchEndSearch:
                 return reached, taken
             stood = step.through is None or step.through == reached.id
             reached = _moved(reached, step)
-            taken.add(Taken(step.rows, step.bytes, step.at_end))
+            taken.add(Taken(step.messages, step.bytes, step.at_end))
             full = (share.rows is not None and taken.rows >= share.rows) or (
                 share.bytes is not None and taken.bytes >= share.bytes
             )

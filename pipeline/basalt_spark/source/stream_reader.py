@@ -40,8 +40,8 @@ from basalt_spark.source.partitions import (
 )
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
+    from basalt.api.bodies.ranges import StableEnd
     from basalt.client import Client
-    from basalt.client.calls.ranges import StableEnd
 
 
 class BasaltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
