@@ -8,6 +8,7 @@ from typing import Any
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
 from basalt.pruning.regions import Cluster
 from basalt.server.wiring import open_services
@@ -43,8 +44,9 @@ class Wired:
         settings: Settings | None = None,
         cached: bool = True,
         cluster: Cluster | None = None,
+        memory: LogLimits = LOG_LIMITS,
     ) -> Wired:
-        """Services over a store; `cached=False` makes every fetch read it."""
+        """Services over a store; `cached=False` makes every fetch read it, a small `memory` nearly everything else."""
         store, clock = store or MemoryStore(), clock or ManualClock()
         messaging = MessagingSettings(cache_bytes_max=(1 << 20) if cached else 0)
         given = settings or Settings(messaging=messaging)
@@ -52,7 +54,8 @@ class Wired:
             opened: Any = store
             place = HBaseSettings(thrift2=opened.address, prefix=opened.prefix)
             given = replace(given, store=StoreSettings(kind="hbase", hbase=place))
-        return cls(await open_services(given, None, store=store, clock=clock, cluster=cluster), clock, store)
+        services = await open_services(given, None, store=store, clock=clock, cluster=cluster, memory=memory)
+        return cls(services, clock, store)
 
     async def restarted(self, *, cached: bool = True) -> Wired:
         """The same store under new services, as after a crash."""

@@ -7,10 +7,8 @@ from typing import Protocol
 from basalt.catalog.topics import Topic
 from basalt.errors import InputError
 from basalt.runtime.group_commit import Group
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt.transactions.rules.pointers import POINTER_MAX, POINTERS_PER_MS
 from basalt_engine.snapshot import TransactionSnapshot
-
-POINTER_MAX = (1 << 63) - 1
 
 
 class Writers(Protocol):
