@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import StoreError
-from basalt.server.wiring import MemoryLimits
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.table import Columns
 from tests.wiring import A, B, Wired
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def memory() -> MemoryLimits:
-    return MemoryLimits(writers=1)
+def memory() -> LogLimits:
+    return LogLimits(writers=1)
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ async def test_the_search_reads_only_where_open_transactions_published_early(sho
     late = await shop.transactions.begin()
     await shop.store_aside(A, "aside", tx=late)
     reads: list[object] = []
-    scan = shop.messaging.messages.scan
-    shop.messaging.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
+    scan = shop.services.peek._reads.messages.scan
+    shop.services.peek._reads.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
     assert (await shop.services.peek.first_hold(A)).held_by is None
     assert reads == []
 

@@ -111,10 +111,10 @@ def test_tables_and_topics_of_one_name_do_not_know_of_each_other(catalog: Catalo
     assert run(catalog.list("shop")) == ["prices", "stock"]
     assert run(topics.list("shop")) == ["orders", "stock"]
     assert run(topics.namespaces()) == ["shop"]
-    run(topics.delete(topic_name("shop", "stock")))
+    run(topics.delete(run(topics.read(topic_name("shop", "stock")))))
     assert run(catalog.get(STOCK)).generation == 1
     with pytest.raises(TopicNotFoundError):
-        run(topics.get(topic_name("shop", "prices")))
+        run(topics.read(topic_name("shop", "prices")))
 
 
 @pytest.mark.parametrize("name", ["", "~stock", "a:b", "ä", "x" * 256])
