@@ -106,7 +106,8 @@ async def test_what_cannot_be_looked_at_is_refused(shop: Wired):
 async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop: Wired):
     await of_every_state(shop)
     nobody = Decisions(None)
-    elsewhere = Peek(shop.topics, shop.messaging, nobody, holds.Holds(shop.store, shop.clock, shop.messaging, nobody))
+    reads = shop.services.peek._reads
+    elsewhere = Peek(shop.topics, reads, nobody, holds.Holds(shop.store, shop.clock, reads, nobody))
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]
     assert states == ["plain", "unknown", "rolled back", "unknown", "unknown"]
     assert await elsewhere.first_hold(A) == (None, None, None)

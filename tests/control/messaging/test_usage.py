@@ -12,6 +12,7 @@ from basalt.api.bodies.work import RecordIn
 from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.log.append import RowBuilder
 from basalt.messaging.log.log_bounds import entry_name
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable
@@ -185,7 +186,7 @@ async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired):
 
 
 async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(usage, "TOPICS_MAX", 1)
+    monkeypatch.setattr(shop.topics.memory, "_limits", LogLimits(detailed=1))
     for number in range(5):
         await shop.publish(A, "a" * number)
         await shop.publish(B, "b")

@@ -172,6 +172,8 @@ class SparseIndex:
         """The topic's index; what was learnt under another TTL is forgotten, for what expired under it may be gone."""
         found: TopicIndex | None = log.index
         if found is None or found.ttl_ms != log.topic.ttl_ms:
+            for gone in [each for each in self._counted if each.index is None]:  # deleted, or out of memory
+                self._forget(gone)
             self._forget(log)
             found = log.index = TopicIndex(log.topic.ttl_ms)
         log.memory.touch_details(log)
