@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from basalt.api.bodies.transactions import TransactionKind
 from basalt.client import following as following_plans
 from basalt.client import reading as reading_plans
 from basalt.client.calls import admin, arrow, messages, ranges, sessions, topic_facts, topics
@@ -26,7 +27,6 @@ from basalt.client.transaction.named_transactions import NamedScope
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.participants import Participant
 from basalt.client.transaction.transactional_table import in_use
-from basalt.client.transaction.transactions import Kind
 
 
 class Topics(Handle[ClientScope]):
@@ -122,7 +122,7 @@ class Session(SessionFacts, Handle[SessionScope]):
         version: int | None = None,
         timeout_ms: int | None = None,
         owner: str = "",
-        kind: Kind = "short",
+        kind: TransactionKind = "short",
         outside_writes: bool = False,
         participants: Iterable[Participant] = (),
     ) -> Transaction:
@@ -226,7 +226,7 @@ class Client(Handle[ClientScope]):
         version: int,
         *,
         ledger: str | None = None,
-        kind: Kind = "long",
+        kind: TransactionKind = "long",
         timeout_ms: int | None = None,
         owner: str = "",
     ) -> NamedTransaction:
@@ -248,7 +248,7 @@ class Client(Handle[ClientScope]):
         *,
         timeout_ms: int | None = None,
         owner: str = "",
-        kind: Kind = "short",
+        kind: TransactionKind = "short",
         outside_writes: bool = False,
         participants: Iterable[Participant] = (),
     ) -> Transaction:

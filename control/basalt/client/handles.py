@@ -10,13 +10,13 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from basalt.api.bodies.transactions import Outcome
 from basalt.client.calls.sessions import SessionScope
 from basalt.client.plans.calls import Steps
 from basalt.client.plans.drivers import AsyncDriver, BlockingDriver
 from basalt.client.plans.scopes import TopicScope
 from basalt.client.transaction.named_transactions import NamedScope
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.transaction_info import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -133,9 +133,9 @@ class NamedFacts:
         return self._scope.described()[1]
 
     @property
-    def expires_at_ms(self) -> int | None:
+    def expires_ms(self) -> int | None:
         """When the server aborts it, by its clock."""
-        return self._scope.expires_at_ms
+        return self._scope.expires_ms
 
 
 def blocking(plan: Callable[Concatenate[ScopeT, P], Steps[T]]) -> Callable[Concatenate[Handle[ScopeT], P], T]:

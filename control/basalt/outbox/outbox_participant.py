@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.blocking_client import Transaction
 from basalt.client.calls.payloads import Payloads, each_payload
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import TransactionEndedError
 from basalt.outbox.outbox import Outbox
 from basalt.outbox.outbox_rows import OutboxRows

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.client.plans.calls import Call, Later, Steps
 from basalt.client.plans.scopes import ClientScope
 from basalt.client.transaction.commit_protocol import leave
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.participation import enter
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BasaltError,
     InternalError,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from basalt.api.bodies.tables import TableInfo
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.client.calls import tables
-from basalt.client.calls.tables import RowPage, TableInfo, TableRow
+from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction import commit_protocol as ending
 from basalt.client.transaction import open_transaction, participation, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.client.transaction.transactional_table import in_use
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, UnavailableError
 from basalt_engine.cells.names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key

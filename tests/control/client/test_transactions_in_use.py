@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.api.codecs import avro
 from basalt.client.transaction import commit_protocol as ending
 from basalt.client.transaction import open_transaction, participation
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BusyError,
     CorruptionError,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from basalt.api.bodies.server import Problem
 from basalt.client.plans.calls import Answer, Call, Effect
 from basalt.errors import (
     BY_CODE,
@@ -39,20 +40,10 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
 }
 
 
-class _Problem(msgspec.Struct, rename="camel"):
-    code: str
-    detail: str = ""
-    field: str | None = None
-    hint: str | None = None
-    request_id: str | None = None
-    retry_after_ms: int | None = None
-    leader: str | None = None
-
-
 def error_of(call: Call[Any], answer: Answer) -> BasaltError:
     """The exception for an answer that is not 2xx. Its `request_id` is the server's, when it told one."""
     try:
-        problem = msgspec.json.decode(answer.body, type=_Problem)
+        problem = msgspec.json.decode(answer.body, type=Problem)
     except msgspec.MsgspecError:
         return _foreign(call, answer)
     known = BY_CODE.get(problem.code)
@@ -106,7 +97,7 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase
 
 
-def _retry_after_ms(problem: _Problem, answer: Answer) -> int:
+def _retry_after_ms(problem: Problem, answer: Answer) -> int:
     if problem.retry_after_ms is not None:
         return max(0, problem.retry_after_ms)
     header = answer.headers.get("retry-after", "")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, NoReturn, TypeVar
 
+from basalt.api.bodies.transactions import Outcome
 from basalt.client.plans.calls import Steps, ask
 from basalt.client.transaction import transactions
 from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
 from basalt.client.transaction.participants import PostCommitError
-from basalt.client.transaction.transaction_info import Outcome
 from basalt.errors import (
     BasaltError,
     InputError,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo, TransactionKind
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers.marker import Marker
 from basalt.client.calls import messages
@@ -21,8 +22,7 @@ from basalt.client.plans.scopes import ClientScope, TopicScope
 from basalt.client.reading import Bounds, Cursor
 from basalt.client.transaction import transactions
 from basalt.client.transaction.participants import Participant, Planned, planned, same
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
-from basalt.client.transaction.transactions import InSession, Kind
+from basalt.client.transaction.transactions import InSession
 from basalt.errors import TransactionEndedError
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
@@ -42,7 +42,7 @@ class OpenTransaction:
         self,
         scope: ClientScope,
         *,
-        kind: Kind,
+        kind: TransactionKind,
         timeout_ms: int | None,
         owner: str,
         outside_writes: bool,
@@ -51,7 +51,7 @@ class OpenTransaction:
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self.scope = scope
-        self.kind: Kind = kind
+        self.kind: TransactionKind = kind
         self.timeout_ms = timeout_ms
         self.owner = owner
         self.invited = [planned(participant) for participant in participants]  # they take part once it has begun

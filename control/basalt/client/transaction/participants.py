@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection
 from typing import Any, Protocol, TypeAlias
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.plans.calls import Later, Steps
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import BasaltError
 
 METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.plans.calls import Steps
 from basalt.client.transaction import transactions
 from basalt.client.transaction.commit_protocol import or_give_up, tell_changes
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.participants import Participant, Planned, planned, same
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import TransactionEndedError
 
 

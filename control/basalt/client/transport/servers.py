@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
+from basalt.api.bodies.server import Problem
 from basalt.client.plans.calls import Answer, NotSent, Reply
 from basalt.client.plans.conversation import Send
 from basalt.client.plans.drivers import AsyncTransport, Transport
@@ -18,11 +19,6 @@ from basalt.client.transport.urls import ServerUrl, parse_url
 from basalt.errors import InputError, NotLeaderError
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
-
-
-class _Problem(msgspec.Struct):
-    code: str
-    leader: str | None = None
 
 
 class Servers:
@@ -39,7 +35,7 @@ class Servers:
         if not isinstance(reply, Answer) or reply.status != 503:
             return None
         try:
-            problem = msgspec.json.decode(reply.body, type=_Problem)
+            problem = msgspec.json.decode(reply.body, type=Problem)
         except msgspec.MsgspecError:
             return None
         if problem.code != NotLeaderError.code:

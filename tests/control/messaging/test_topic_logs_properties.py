@@ -1,0 +1,559 @@
+"""Topics: created once, updated, deleted, created again as another generation; and what their properties may be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt.catalog.topic_properties import PROPERTIES_MAX, PROPERTY_CHARS_MAX, TTL_SECONDS_MAX, settle
+from basalt.catalog.topics import Topic, TopicName, Topics, check_name, title_of, topic_name
+from basalt.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidNameError,
+    InvalidPropertyError,
+    TopicChangedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnknownOutcomeError,
+)
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.runtime.group_commit import NotLoadedError
+from basalt_engine.clock import ManualClock
+from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, topic_prefix
+from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.records import Compression
+from basalt_engine.retention import OnInvalid
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.table import Columns, Put, Table
+
+pytestmark = pytest.mark.anyio
+
+A, B = topic_name("shop", "orders"), topic_name("shop", "invoices")
+BUCKETS = 16
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def served(store: MemoryStore, clock: ManualClock) -> TopicLogs:
+    """The topics of a server."""
+    return TopicLogs(store, clock, Topics(store, clock, BUCKETS), tail_bytes_max=0)
+
+
+class RemoteStore(MemoryStore):
+    """Called on threads, so that calls really meet."""
+
+    remote = True
+
+
+@pytest.fixture(params=[MemoryStore, RemoteStore])
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    made: MemoryStore = request.param()
+    return made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000)
+
+
+@pytest.fixture
+def topics(store: MemoryStore, clock: ManualClock) -> TopicLogs:
+    return served(store, clock)
+
+
+DEFAULTS = {"ttl": "604800", "spread": "1", "onInvalid": "drop", "generation": "1"}
+
+
+# Life.
+
+
+async def test_a_new_topic_has_the_defaults_and_the_first_generation(topics: TopicLogs) -> None:
+    topic = await topics.create(A, {})
+    assert (topic.namespace, topic.name, topic.generation, topic.ttl_ms) == ("shop", "orders", 1, 604_800_000)
+    assert topic.properties == DEFAULTS
+    assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_000)
+    assert topic.keys == topic.read_keys == (b"shop:orders:", 1, BUCKETS, 1)
+    assert topic.compression is Compression.NONE
+    assert await topics.get(A) == topics.loaded(A).topic == topic
+
+
+async def test_a_topic_is_created_once(topics: TopicLogs) -> None:
+    await topics.create(A, {"ttl": "60"})
+    with pytest.raises(TopicExistsError, match="shop:orders exists already"):
+        await topics.create(A, {})
+    assert (await topics.get(A)).ttl_ms == 60_000
+
+
+async def test_of_twelve_that_create_the_same_topic_one_wins(topics: TopicLogs) -> None:
+    outcomes = await asyncio.gather(
+        *(topics.create(A, {"ttl": str(number)}) for number in range(1, 13)), return_exceptions=True
+    )
+    won = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+    assert len(won) == 1
+    assert [type(outcome) for outcome in outcomes if outcome is not won[0]] == [TopicExistsError] * 11
+    assert await topics.get(A) == won[0]
+    assert won[0].generation == 1
+
+
+async def test_of_twelve_servers_that_create_the_same_topic_one_wins(store: MemoryStore, clock: ManualClock) -> None:
+    servers = [served(store, clock) for _ in range(12)]
+    outcomes = await asyncio.gather(
+        *(server.create(A, {"ttl": str(number)}) for number, server in enumerate(servers, 1)), return_exceptions=True
+    )
+    won = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+    assert len(won) == 1
+    assert sum(isinstance(outcome, TopicExistsError) for outcome in outcomes) == 11
+    assert [await server.get(A) for server in servers] == won * 12
+
+
+async def test_of_twelve_that_delete_the_same_topic_one_wins(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    outcomes = await asyncio.gather(*(topics.delete(A) for _ in range(12)), return_exceptions=True)
+    assert sum(isinstance(outcome, Topic) for outcome in outcomes) == 1
+    assert all(isinstance(outcome, Topic | TopicNotFoundError | ConflictError) for outcome in outcomes)
+    assert (await topics.create(A, {})).generation == 2
+
+
+async def test_a_topic_that_is_created_again_is_the_next_generation(topics: TopicLogs, clock: ManualClock) -> None:
+    for generation in (1, 2, 3):
+        clock.advance(10)
+        topic = await topics.create(A, {"ttl": str(generation)})
+        assert topic.generation == topic.keys.generation == generation
+        assert topic.properties["generation"] == str(generation)
+        assert topic.metadata.created_ms == clock.now_ms()
+        gone = await topics.delete(A)
+        assert gone.generation == generation
+        with pytest.raises(TopicNotFoundError):
+            await topics.get(A)
+        held = await topics.hold([A])
+        with pytest.raises(TopicNotFoundError):
+            topics.loaded(A)
+        held()
+
+
+async def test_a_restart_knows_every_generation_that_ever_was(store: MemoryStore, clock: ManualClock) -> None:
+    topics = served(store, clock)
+    await topics.create(A, {})
+    await topics.delete(A)
+    await topics.create(B, {"spread": "3", "note": "x"})
+    again = served(store, clock)
+    assert await again.get(B) == await topics.get(B)
+    with pytest.raises(TopicNotFoundError):
+        await again.get(A)
+    assert (await again.create(A, {})).generation == 2
+
+
+async def test_the_last_generation_that_there_is_cannot_be_followed(store: MemoryStore, topics: TopicLogs) -> None:
+    last = TopicMetadata(-GENERATION_MAX, 1, OnInvalid.DROP, 1, 1, 0, 0, {})
+    MetadataTable(store.table("metadata")).replace(topic_prefix(*A), None, last)
+    with pytest.raises(ConflictError, match="choose another name"):
+        await topics.create(A, {})
+
+
+@pytest.mark.parametrize("call", ["get", "delete", "update"])
+async def test_a_topic_that_does_not_exist_is_not_found(topics: TopicLogs, call: str) -> None:
+    arguments: tuple[Any, ...] = (A, {}) if call == "update" else (A,)
+    for _ in range(2):
+        with pytest.raises(TopicNotFoundError, match="shop:orders does not exist"):
+            await getattr(topics, call)(*arguments)
+    held = await topics.hold([A])
+    with pytest.raises(TopicNotFoundError):
+        topics.loaded(A)
+    held()
+
+
+async def test_who_holds_the_log_of_a_topic_sees_it_end_once_the_topic_is_gone(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    log = await topics.open(A)
+    waiter = log.waiter()
+    await topics.delete(A)
+    assert (log.ended, log.live) == (True, False)
+    await waiter
+    with pytest.raises(NotLoadedError):
+        topics.loaded(A)
+    with pytest.raises(TopicNotFoundError):
+        await topics.open(A)
+
+
+# Updates.
+
+
+async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: TopicLogs, clock: ManualClock) -> None:
+    await topics.create(A, {"ttl": "60", "owner": "billing", "colour": "red"})
+    clock.advance(5)
+    topic = await topics.merge(A, {"onInvalid": "retain", "owner": None, "size": 5})
+    assert topic.properties == {**DEFAULTS, "ttl": "60", "onInvalid": "retain", "colour": "red", "size": "5"}
+    assert topic.metadata.updated_ms == 1_005
+    assert (await topics.merge(A, {"ttl": None, "never": None})).ttl_ms == 604_800_000
+    assert await topics.get(A) == topics.loaded(A).topic
+
+
+async def test_a_merge_takes_the_present_generation_and_no_other(topics: TopicLogs) -> None:
+    before = await topics.create(A, {"ttl": "60"})
+    for bad in ("2", None):
+        with pytest.raises(InvalidPropertyError):
+            await topics.merge(A, {"ttl": "61", "generation": bad})
+    assert await topics.get(A) == before
+    assert (await topics.merge(A, {"ttl": "61", "generation": "1"})).ttl_ms == 61_000
+
+
+async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    await asyncio.gather(*(topics.merge(A, {f"p{number}": number}) for number in range(12)))
+    assert (await topics.get(A)).properties == {**DEFAULTS, **{f"p{number}": str(number) for number in range(12)}}
+
+
+async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: TopicLogs) -> None:
+    full = {f"p{number}": "x" for number in range(PROPERTIES_MAX)}
+    topic = await topics.create(A, full)
+    assert (await topics.merge(A, {"ttl": "60"})).ttl_ms == 60_000
+    assert (await topics.update(A, topic.properties)).properties == topic.properties
+    with pytest.raises(InvalidPropertyError, match="65 properties"):
+        await topics.merge(A, {"one more": "x"})
+
+
+@pytest.mark.parametrize("change", ["update", "merge"])
+async def test_a_change_of_another_version_is_refused_and_changes_nothing(topics: TopicLogs, change: str) -> None:
+    read = await topics.create(A, {"ttl": "60"})
+    mine = await getattr(topics, change)(A, {"ttl": "61"}, {read.version, "other"})
+    assert mine.version != read.version
+    with pytest.raises(TopicChangedError, match=mine.version):
+        await getattr(topics, change)(A, {"ttl": "62"}, {read.version})
+    assert await topics.get(A) == mine
+
+
+async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: TopicLogs) -> None:
+    read = await topics.create(A, {})
+    outcomes = await asyncio.gather(
+        *(topics.merge(A, {"ttl": number}, {read.version}) for number in range(1, 13)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, TopicChangedError) for outcome in outcomes) == 11
+
+
+async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics: TopicLogs) -> None:
+    first = await topics.create(A, {"owner": "billing"})
+    assert (await topics.truncate(A, 900)).version == first.version
+    assert (await topics.merge(A, {"owner": "x"})).version != first.version
+    assert (await topics.merge(A, {"owner": "billing"})).version == first.version
+    await topics.delete(A)
+    assert (await topics.create(A, {"owner": "billing"})).version != first.version
+
+
+async def test_an_update_replaces_all_properties_and_keeps_the_generation(
+    topics: TopicLogs, clock: ManualClock
+) -> None:
+    await topics.create(A, {"ttl": "60", "note": "x"})
+    clock.advance(5)
+    topic = await topics.update(A, {"onInvalid": "retain", "compression": "zstd"})
+    assert topic.properties == {**DEFAULTS, "onInvalid": "retain", "compression": "zstd"}
+    assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_005)
+    assert topic.compression is Compression.ZSTD
+    assert await topics.get(A) == topic
+
+
+class SlowTable:
+    """The metadata table of a store far away: calls take their turn on threads, and one kind of them can be held up."""
+
+    def __init__(self, inner: Table) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.get_waits: threading.Event | None = None
+        self.lost_answers = 0
+
+    def get(self, key: bytes) -> Columns | None:
+        found = self.inner.get(key)
+        if self.get_waits is not None:
+            self.get_waits.wait(5)
+        return found
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        written = self.inner.check_and_write(key, column, expected, columns)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise UnknownOutcomeError("no answer")
+        return written
+
+
+@pytest.fixture
+def far_away(clock: ManualClock) -> tuple[SlowTable, TopicLogs]:
+    store = RemoteStore()
+    slow = SlowTable(store.table("metadata"))
+    table = store.table
+    store.table = lambda name: slow if name == slow.name else table(name)  # type: ignore[assignment, method-assign, return-value]
+    return slow, served(store, clock)
+
+
+async def test_a_slow_read_does_not_bring_back_a_topic_that_was_deleted_meanwhile(far_away) -> None:
+    slow, topics = far_away
+    await topics.create(A, {})
+    topics.memory.recent.clear()  # nobody holds it any more
+    slow.get_waits = threading.Event()
+    reading = asyncio.create_task(topics.get(A))
+    await asyncio.sleep(0.02)
+    deleting = asyncio.create_task(topics.delete(A))
+    await asyncio.sleep(0.02)
+    slow.get_waits.set()
+    assert (await reading).generation == 1
+    await deleting
+    with pytest.raises(TopicNotFoundError):
+        await topics.get(A)
+
+
+async def test_a_change_whose_answer_was_lost_is_read_again(far_away) -> None:
+    slow, topics = far_away
+    await topics.create(A, {})
+    slow.lost_answers = 1
+    with pytest.raises(UnknownOutcomeError):
+        await topics.update(A, {"ttl": "17"})
+    assert (await topics.get(A)).ttl_ms == 17_000
+
+
+async def test_what_is_shown_can_be_put_back(topics: TopicLogs) -> None:
+    await topics.create(A, {"note": "x"})
+    await topics.delete(A)
+    shown = (await topics.create(A, {"ttl": "60", "note": "y"})).properties
+    assert (await topics.update(A, shown)).properties == shown
+    assert (await topics.update(A, {**shown, "ttl": "61"})).ttl_ms == 61_000
+
+
+async def test_rows_stay_where_they_are_when_the_spread_shrinks(topics: TopicLogs) -> None:
+    await topics.create(A, {"spread": "2"})
+    await topics.update(A, {"spread": "7"})
+    topic = await topics.update(A, {"spread": "3"})
+    assert (topic.keys.spread, topic.read_keys.spread) == (3, 7)
+    assert topic.properties["spread"] == "3"
+    await topics.delete(A)
+    again = await topics.create(A, {})
+    assert (again.keys.spread, again.read_keys.spread) == (1, 1)
+
+
+async def test_an_update_that_is_refused_changes_nothing(topics: TopicLogs) -> None:
+    before = await topics.create(A, {"ttl": "60"})
+    for bad in ({"ttl": "0"}, {"generation": "2"}, {"spread": "17"}):
+        with pytest.raises(InvalidPropertyError):
+            await topics.update(A, bad)
+    assert await topics.get(A) == before
+
+
+# Two servers over one store.
+
+
+async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: MemoryStore, clock: ManualClock) -> None:
+    mine, theirs = served(store, clock), served(store, clock)
+    await mine.create(A, {})
+    await theirs.update(A, {"ttl": "60"})
+    with pytest.raises(ConflictError, match="changed by another call"):
+        await mine.update(A, {"ttl": "70"})
+    assert (await mine.get(A)).ttl_ms == 60_000
+    assert (await mine.update(A, {"ttl": "70"})).ttl_ms == 70_000
+
+
+@pytest.mark.parametrize("call", ["delete", "update"])
+async def test_a_topic_that_another_server_created_again_is_not_changed_as_the_old_one(
+    store: MemoryStore, clock: ManualClock, call: str
+) -> None:
+    mine, theirs = served(store, clock), served(store, clock)
+    await mine.create(A, {})
+    await theirs.delete(A)
+    await theirs.create(A, {})
+    with pytest.raises(ConflictError):
+        await (mine.delete(A) if call == "delete" else mine.update(A, {"ttl": "5"}))
+    assert await mine.get(A) == await theirs.get(A)
+    assert (await mine.get(A)).properties == {**DEFAULTS, "generation": "2"}
+
+
+# Lists.
+
+
+async def test_lists_show_what_exists_and_descriptions_what_ever_did(topics: TopicLogs) -> None:
+    titles = [topic_name(*names) for names in (("b", "z"), ("b", "a"), ("a-", "x"), ("a", "x"), ("gone", "x"))]
+    for title in titles:
+        await topics.create(title, {})
+    await topics.delete(titles[-1])
+    await topics.delete(titles[0])
+    assert await topics.catalog.namespaces() == ["a", "a-", "b"]
+    assert await topics.catalog.list("b") == ["a"]
+    assert await topics.catalog.list("a") == ["x"]
+    assert await topics.catalog.list("gone") == await topics.catalog.list("never") == []
+    everything = {str(title): stored.generation for title, stored in await topics.catalog.describe_all(None)}
+    assert everything == {"a:x": 1, "a-:x": 1, "b:a": 1, "b:z": -1, "gone:x": -1}
+    assert [str(title) for title, _ in await topics.catalog.describe_all("b")] == ["b:a", "b:z"]
+
+
+async def test_a_topic_that_is_gone_is_described_under_its_last_generation(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    await topics.delete(A)
+    ((title, stored),) = await topics.catalog.describe_all(None)
+    assert topics.catalog.at(title, stored).keys.generation == 1
+
+
+async def test_a_list_of_what_is_no_namespace_is_refused(topics: TopicLogs) -> None:
+    with pytest.raises(InvalidNameError):
+        await topics.catalog.list("a:b")
+
+
+async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics: TopicLogs) -> None:
+    good = TopicMetadata(1, 1, OnInvalid.DROP, 1, 1, 0, 0, {}).encode()
+    store.table("metadata").write([Put(b"\xffbad", {b"m": good})])
+    with pytest.raises(CorruptionError, match=b"\xffbad".hex()):
+        await topics.catalog.describe_all(None)
+
+
+# Names.
+
+
+@settings(deadline=None)
+@given(
+    st.text("abzAZ09_-", min_size=1, max_size=NAME_CHARS_MAX), st.text("abzAZ09_-", min_size=1, max_size=NAME_CHARS_MAX)
+)
+def test_names_come_back_out_of_their_prefix(namespace: str, name: str) -> None:
+    assert title_of(topic_prefix(*topic_name(namespace, name))) == (namespace, name)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        " ",
+        "a b",
+        "a:b",
+        "a/b",
+        "a.b",
+        "..",
+        "a\n",
+        "a\0",
+        "é",
+        "٣",
+        "\uff41",
+        "a" * 256,
+        "a" * 5_000,
+        "\ud800",
+        "a\u202e",
+    ],
+)
+def test_what_is_no_name_is_refused_with_its_field_and_shortly(bad: str) -> None:
+    for field, names in (("namespace", (bad, "a")), ("topic", ("a", bad))):
+        with pytest.raises(InvalidNameError) as refused:
+            topic_name(*names)
+        assert refused.value.field == field
+        assert len(str(refused.value)) < 200
+    assert check_name("a" * NAME_CHARS_MAX, "owner") == "a" * NAME_CHARS_MAX
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"", b"a", b"a:", b"a:b", b"a:b:c", b"a:b:c:", b":b:", b"a::", b"a b:c:", b"\xff:b:"]
+)
+def test_what_is_no_prefix_is_corrupt(prefix: bytes) -> None:
+    with pytest.raises(CorruptionError, match="is no topic prefix"):
+        title_of(prefix)
+
+
+def test_a_title_is_shown_with_a_colon() -> None:
+    assert str(TopicName("shop", "orders")) == "shop:orders"
+
+
+# Properties.
+
+
+@pytest.mark.parametrize(
+    ("given_as", "ttl_ms"),
+    [("1", 1_000), (1, 1_000), ("0060", 60_000), (str(TTL_SECONDS_MAX), TTL_SECONDS_MAX * 1_000)],
+)
+def test_a_ttl_is_a_whole_number_of_seconds(given_as: object, ttl_ms: int) -> None:
+    assert settle({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
+
+
+NO_NUMBERS: list[object] = [
+    "0", "-1", "+1", "٣", "\uff11", "1e3", "1.0", "", " ", " 5", "5 ", "5\n", "0x10", "1_000", "²", "nan", "inf", "None",
+    "9" * 10, "9" * 5_000, "1" + "0" * 18, 0, -1, 10**12, 2**63, 2**64, -(2**63), 10**5_000, 1.0, 5.5, float("nan"),
+    float("inf"), None, True, False, [], {}, ["5"], b"5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", NO_NUMBERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["ttl", "spread"])
+def test_a_number_that_is_none_is_refused_with_its_name(name: str, bad: object) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        settle({name: bad}, BUCKETS, None)
+    assert refused.value.field == name
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(("name", "bad"), [("ttl", TTL_SECONDS_MAX + 1), ("spread", BUCKETS + 1)])
+def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
+    with pytest.raises(InvalidPropertyError, match=f"property {name} is '{bad}'"):
+        settle({name: str(bad)}, BUCKETS, None)
+    settle({name: bad - 1}, BUCKETS, None)
+
+
+@pytest.mark.parametrize(
+    ("properties", "field"),
+    [
+        ({"onInvalid": "Drop"}, "onInvalid"),
+        ({"onInvalid": ""}, "onInvalid"),
+        ({"onInvalid": True}, "onInvalid"),
+        ({"compression": "gzip"}, "compression"),
+        ({"compression": ""}, "compression"),
+        ({"note": None}, "note"),
+        ({"note": 1.5}, "note"),
+        ({"note": []}, "note"),
+        ({"note": b"x"}, "note"),
+        ({"note": 2**63}, "note"),
+        ({"note": "x" * (PROPERTY_CHARS_MAX + 1)}, "note"),
+        ({"note": "a\nb"}, "note"),
+        ({"note": "\0"}, "note"),
+        ({"note": "\ud800"}, "note"),
+        ({"": "x"}, ""),
+        ({"a b": "x"}, "a b"),
+        ({"é": "x"}, "é"),
+        ({"n" * 256: "x"}, "n" * 40),
+        ({f"p{number}": "" for number in range(PROPERTIES_MAX + 1)}, None),
+    ],
+)
+def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[str, object], field: str | None) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        settle(properties, BUCKETS, None)
+    assert refused.value.field == field
+    assert len(str(refused.value)) < 200
+
+
+def test_other_properties_are_kept_as_text() -> None:
+    given_as = {"note": "Zoë\u202e", "limit": 5, "flag": True, "off": False, "empty": ""}
+    given_as["n" * 255] = "x" * PROPERTY_CHARS_MAX
+    settled = settle({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
+    assert settled.others == {**given_as, "limit": "5", "flag": "true", "off": "false"}
+    assert (settled.ttl_ms, settled.spread, settled.on_invalid) == (5_000, 1, OnInvalid.RETAIN)
+
+
+@pytest.mark.parametrize("given_as", ["2", 2])
+def test_the_present_generation_may_be_given_back(given_as: object) -> None:
+    assert settle({"generation": given_as}, BUCKETS, 2).others == {}
+
+
+@pytest.mark.parametrize("bad", ["1", "3", "-2", "02", "", "None", 1, None, True])
+def test_no_other_generation_may_be_given(bad: object) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        settle({"generation": bad}, BUCKETS, 2)
+    assert refused.value.field == "generation"
+
+
+@pytest.mark.parametrize("given_as", ["1", "3", 7, "02", ""])
+def test_a_new_topic_takes_no_notice_of_a_generation(given_as: object) -> None:
+    assert settle({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
+
+
+@pytest.mark.parametrize("bad", [None, ["1"], {}])
+def test_a_generation_that_is_no_text_is_refused_of_a_new_topic_too(bad: object) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        settle({"generation": bad}, BUCKETS, None)
+    assert refused.value.field == "generation"
