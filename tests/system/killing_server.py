@@ -246,9 +246,9 @@ def main() -> int:
         FAULTS[fault]()
     entries = os.environ.pop("BASALT_LOG_SNAPSHOT", "")
     if entries:
-        from basalt.operations.jobs import log_snapshot
+        from basalt.operations import jobs
 
-        log_snapshot.ENTRIES_MIN = int(entries)
+        jobs.SNAPSHOT_ENTRIES_MIN = int(entries)
     from basalt.cli.main import main as command_line
 
     return command_line()

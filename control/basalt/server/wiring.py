@@ -29,10 +29,9 @@ from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
 from basalt.operations.jobs import build_jobs
 from basalt.operations.scheduler import Scheduler
-from basalt.pruning.hbase_cluster import HBaseCluster
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.pruning.regions import Cluster
+from basalt.pruning.regions import Cluster, HBaseCluster
 from basalt.runtime.group_commit import GroupCommit
 from basalt.services import Services
 from basalt.settings import Settings

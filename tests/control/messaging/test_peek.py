@@ -11,7 +11,7 @@ from basalt.messaging.peek import Peek
 from basalt.messaging.read import first_unstable as holds
 from basalt.messaging.read.decisions import Decisions
 from basalt.settings import Settings, TransactionSettings
-from tests.control.jobs.readers import lose_log
+from tests.control.retention.readers import lose_log
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

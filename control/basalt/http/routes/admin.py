@@ -14,8 +14,7 @@ from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.operations import Operation, integer, words
 from basalt.http.routes.prune_shapes import published_shown
 from basalt.http.routes.schemas import EMPTY_BODY
-from basalt.operations.jobs.history import RUNS_MAX, Run
-from basalt.operations.scheduler import JobStatus
+from basalt.operations.scheduler import RUNS_MAX, JobStatus, Run
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import effective
 from basalt_engine.table import TABLE_NAMES
@@ -147,7 +146,7 @@ def _job(status: JobStatus) -> JobInfo:
 
 def _run(run: Run) -> JobRun:
     detail = run.error or ", ".join(f"{name} {value}" for name, value in run.report.items())
-    return JobRun(run.started_ms, run.duration_ms, run.outcome, run.report, run.error, run.times, detail)
+    return JobRun(run.started_ms, run.duration_ms, run.outcome, dict(run.report), run.error, run.times, detail)
 
 
 _JOB = "/jobs/{job}"

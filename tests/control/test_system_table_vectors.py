@@ -12,7 +12,7 @@ from basalt.messaging.log.counts import SavedCounts, TopicCounts
 from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.log_bounds import LogEnd, LogStart
 from basalt.operations.audit import Line
-from basalt.operations.jobs.history import Definition, Runs
+from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
 from basalt.retention.generations import Swept
 from basalt.transactions.external_writes import Outside

@@ -12,7 +12,7 @@ from basalt.messaging.log import roll_back, row_pages
 from basalt.retention import garbage as hidden_rows
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
-from tests.control.jobs.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
+from tests.control.retention.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,6 @@ from basalt.catalog.topics import title_of
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
-from basalt.operations.jobs.job import Report
 from basalt.retention.cells import CellVersions, Transactions
 from basalt.retention.expired import ExpiredRows
 from basalt.retention.garbage import HiddenRows
@@ -23,7 +22,6 @@ from basalt_engine.keys import is_table_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.table import Store
 
-INTERVAL_MS = 60_000
 TOPICS_PAGE = 256  # topics and tables whose metadata is read at once: about a millisecond
 
 
@@ -32,7 +30,7 @@ class RetentionJob:
 
     name = "retention"
     help = "remove expired, rolled back and old-generation messages, and cells that nobody can read"
-    interval_ms = INTERVAL_MS
+    interval_ms = 60_000
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, usage: Usage, writer: GroupCommit,
@@ -45,8 +43,8 @@ class RetentionJob:
         self._hidden = HiddenRows(store, logs, usage, writer, decisions)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
-    async def run(self) -> Report:
-        """See `Job.run`. The report counts what was done by reason: ranges by topic, single rows by row."""
+    async def run(self) -> dict[str, int]:
+        """Go through all topics, notes and tables. The report counts what was done by reason: ranges by topic, single rows by row."""
         counts: Counter[str] = Counter()
         await self._expired.begin()
         self._generations.begin()

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from basalt.errors import BusyError, CorruptionError, JobNotFoundError, StoppingError
 from basalt.operations import scheduler as module
-from basalt.operations.jobs.history import RUNS_MAX
-from basalt.operations.jobs.job import Report
-from basalt.operations.scheduler import Scheduler, next_start_ms, within
+from basalt.operations.jobs import Report
+from basalt.operations.scheduler import RUNS_MAX, Scheduler, next_start_ms, within
 from basalt.settings import DayWindow, JobSettings, JobsSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
