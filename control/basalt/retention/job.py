@@ -1,4 +1,4 @@
-"""The `retention` job: expired ranges, past generations, hidden rows, and versions of cells, one after the other."""
+"""The job `retention`: expired ranges, past generations, garbage rows, and versions of cells, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
 from basalt.retention.cells import CellVersions, Transactions
 from basalt.retention.expired import ExpiredRows
-from basalt.retention.garbage import HiddenRows
+from basalt.retention.garbage import GarbageRows
 from basalt.retention.generations import OldGenerations
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
@@ -40,7 +40,7 @@ class RetentionJob:
         self._call = StoreCalls(store)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._hidden = HiddenRows(store, logs, usage, writer, decisions)
+        self._garbage = GarbageRows(store, logs, usage, writer, decisions)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
     async def run(self) -> dict[str, int]:
@@ -57,7 +57,7 @@ class RetentionJob:
             await self._generations.sweep(topics, counts)
             start = page[-1][0] + b"\0"
             await asyncio.sleep(0)
-        await self._hidden.sweep(counts)
+        await self._garbage.sweep(counts)
         await self._cells.sweep(tables, counts)
         return {reason: count for reason, count in sorted(counts.items()) if count}
 
