@@ -7,9 +7,11 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.retention import cells
 from basalt.runtime import group_commit
 from tests.sim.job_world import JobWorld
@@ -19,6 +21,8 @@ from tests.sim.shared_world import SharedWorld
 from tests.sim.world import World
 
 T = TypeVar("T")
+
+WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, SharedWorld)
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:
@@ -44,6 +48,20 @@ def first_failure_of_markers(seeds: Iterable[int]) -> str | None:
 def first_failure_of_jobs(seeds: Iterable[int]) -> str | None:
     """The same of jobs whose runs follow each other, and that write in segments of named transactions."""
     return _first_failure(seeds, JobWorld)
+
+
+def first_failure_with_little_memory(seeds: Iterable[int]) -> str | None:
+    """The same in every world, of servers that keep one to three topics and writers in memory."""
+    seeds = tuple(seeds)
+    failures = (_first_failure(seeds, partial(forgetful, world)) for world in WORLDS)
+    return next((failure for failure in failures if failure is not None), None)
+
+
+def forgetful(world: Callable[[int], World], seed: int) -> World:
+    """The world of a seed, in which servers keep one to three topics and writers in memory."""
+    made = world(seed)
+    made.memory = LogLimits(1 + seed % 3, 1 + seed // 3 % 3, 1 + seed // 9 % 3)
+    return made
 
 
 def first_failure_with(

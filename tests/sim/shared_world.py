@@ -109,7 +109,9 @@ class SharedWorld(World):
                 fault_rate /= 2
 
     async def _wire(self, store: StallingStore) -> Wired:
-        services = await open_services(self._settings(), None, store=store, clock=self.clock, epoch=self.epoch)
+        services = await open_services(
+            self._settings(), None, store=store, clock=self.clock, epoch=self.epoch, memory=self.memory
+        )
         return Wired(services, self.clock, store)
 
     async def _ask_a_former_one(self) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
 from basalt.transactions.rules.states import Transaction
@@ -31,6 +32,8 @@ LIFETIME_MS = 60_000  # what failed longer ago may be pruned; clocks jump furthe
 
 class World:
     """The run of one seed."""
+
+    memory = LOG_LIMITS  # of every server
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)
@@ -70,7 +73,9 @@ class World:
         """A new process over what the last one left."""
         self.store = self._opened(fault_rate)
         while True:
-            starting = asyncio.ensure_future(Wired.start(self.store, self.clock, settings=self._settings()))
+            starting = asyncio.ensure_future(
+                Wired.start(self.store, self.clock, settings=self._settings(), memory=self.memory)
+            )
             while not self.store.dead and not starting.done():
                 await asyncio.sleep(0)
             starting.cancel()
