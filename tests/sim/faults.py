@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from basalt.catalog.topics import TopicName
 from basalt.commits.topic_participant import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
@@ -60,19 +61,29 @@ async def _nothing(*_: object) -> None:
 
 @contextmanager
 def what_is_being_written_is_forgotten() -> Iterator[None]:
-    """Topics and writers leave memory while the store does not know yet what a group does to them."""
+    """A topic that is not among those used last is read again though a group is changing it."""
 
-    def forget_log(memory: LogMemory, log: TopicLog) -> None:
-        original(memory, log)
-        log.newest_row, log.markers = None, None
+    def forgetful(logs: TopicLogs, title: TopicName) -> TopicLog | None:
+        if title not in logs.memory.recent:
+            logs._open.pop(title, None)
+        return find(logs, title)
 
-    def forget_writer(staged: StagedPayloads, writer: StagedWriter) -> None:
-        pin(staged, writer)
-        staged.unknown_up_to = max(staged.unknown_up_to, writer.pointer)
-        staged.forget(writer.log, writer.pointer)
+    find = TopicLogs.find
+    with patch.object(TopicLogs, "find", forgetful):
+        yield
 
-    original, pin = LogMemory.pin, StagedPayloads.pin
-    with patch.object(LogMemory, "pin", forget_log), patch.object(StagedPayloads, "pin", forget_writer):
+
+@contextmanager
+def writers_that_left_memory_pass_for_new_ones() -> Iterator[None]:
+    """What a writer has staged is not asked of the store when it has left memory."""
+
+    def touch(staged: StagedPayloads, writer: StagedWriter) -> None:
+        unknown_up_to = staged.unknown_up_to
+        original(staged, writer)
+        staged.unknown_up_to = unknown_up_to
+
+    original = StagedPayloads._touch
+    with patch.object(StagedPayloads, "_touch", touch):
         yield
 
 

@@ -21,6 +21,7 @@ from tests.sim.shared_world import SharedWorld
 from tests.sim.world import World
 
 T = TypeVar("T")
+
 WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, SharedWorld)
 
 
@@ -50,16 +51,16 @@ def first_failure_of_jobs(seeds: Iterable[int]) -> str | None:
 
 
 def first_failure_with_little_memory(seeds: Iterable[int]) -> str | None:
-    """The same in every world of servers that remember one to three topics and writers."""
+    """The same in every world, of servers that keep one to three topics and writers in memory."""
     seeds = tuple(seeds)
     failures = (_first_failure(seeds, partial(forgetful, world)) for world in WORLDS)
     return next((failure for failure in failures if failure is not None), None)
 
 
 def forgetful(world: Callable[[int], World], seed: int) -> World:
-    """The world of a seed, in which servers remember one to three topics and writers."""
+    """The world of a seed, in which servers keep one to three topics and writers in memory."""
     made = world(seed)
-    made.memory = LogLimits(logs=1 + seed % 3, writers=1 + seed // 3 % 3, detailed=1 + seed // 9 % 3)
+    made.memory = LogLimits(1 + seed % 3, 1 + seed // 3 % 3, 1 + seed // 9 % 3)
     return made
 
 

@@ -49,11 +49,11 @@ LOAD = {
     "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),
     "after a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", True),
     "in clean-up of generations": Point("basalt.retention.generations", "OldGenerations.sweep", True),
-    "in clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", False),
+    "in clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", False),
     "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
     "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
     "when a session is opened": Point("basalt.commits.named", "SessionCalls.open", True),
-    "after clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", True),
+    "after clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", True),
 }
 RECOVERY = {
     "before the files are checked": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", False),

@@ -86,33 +86,36 @@ class GarbageRows:
             if not notes:
                 self._next = ""
                 return
-            done, rows = await self._deal_with(_of_one_generation(notes), counts)
+            self._next, rows = await self._deal_with(_of_one_generation(notes), counts)
             looked_at += rows
-            self._next = done.name + "\0"
             await asyncio.sleep(0)
 
-    async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[GarbageRange, int]:
-        """Deal with notes of one generation of a topic; the last one that was looked at, and how many rows were."""
+    async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[str, int]:
+        """Deal with notes of one generation of a topic; the name from which to go on, and how many rows were looked at."""
         title = topic_name(notes[0].namespace, notes[0].topic)
         metadata = await self._call(self._metadata.get, topic_prefix(*title))
         if metadata is None:  # whatever is unknown is kept
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         if is_old_generation(notes[0].generation, metadata.generation):
             await self._writer.run(lambda group: _remove_all(group, notes))
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         try:
             log = await self._logs.open(title)
         except TopicNotFoundError:
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         if log.topic.generation != notes[0].generation:
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         await self._usage.ready(log)
         async with log.lock:
             found = await self._call(self._find, log.topic, notes)
             size_bytes = sum(row.size_bytes for each in found for row, _ in each.rows)
             reasons = await self._writer.run(lambda group: self._stage(group, log, found), size_bytes)
         counts.update(reasons)
-        return found[-1].note, sum(each.looked_at for each in found)
+        last, looked_at = found[-1], sum(each.looked_at for each in found)
+        if last.rest is None or reasons["undecided"]:
+            return last.note.name + "\0", looked_at
+        # Else the note that took its place, which a note from the beginning of the log on sorts behind.
+        return garbage_notes.left(last.note, last.rest).name, looked_at
 
     def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
         found: list[_Found] = []
@@ -128,7 +131,9 @@ class GarbageRows:
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
             counted = [(row, self._usage.count(topic, row)) for row in rows]
             found.append(_Found(note, counted, len(page.rows), page.rest))
-            if page.rest is not None:  # go on with the rest of it before the notes behind it, or it waits for the next run
+            if (
+                page.rest is not None
+            ):  # go on with the rest of it before the notes behind it, or it waits for the next run
                 break
         return found
 
