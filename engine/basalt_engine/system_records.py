@@ -16,6 +16,13 @@ from basalt_engine.table import Delete, Put
 
 T = TypeVar("T")
 
+_NUMBER_DIGITS = 19  # of a number up to 2^63
+
+
+def number_name(number: int) -> str:
+    """A number, time or write pointer, as part of an entry's name: names sort as the numbers do."""
+    return f"{number:0{_NUMBER_DIGITS}d}"
+
 
 class SystemRecord(Generic[T]):
     """One kind of entry. `name` is that of its only entry; a kind of many entries has none, and every call names one."""

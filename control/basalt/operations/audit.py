@@ -17,13 +17,12 @@ from basalt.errors import BasaltError, ConflictError, InputError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system_records import SystemRecord, number_name
 from basalt_engine.table import Store
 
 ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go
 AGE_MS_MAX = 366 * 86_400_000  # "what did we do at this time last year"
 TEXT_CHARS_MAX = 300  # of a reason or a name: both fit into a request's line however they are written
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
 
 T = TypeVar("T")
 log = logging.getLogger("basalt.audit")
@@ -78,7 +77,7 @@ class Audit:
             self._clock.now_ms(), act, _cut(what), _cut(reason), author.address, _cut(author.agent), _cut(author.name),
             request_id, "unfinished",
         )  # fmt: skip
-        name = f"{line.at_ms:0{_DIGITS}d}:{next(self._numbers):08x}{self._run}"
+        name = f"{number_name(line.at_ms)}:{next(self._numbers):08x}{self._run}"
         await self._call(self._write, name, line, True)
         try:
             done = await do()
@@ -113,7 +112,7 @@ class Audit:
         LINES.write(self._system, line, name)
         if not new:
             return
-        oldest = f"{max(line.at_ms - self._age_ms_max, 0):0{_DIGITS}d}"
+        oldest = number_name(max(line.at_ms - self._age_ms_max, 0))
         if self._count is None:
             self._count = sum(1 for _ in self._system.scan(LINES.kind))
         else:

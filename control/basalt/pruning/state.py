@@ -12,11 +12,10 @@ import msgspec
 from basalt.errors import ConflictError
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system_records import SystemRecord, number_name
 
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
 CHANGE_TRIES = 3  # the publisher and a prune run may meet
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
 
 
 class PruneState(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ class Pruned(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Its name in the system table: by time, then by the first pointer."""
-        return f"{self.pruned_ms:0{_DIGITS}d}:{self.pointers[0]:0{_DIGITS}d}"
+        return f"{number_name(self.pruned_ms)}:{number_name(self.pointers[0])}"
 
 
 STATE = SystemRecord("prune", "state", PruneState)  # absent in a new installation
@@ -96,4 +95,4 @@ def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> Non
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
     """What was forgotten at or after a time."""
-    return (pruned for _, pruned in ARCHIVE.scan(system, f"{since_ms:0{_DIGITS}d}", reverse=newest_first))
+    return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from basalt.catalog.tables import Catalog
+from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.topic_participant import TopicParticipant, TopicPlan
@@ -146,7 +146,7 @@ async def _wire(
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
     activity = CellActivity()
-    tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
+    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transactions, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from basalt.catalog.tables import Catalog, HostedTable, TableName
+from basalt.catalog.tables import HostedTable, TableCatalog, TableName
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
@@ -62,7 +62,7 @@ class Activity(Protocol):
 class Tables:
     """The cells of all tables of one store."""
 
-    def __init__(self, store: Store, catalog: Catalog, transactions: Coordinator[Any], activity: Activity) -> None:
+    def __init__(self, store: Store, catalog: TableCatalog, transactions: Coordinator[Any], activity: Activity) -> None:
         self._looks = Looks(store)
         self.catalog = catalog
         self._transactions = transactions

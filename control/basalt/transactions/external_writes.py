@@ -11,9 +11,9 @@ import msgspec
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import number_name
 
 KIND = "outside"
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -36,4 +36,4 @@ def writers(system: SystemTable) -> frozenset[int]:
 
 def name(pointer: int) -> str:
     """Under which name a writer's note lies."""
-    return f"{pointer:0{_DIGITS}d}"
+    return number_name(pointer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from basalt.api.bodies.jobs import JobInfo, JobRun
 from basalt.api.bodies.server import Backup, BackupRequest, ManagerSnapshot, SettingInfo, StoreInfo, StoreTable
 from basalt.api.bodies.topics import TopicDescription
-from basalt.catalog.topics import Topic, check_name, topic_name
+from basalt.catalog.catalog import check_name
+from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError, TopicNotFoundError
 from basalt.http.asgi.json_input import decode_json, read_no_members
 from basalt.http.asgi.request_bodies import content_type, read_body
