@@ -43,7 +43,7 @@ from basalt_engine.table import Delete, Store
 NOTES_MAX = 64  # notes dealt with in one write
 # Rows that are read and judged for one write: both happen on the event loop, and must take a few milliseconds. One page is
 # read at least, and a page that begins below these limits is read whole.
-GROUP_ROWS = 512
+GROUP_ROWS = 256
 GROUP_BYTES = 2 << 20
 ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
 

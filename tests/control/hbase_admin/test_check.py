@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from basalt.hbase_admin import check
 from basalt_engine.system import entry_key
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway
@@ -337,3 +338,10 @@ def test_a_refusal_of_hbase_is_told_like_any_other(admin: Admin, healthy: FakeHB
     ran = admin("check")
     assert ran.code == 5
     assert "AccessDeniedException: no right" in ran.err
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_a_line_names_the_first_few_and_counts_the_others(monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(check, "NAMES_SHOWN_MAX", limit)
+    assert check.some("dacb"[:limit]) == ", ".join(sorted("dacb"[:limit]))
+    assert check.some("dacbe") == f"{', '.join('abcde'[:limit])} and {5 - limit} more"

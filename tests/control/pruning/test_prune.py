@@ -13,6 +13,7 @@ from basalt.pruning import state
 from basalt.pruning.rule import ASK_AGAIN_MS
 from basalt.pruning.state import STATE, archived, change_state
 from basalt.settings import DayWindow, HBaseSettings, Settings
+from basalt.transactions import external_writes
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.regions.report import KIND, UNKNOWN_ORIGIN
@@ -223,6 +224,40 @@ async def test_reports_of_regions_that_are_gone_are_removed_after_a_week(cluster
     await clustered.services.pruner.run()
     assert system.get(KIND, "gone") is None
     assert system.get(KIND, "m1") is not None, "an old report of a region that there is stays true"
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_one_run_removes_so_many_old_reports_and_the_next_ones_the_others(
+    clustered: Wired, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr(module, "GONE_REPORTS_MAX", limit)
+    cluster, system = paper(clustered), clustered.services.system
+    for number in range(5):
+        cluster.listed.append(region("message", f"gone{number}"))
+        cluster.report(clustered.clock.now_ms(), of=f"gone{number}")
+        cluster.listed.pop()
+    clustered.clock.advance(module.GONE_REGION_MS + 1)
+    cluster.report_all(clustered.clock.now_ms())
+    left = []
+    for _ in range(3):
+        await clustered.services.pruner.run()
+        left.append(sum(name.startswith("gone") for name, _ in system.scan(KIND)))
+    assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_one_run_removes_so_many_notes_about_writers_that_are_gone(
+    clustered: Wired, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr(module, "NOTES_MAX", limit)
+    system = clustered.services.system
+    for pointer in range(1, 6):  # long ago, and on no list
+        system.write(external_writes.KIND, external_writes.name(pointer), b'{"owner":"job"}')
+    left = []
+    for _ in range(3):
+        await clustered.services.pruner.run()
+        left.append(len(external_writes.writers(system)))
+    assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
 
 
 # Tables restored from a copy.
