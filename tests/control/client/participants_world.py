@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from basalt.client.plans.calls import Call, Later, Steps
+from basalt.client.calls.transaction_info import Outcome, TransactionInfo
+from basalt.client.plans.calls import Await, Call, Steps
 from basalt.client.plans.scopes import ClientScope
-from basalt.client.transaction.commit_protocol import leave
+from basalt.client.transaction.commit_protocol import enter, leave
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.participation import enter
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BasaltError,
     InternalError,
@@ -228,7 +227,7 @@ class World:
         try:
             step = next(steps)
             while True:
-                assert not isinstance(step, Later)
+                assert not isinstance(step, Await)
                 try:
                     result = self.server.answer(step)
                 except (BasaltError, Interrupt) as error:

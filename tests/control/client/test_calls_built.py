@@ -10,12 +10,11 @@ import pytest
 
 from basalt.api.bodies.work import PublishResponse, Record, RecordIn
 from basalt.api.codecs import avro, batches, records_avro
-from basalt.client.calls import admin, messages, topic_facts, topics
+from basalt.client.calls import admin, messages, topic_facts, topics, transactions
 from basalt.client.calls.pages import Message
 from basalt.client.calls.positions import position
+from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import Answer, Effect
-from basalt.client.transaction import transactions
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
 
 NOW_MS = 1_700_000_000_000  # the time of the scopes in conftest

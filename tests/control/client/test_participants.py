@@ -11,7 +11,7 @@ import itertools
 
 import pytest
 
-from basalt.client.transaction import participation
+from basalt.client.transaction import commit_protocol
 from basalt.client.transaction.commit_protocol import abort, commit
 from basalt.client.transaction.open_transaction import changes, publish, store
 from basalt.client.transaction.participants import PostCommitError, planned
@@ -236,7 +236,7 @@ def test_who_is_hosted_and_has_changed_nothing_costs_no_call():
 def test_a_participant_may_come_later():
     world = World(names="a", hosted="a")
     late = Recording("b", world.journal, {})
-    world.block(lambda tx: participation.add(tx, late), lambda tx: participation.add(tx, late))
+    world.block(lambda tx: commit_protocol.add(tx, late), lambda tx: commit_protocol.add(tx, late))
     assert (
         world.story == f"a.start participants b.start {PERSISTED.removeprefix('a.start b.start ')} commit a.post b.post"
     )
@@ -246,14 +246,14 @@ def test_a_participant_may_come_later():
 def test_that_there_are_writes_elsewhere_is_told_once():
     world = World(names="a", hosted="a")
     late = [Recording(name, world.journal, {}) for name in "bc"]
-    world.block(*(lambda tx, each=each: participation.add(tx, each) for each in late))
+    world.block(*(lambda tx, each=each: commit_protocol.add(tx, each) for each in late))
     assert world.journal.count("participants") == 1
 
 
 def test_one_that_fails_as_it_comes_ends_the_transaction():
     world = World(names="a")
     late = Recording("b", world.journal, {"b.start": "raise"})
-    world.block(lambda tx: participation.add(tx, late))
+    world.block(lambda tx: commit_protocol.add(tx, late))
     assert world.story == f"a.start b.start {BACK}"
     assert isinstance(world.raised, Broken)
 
@@ -261,13 +261,13 @@ def test_one_that_fails_as_it_comes_ends_the_transaction():
 def test_one_that_could_not_be_announced_takes_no_part():
     world = World({"participants": "refuse"}, names="a", hosted="a")
     late = Recording("b", world.journal, {})
-    world.block(lambda tx: participation.add(tx, late))
+    world.block(lambda tx: commit_protocol.add(tx, late))
     assert world.story == "a.start participants a.rollback abort"
     assert late.pointers == []
 
 
 def test_a_checkpoint_persists_and_then_gives_the_new_pointer():
-    world = World().block(participation.checkpoint)
+    world = World().block(commit_protocol.checkpoint)
     again = "a.changes b.changes canCommit a.commit b.commit"
     assert world.story == f"a.start b.start {again} checkpoint a.update b.update {again} commit a.post b.post"
     assert [each.pointers for each in world.participants.values()] == [[42, 43], [42, 43]]
@@ -277,14 +277,14 @@ def test_a_checkpoint_persists_and_then_gives_the_new_pointer():
 def test_a_participant_may_keep_its_one_commit_for_the_end():
     world = World(names="a")
     world.participants["a"].flush_tx = lambda: world.journal.append("a.flush")  # type: ignore[attr-defined]
-    world.block(participation.checkpoint)
+    world.block(commit_protocol.checkpoint)
     assert world.story.count("a.commit") == 1
     assert "a.flush checkpoint" in world.story
 
 
 @pytest.mark.parametrize("step", ["a.commit", "checkpoint", "a.update", "b.update"])
 def test_a_checkpoint_that_fails_ends_the_transaction(step):
-    world = World({step: "raise" if "." in step else "refuse"}).block(participation.checkpoint)
+    world = World({step: "raise" if "." in step else "refuse"}).block(commit_protocol.checkpoint)
     assert world.story.endswith(BACK)
     assert world.story.count("abort") == 1
     assert world.server.state == "ABORTED"
@@ -301,12 +301,12 @@ def swallowed(plan):
 
 
 GOES_WRONG = [
-    ({"a.commit": "raise"}, participation.checkpoint, "its checkpoint", Broken),
-    ({"checkpoint": "refuse"}, participation.checkpoint, "its checkpoint", UnavailableError),
+    ({"a.commit": "raise"}, commit_protocol.checkpoint, "its checkpoint", Broken),
+    ({"checkpoint": "refuse"}, commit_protocol.checkpoint, "its checkpoint", UnavailableError),
     ({"canCommit": "refuse"}, commit, "its commit", TransactionConflictError),
     (
         {},
-        lambda tx: participation.add(tx, Recording("c", [], {"c.start": "raise"})),
+        lambda tx: commit_protocol.add(tx, Recording("c", [], {"c.start": "raise"})),
         "adding participant c",
         Broken,
     ),
@@ -324,13 +324,13 @@ def test_a_block_that_swallows_what_rolled_it_back_does_not_end_quietly(failures
 
 def test_what_follows_a_failed_checkpoint_is_told_of_it():
     world = World({"checkpoint": "refuse"}).block(
-        swallowed(participation.checkpoint), lambda tx: publish(tx, "orders", ["1"])
+        swallowed(commit_protocol.checkpoint), lambda tx: publish(tx, "orders", ["1"])
     )
     assert str(world.raised) == "transaction 42 was rolled back when its checkpoint failed"
 
 
 def test_who_aborts_after_a_failed_checkpoint_is_left_in_peace():
-    world = World({"checkpoint": "refuse"}).block(swallowed(participation.checkpoint), abort)
+    world = World({"checkpoint": "refuse"}).block(swallowed(commit_protocol.checkpoint), abort)
     assert world.story.count("abort") == 1
     assert (world.raised, world.tx.outcome.state) == (None, "ABORTED")
 

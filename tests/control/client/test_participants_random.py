@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from basalt.client.transaction import participation
+from basalt.client.transaction import commit_protocol
 from basalt.client.transaction.commit_protocol import abort, commit
 from basalt.client.transaction.participants import PostCommitError
 from basalt.errors import UnknownOutcomeError
@@ -31,7 +31,7 @@ def add_c(world: World):
 
     def add(tx):
         world.participants["c"] = late
-        yield from participation.add(tx, late)
+        yield from commit_protocol.add(tx, late)
 
     return add
 
@@ -64,11 +64,11 @@ def test_the_server_and_the_participants_agree(failures, hosted, work, raising):
     world = World(failures, hosted="".join(sorted(hosted)))
     plans = {
         "add": add_c(world),
-        "checkpoint": participation.checkpoint,
+        "checkpoint": commit_protocol.checkpoint,
         "commit": commit,
         "abort": abort,
         "swallow add": swallowing(add_c(world)),
-        "swallow checkpoint": swallowing(participation.checkpoint),
+        "swallow checkpoint": swallowing(commit_protocol.checkpoint),
         "swallow commit": swallowing(commit),
     }
     world.block(*(plans[each] for each in work), raising=raising)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from basalt.api.codecs.avro import END_OF_ARRAY, decode_consume_request, encode_messages_block
+from basalt.client.calls.messages import FOLLOW_WAIT_MS
 from basalt.client.calls.pages import Page
 from basalt.client.calls.positions import position
-from basalt.client.reading import FOLLOW_WAIT_MS, Cursor, read
+from basalt.client.calls.reading import TopicCursor, read
 
 
 def id_of(number: int) -> bytes:
@@ -27,7 +28,7 @@ EMPTY = Page(END_OF_ARRAY, None)
 def drain(play):
     """Read a cursor to its end, with these pages as answers; the messages' numbers, and the polls made."""
 
-    def run(cursor: Cursor, *pages: Page):
+    def run(cursor: TopicCursor, *pages: Page):
         numbers, polls = [], []
         left = list(pages)
         while not cursor.done:

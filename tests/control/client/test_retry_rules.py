@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from basalt import errors
-from basalt.client.calls import sessions, tables, topics
+from basalt.client.calls import sessions, tables, topics, transactions
 from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
-from basalt.client.plans.conversation import Pause, Send, Surroundings, converse
 from basalt.client.plans.retries import Again, RetryPolicy, judge
+from basalt.client.plans.run_plan import Environment, Pause, Send, run_plan
 from basalt.client.plans.scopes import TableScope
-from basalt.client.transaction import transactions
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
@@ -158,8 +157,8 @@ class Rehearsal:
         self.sent: list[Send] = []
         self.pauses: list[float] = []
         ids = iter(f"id-{number}" for number in range(100))
-        around = Surroundings(policy, "http://there", self.clock.monotonic_ms, lambda: chance, lambda: next(ids))
-        self._conversation = converse(ask(what), around)
+        around = Environment(policy, "http://there", self.clock.monotonic_ms, lambda: chance, lambda: next(ids))
+        self._conversation = run_plan(ask(what), around)
 
     def play(self, *replies: Reply, each_takes_ms: int = 0) -> bytes:
         """Give these replies one by one; the result, or what is raised."""

@@ -7,10 +7,9 @@ import pytest
 
 from basalt.client.calls import tables
 from basalt.client.calls.tables import RowPage, TableInfo, TableRow
-from basalt.client.transaction import commit_protocol as ending
-from basalt.client.transaction import open_transaction, participation, transactional_table
+from basalt.client.calls.transaction_info import Outcome, TransactionInfo
+from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.client.transaction.transactional_table import in_use
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, UnavailableError
 from basalt_engine.cells.names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
@@ -36,7 +35,7 @@ def make(scope, play):
         tx = OpenTransaction(
             scope, kind=kind, timeout_ms=None, owner="", outside_writes=False, buffer_bytes_max=buffer_bytes_max
         )
-        play(participation.enter(tx), INFO)
+        play(commit_protocol.enter(tx), INFO)
         return tx
 
     return begun
@@ -57,7 +56,7 @@ def test_writes_wait_for_the_commit_and_are_told_before_they_are_sent(make, play
     assert play(transactional_table.put(stock, "chair", {"count": b"5"})).calls == []
     assert play(transactional_table.delete(stock, "chair", ["colour"])).calls == []
     assert play(open_transaction.publish(tx, "orders", ["1"])).calls == []
-    done = play(ending.commit(tx), facts(), None, None, COMMITTED)
+    done = play(commit_protocol.commit(tx), facts(), None, None, COMMITTED)
     assert done.paths == [GET, CHANGES, WRITE, COMMIT]
     assert changes_of(done.calls[1]) == {change_key(PREFIX, 3, b"chair")}
     assert body(done.calls[2]) == {
@@ -70,15 +69,15 @@ def test_writes_wait_for_the_commit_and_are_told_before_they_are_sent(make, play
 
 def test_a_table_is_the_same_one_each_time_that_it_is_asked_for(make):
     tx = make()
-    assert in_use(tx, "stock") is in_use(tx, "stock", "shop")
-    assert in_use(tx, "stock", "elsewhere") is not in_use(tx, "stock")
+    assert in_use(tx, "stock") is in_use(tx, "stock", namespace="shop")
+    assert in_use(tx, "stock", namespace="elsewhere") is not in_use(tx, "stock")
     assert len(tx.participants) == 2
 
 
 def test_a_transaction_that_loses_a_conflict_has_sent_no_cell(make, play):
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"count": b"5"}))
-    done = play(ending.leave(tx, None), facts(), TransactionConflictError("lost"), INVALID)
+    done = play(commit_protocol.leave(tx, None), facts(), TransactionConflictError("lost"), INVALID)
     assert done.paths == [GET, CHANGES, ABORT]
     assert isinstance(done.raised, TransactionConflictError)
 
@@ -86,7 +85,7 @@ def test_a_transaction_that_loses_a_conflict_has_sent_no_cell(make, play):
 def test_a_write_that_fails_ends_the_transaction(make, play):
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"count": b"5"}))
-    done = play(ending.leave(tx, None), facts(), None, UnavailableError("gone"), INVALID)
+    done = play(commit_protocol.leave(tx, None), facts(), None, UnavailableError("gone"), INVALID)
     assert done.paths == [GET, CHANGES, WRITE, ABORT]
     assert isinstance(done.raised, UnavailableError)
 
@@ -94,13 +93,17 @@ def test_a_write_that_fails_ends_the_transaction(make, play):
 def test_the_facts_of_a_table_are_asked_for_once_and_again_after_a_failure(make, play):
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"count": b"5"}))
-    assert play(ending.leave(tx, None), facts(), None, None, COMMITTED).paths == [GET, CHANGES, WRITE, COMMIT]
+    assert play(commit_protocol.leave(tx, None), facts(), None, None, COMMITTED).paths == [GET, CHANGES, WRITE, COMMIT]
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"count": b"5"}))
-    assert play(ending.leave(tx, None), None, InputError("another one"), INVALID).paths == [CHANGES, WRITE, ABORT]
+    assert play(commit_protocol.leave(tx, None), None, InputError("another one"), INVALID).paths == [
+        CHANGES,
+        WRITE,
+        ABORT,
+    ]
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"count": b"5"}))
-    assert play(ending.leave(tx, None), facts(), None, None, COMMITTED).paths == [GET, CHANGES, WRITE, COMMIT]
+    assert play(commit_protocol.leave(tx, None), facts(), None, None, COMMITTED).paths == [GET, CHANGES, WRITE, COMMIT]
 
 
 @pytest.mark.parametrize(
@@ -116,27 +119,27 @@ def test_changes_are_rows_or_cells_as_the_table_says(make, play, conflict, expec
     play(transactional_table.put(stock, "chair", {"a": "1"}))
     play(transactional_table.delete(stock, "chair", "b"))
     play(transactional_table.put(stock, "desk", {"a": "1"}))
-    done = play(ending.commit(tx), facts(conflict), None, None, COMMITTED)
+    done = play(commit_protocol.commit(tx), facts(conflict), None, None, COMMITTED)
     assert changes_of(done.calls[1]) == expected
 
 
 def test_a_table_without_conflicts_tells_no_changes(make, play):
     tx = make()
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"a": "1"}))
-    assert play(ending.commit(tx), facts("none"), None, COMMITTED).paths == [GET, WRITE, COMMIT]
+    assert play(commit_protocol.commit(tx), facts("none"), None, COMMITTED).paths == [GET, WRITE, COMMIT]
 
 
 def test_a_long_transaction_tells_no_changes(make, play):
     tx = make(kind="long")
     play(transactional_table.put(in_use(tx, "stock"), "chair", {"a": "1"}))
-    assert play(ending.commit(tx), facts(), None, COMMITTED).paths == [GET, WRITE, COMMIT]
+    assert play(commit_protocol.commit(tx), facts(), None, COMMITTED).paths == [GET, WRITE, COMMIT]
 
 
 def test_reading_alone_sends_nothing_at_the_end(make, play):
     tx = make()
     stock = in_use(tx, "stock")
     assert play(transactional_table.get(stock, "chair"), [TableRow(b"chair", {b"a": b"1"})]).result == {b"a": b"1"}
-    assert play(ending.commit(tx), COMMITTED).paths == [COMMIT]
+    assert play(commit_protocol.commit(tx), COMMITTED).paths == [COMMIT]
 
 
 def test_own_writes_are_laid_over_what_the_server_answers(make, play):
@@ -169,7 +172,7 @@ def test_where_cells_conflict_a_row_is_deleted_cell_by_cell(make, play):
         transactional_table.delete_row(stock, "chair"), facts("cell"), [TableRow(b"chair", {b"a": b"1", b"b": b"2"})]
     )
     assert done.paths == [GET, READ]
-    done = play(ending.commit(tx), None, None, COMMITTED)
+    done = play(commit_protocol.commit(tx), None, None, COMMITTED)
     assert changes_of(done.calls[0]) == {change_key(PREFIX, 3, b"chair", column) for column in (b"a", b"b")}
     assert len(body(done.calls[1])["deletes"]) == 2
 
@@ -180,10 +183,10 @@ def test_a_scan_has_own_rows_in_their_places(make, play):
     for row in ("b", "d", "z"):
         play(transactional_table.put(stock, row, {"own": "1"}))
     cursor = transactional_table.scan(stock, stop="y")
-    first = play(cursor.next_page(), RowPage([TableRow(b"a", {b"c": b"1"}), TableRow(b"b", {b"c": b"1"})], b"c"))
-    assert [(row.row, set(row.cells)) for row in first.result.rows] == [(b"a", {b"c"}), (b"b", {b"c", b"own"})]
-    second = play(cursor.next_page(), RowPage([], None))
-    assert [row.row for row in second.result.rows] == [b"d"]
+    first = play(cursor.next_items(), RowPage([TableRow(b"a", {b"c": b"1"}), TableRow(b"b", {b"c": b"1"})], b"c"))
+    assert [(row.row, set(row.cells)) for row in first.result] == [(b"a", {b"c"}), (b"b", {b"c", b"own"})]
+    second = play(cursor.next_items(), RowPage([], None))
+    assert [row.row for row in second.result] == [b"d"]
     assert cursor.done
     assert [body(call.calls[0]).get("start") for call in (first, second)] == [None, "Yw=="]
 
@@ -196,7 +199,7 @@ def test_past_its_limit_the_buffer_is_told_and_sent_at_once(make, play):
     assert done.paths == [GET, CHANGES, WRITE]
     assert len(changes_of(done.calls[1])) == 2
     play(transactional_table.put(stock, "c", {"c": "2"}))
-    done = play(ending.commit(tx), None, None, COMMITTED)
+    done = play(commit_protocol.commit(tx), None, None, COMMITTED)
     assert done.paths == [CHANGES, WRITE, COMMIT]
     assert len(changes_of(done.calls[0])) == 3  # all of them, for a second set replaces the first
 
@@ -206,16 +209,16 @@ def test_a_checkpoint_sends_what_is_there_under_the_pointer_before_it(make, play
     stock = in_use(tx, "stock")
     play(transactional_table.put(stock, "a", {"c": "1"}))
     moved = TransactionInfo("42", 43, "OPEN")
-    done = play(participation.checkpoint(tx), facts(), None, None, moved)
+    done = play(commit_protocol.checkpoint(tx), facts(), None, None, moved)
     assert done.paths == [GET, CHANGES, WRITE, "POST /v1/transactions/42/checkpoint"]
-    assert play(ending.commit(tx), COMMITTED).paths == [COMMIT]
+    assert play(commit_protocol.commit(tx), COMMITTED).paths == [COMMIT]
 
 
 def test_an_abort_sends_no_cell(make, play):
     tx = make()
     stock = in_use(tx, "stock")
     play(transactional_table.put(stock, "a", {"c": "1"}))
-    assert play(ending.abort(tx), INVALID).paths == [ABORT]
+    assert play(commit_protocol.abort(tx), INVALID).paths == [ABORT]
     with pytest.raises(TransactionEndedError):
         next(transactional_table.put(stock, "a", {"c": "1"}))
 

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from basalt.api.codecs import avro
-from basalt.client.transaction import commit_protocol as ending
-from basalt.client.transaction import open_transaction, participation
+from basalt.client.calls.transaction_info import Outcome, TransactionInfo
+from basalt.client.transaction import commit_protocol, open_transaction
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import (
     BusyError,
     CorruptionError,
@@ -43,7 +42,7 @@ def make(scope, play):
         tx = OpenTransaction(
             scope, kind="short", timeout_ms=None, owner="", outside_writes=False, buffer_bytes_max=buffer_bytes_max
         )
-        play(participation.enter(tx), INFO)
+        play(commit_protocol.enter(tx), INFO)
         return tx
 
     return begun
@@ -65,14 +64,14 @@ def test_messages_travel_with_the_commit(make, play):
     assert play(open_transaction.publish(tx, "a", ["1", "2"])).calls == []
     assert play(open_transaction.publish(tx, "b", b"x", namespace="far")).calls == []
     assert play(open_transaction.publish(tx, "a", ["3"])).calls == []
-    played = play(ending.leave(tx, None), COMMITTED)
+    played = play(commit_protocol.leave(tx, None), COMMITTED)
     assert played.paths == [COMMIT]
     assert work_of(played.calls[0]) == {("shop", "a"): [b"1", b"2", b"3"], ("far", "b"): [b"x"]}
     assert tx.outcome == COMMITTED
 
 
 def test_a_transaction_without_messages_commits_without_a_body(make, play):
-    played = play(ending.leave(make(), None), COMMITTED)
+    played = play(commit_protocol.leave(make(), None), COMMITTED)
     assert played.paths == [COMMIT]
     assert played.calls[0].body == b""
 
@@ -83,7 +82,7 @@ def test_what_outgrows_the_buffer_is_stored_and_keeps_its_order(make, play):
     assert [messages_of(call) for call in played.calls] == [[b"1234", b"5678", b"9012"]]
     assert play(open_transaction.publish(tx, "b", [b"b"])).calls == []
     # The rest of a's go where its first went, ahead of the commit; b's fit into it.
-    played = play(ending.leave(tx, None), None, COMMITTED)
+    played = play(commit_protocol.leave(tx, None), None, COMMITTED)
     assert played.paths == [store_of("a"), COMMIT]
     assert messages_of(played.calls[0]) == [b"tail"]
     assert work_of(played.calls[1]) == {("shop", "b"): [b"b"]}
@@ -95,7 +94,7 @@ def test_storing_on_purpose_comes_after_what_was_published_before(make, play):
     played = play(open_transaction.store(tx, "a", ["2"]))
     assert [messages_of(call) for call in played.calls] == [[b"1"], [b"2"]]
     play(open_transaction.publish(tx, "a", ["3"]))
-    played = play(ending.leave(tx, None), None, COMMITTED)
+    played = play(commit_protocol.leave(tx, None), None, COMMITTED)
     assert played.paths == [store_of("a"), COMMIT]
     assert played.calls[1].body == b""
 
@@ -109,33 +108,33 @@ def test_many_small_messages_are_stored_too(make, play):
 def test_an_exception_in_the_block_aborts(make, play):
     tx = make()
     play(open_transaction.publish(tx, "a", ["1"]))
-    assert play(ending.leave(tx, KeyError("mine")), ABORTED).paths == [ABORT]
+    assert play(commit_protocol.leave(tx, KeyError("mine")), ABORTED).paths == [ABORT]
     assert tx.outcome == ABORTED
 
 
 def test_the_first_exception_wins_and_mentions_the_failed_abort(make, play):
     mine = KeyError("mine")
-    played = play(ending.leave(make(), mine), UnavailableError("gone"))
+    played = play(commit_protocol.leave(make(), mine), UnavailableError("gone"))
     assert played.raised is None  # so Python raises the block's own exception
     assert mine.__notes__ == ["transaction 42 could not be aborted, its time-out ends it (UnavailableError: gone)"]
 
 
 def test_a_conflict_aborts_and_is_raised(make, play):
-    played = play(ending.leave(make(), None), TransactionConflictError("lost"), ABORTED)
+    played = play(commit_protocol.leave(make(), None), TransactionConflictError("lost"), ABORTED)
     assert played.paths == [COMMIT, ABORT]
     assert isinstance(played.raised, TransactionConflictError)
 
 
 @pytest.mark.parametrize("error", [TooLargeError("big"), BusyError("busy"), UnavailableError("gone")])
 def test_a_commit_that_did_nothing_is_aborted(make, play, error):
-    played = play(ending.leave(make(), None), error, ABORTED)
+    played = play(commit_protocol.leave(make(), None), error, ABORTED)
     assert played.paths == [COMMIT, ABORT]
     assert played.raised is error
 
 
 def test_an_abort_that_comes_too_late_blames_no_time_out(make, play):
     mine = KeyError("mine")
-    play(ending.leave(make(), mine), TransactionEndedError("INVALID"))
+    play(commit_protocol.leave(make(), mine), TransactionEndedError("INVALID"))
     assert mine.__notes__ == ["transaction 42 could not be aborted (TransactionEndedError: INVALID)"]
 
 
@@ -144,7 +143,7 @@ def test_an_abort_that_comes_too_late_blames_no_time_out(make, play):
 )
 def test_a_commit_that_was_answered_by_a_fault_may_have_happened(make, play, error):
     error.request_id = "r1"
-    played = play(ending.leave(make(), None), error)
+    played = play(commit_protocol.leave(make(), None), error)
     assert played.paths == [COMMIT]  # and no abort
     assert isinstance(played.raised, UnknownOutcomeError)
     assert str(played.raised) == f"whether transaction 42 was committed is unknown: {error}"
@@ -156,7 +155,7 @@ def test_a_commit_that_was_answered_by_a_fault_may_have_happened(make, play, err
     "error", [UnknownOutcomeError("?"), TransactionEndedError("aborted"), TransactionNotFoundError("forgotten")]
 )
 def test_a_commit_that_may_have_happened_or_cannot_is_left_alone(make, play, error):
-    played = play(ending.leave(make(), None), error)
+    played = play(commit_protocol.leave(make(), None), error)
     assert played.paths == [COMMIT]
     assert played.raised is error
 
@@ -166,7 +165,7 @@ def test_a_store_that_fails_before_the_commit_aborts(make, play):
     play(open_transaction.store(tx, "a", ["1"]))
     play(open_transaction.publish(tx, "a", ["2"]))
     lost = UnknownOutcomeError("lost")
-    played = play(ending.leave(tx, None), lost, ABORTED)
+    played = play(commit_protocol.leave(tx, None), lost, ABORTED)
     assert played.paths == [store_of("a"), ABORT]
     assert played.raised is lost
 
@@ -179,7 +178,7 @@ def test_messages_whose_early_store_failed_are_never_left_out_of_a_commit(make, 
     play(open_transaction.publish(tx, "b", ["1"]))
     assert play(open_transaction.publish(tx, "a", ["23"]), failure).raised is failure  # and its caller goes on
     play(open_transaction.publish(tx, "c", ["4"]))
-    played = play(ending.leave(tx, None), ABORTED)
+    played = play(commit_protocol.leave(tx, None), ABORTED)
     assert played.paths == [ABORT]
     assert isinstance(played.raised, TransactionEndedError)
     assert str(played.raised) == "transaction 42 cannot be committed: messages of topic shop:b may be missing"
@@ -191,7 +190,7 @@ def test_an_interrupted_store_leaves_messages_missing_too(make, play, interrupt)
     tx = make()
     with pytest.raises(type(interrupt)):
         play(open_transaction.store(tx, "a", ["1"]), interrupt)
-    played = play(ending.commit(tx), ABORTED)
+    played = play(commit_protocol.commit(tx), ABORTED)
     assert played.paths == [ABORT]
     assert isinstance(played.raised, TransactionEndedError)
 
@@ -200,30 +199,30 @@ def test_a_commit_by_hand_whose_last_store_failed_cannot_be_repeated(make, play)
     tx = make()
     play(open_transaction.store(tx, "a", ["1"]))
     play(open_transaction.publish(tx, "a", ["2"]))
-    assert play(ending.commit(tx), BusyError("busy")).paths == [store_of("a")]
-    assert play(ending.commit(tx), ABORTED).paths == [ABORT]
-    assert "may be missing" in str(play(ending.leave(tx, None)).raised)
+    assert play(commit_protocol.commit(tx), BusyError("busy")).paths == [store_of("a")]
+    assert play(commit_protocol.commit(tx), ABORTED).paths == [ABORT]
+    assert "may be missing" in str(play(commit_protocol.leave(tx, None)).raised)
 
 
 def test_who_aborts_after_a_failed_store_is_left_in_peace(make, play):
     tx = make()
     play(open_transaction.store(tx, "a", ["1"]), BusyError("busy"))
-    assert play(ending.abort(tx), ABORTED).paths == [ABORT]
-    played = play(ending.leave(tx, None))
+    assert play(commit_protocol.abort(tx), ABORTED).paths == [ABORT]
+    played = play(commit_protocol.leave(tx, None))
     assert (played.paths, played.raised) == ([], None)
 
 
 def test_ending_it_by_hand_leaves_the_end_of_the_block_nothing_to_do(make, play):
-    for plan, outcome in ((ending.commit, COMMITTED), (ending.abort, ABORTED)):
+    for plan, outcome in ((commit_protocol.commit, COMMITTED), (commit_protocol.abort, ABORTED)):
         tx = make()
         assert play(plan(tx), outcome).result == outcome
-        assert play(ending.leave(tx, None)).calls == []
+        assert play(commit_protocol.leave(tx, None)).calls == []
 
 
 def test_an_aborted_transaction_forgets_its_messages(make, play):
     tx = make()
     play(open_transaction.publish(tx, "a", ["1"]))
-    play(ending.abort(tx), ABORTED)
+    play(commit_protocol.abort(tx), ABORTED)
     assert tx.buffered == {}
 
 
@@ -234,14 +233,14 @@ def test_an_aborted_transaction_forgets_its_messages(make, play):
         lambda tx: open_transaction.store(tx, "a", "1"),
         lambda tx: open_transaction.poll(tx, "a"),
         lambda tx: open_transaction.changes(tx, [b"k"]),
-        participation.checkpoint,
-        ending.commit,
-        ending.abort,
+        commit_protocol.checkpoint,
+        commit_protocol.commit,
+        commit_protocol.abort,
     ],
 )
 def test_nothing_can_be_done_after_the_end_or_before_the_begin(make, play, scope, plan):
     ended = make()
-    play(ending.commit(ended), COMMITTED)
+    play(commit_protocol.commit(ended), COMMITTED)
     fresh = OpenTransaction(scope, kind="short", timeout_ms=None, owner="", outside_writes=False)
     for tx, says in ((ended, "has ended"), (fresh, "has not begun")):
         played = play(plan(tx))
@@ -251,7 +250,7 @@ def test_nothing_can_be_done_after_the_end_or_before_the_begin(make, play, scope
 
 
 def test_a_transaction_is_begun_once(make, play):
-    played = play(participation.enter(make()))
+    played = play(commit_protocol.enter(make()))
     assert isinstance(played.raised, TransactionEndedError)
 
 

@@ -22,13 +22,15 @@ from basalt.client.calls.positions import (
     position,
     start_from,
 )
+from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import TopicScope
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import BasaltError
 
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
+
+FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
 PUBLISHED_UNHEARD = (
     "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."

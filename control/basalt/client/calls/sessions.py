@@ -6,7 +6,7 @@ docs/reference/http-api.md, "Sessions".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 from uuid import uuid4
 
@@ -15,9 +15,6 @@ import msgspec
 from basalt.client.calls.admin import act
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
 from basalt.client.plans.scopes import ClientScope
-from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.participants import Participant
-from basalt.client.transaction.transactions import InSession, Kind
 
 T = TypeVar("T")
 
@@ -61,9 +58,9 @@ class _Listing(msgspec.Struct):
 
 
 def open_session(scope: ClientScope, name: str, *, run: str | None = None) -> Steps[SessionScope]:
-    """Open a session, and fence every run that has it open. Without a `run` it is a run of its own.
+    """Open a named session, and fence every run that has it open, but for the same `run` (None: a run of its own).
 
-    The same run may open it again, in another process too, and joins: nobody is fenced.
+    The same run may open it again, in another process too.
     """
     run = run or uuid4().hex
     call = Call(
@@ -96,28 +93,6 @@ def delete(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> 
     """
     query = act(reason, by)
     return (yield from ask(Call(f"delete session {name}", "DELETE", _path(name), nothing, Effect.ONCE, query=query)))
-
-
-def transaction_in(
-    session: SessionScope,
-    version: int | None,
-    *,
-    timeout_ms: int | None,
-    owner: str,
-    kind: Kind,
-    outside_writes: bool,
-    participants: Iterable[Participant],
-) -> OpenTransaction:
-    """What a transaction of the session will begin with."""
-    return OpenTransaction(
-        session.client,
-        kind=kind,
-        timeout_ms=timeout_ms,
-        owner=owner,
-        outside_writes=outside_writes,
-        participants=participants,
-        session=InSession(session.name, session.epoch, version),
-    )
 
 
 def _path(name: str | None = None) -> str:

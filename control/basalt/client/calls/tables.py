@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import ClientScope, TableScope
-from basalt.client.transaction.transaction_info import TransactionInfo
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def create(
 
 def get_info(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TableInfo]:
     """A table's properties. `TableNotFoundError` when there is none of this name."""
-    return (yield from ask(_facts_call(scope.table(name, namespace))))
+    return (yield from ask(_facts_call(scope.table(name, namespace=namespace))))
 
 
 def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
@@ -223,7 +223,7 @@ def named(columns: Iterable[Name] | None) -> list[bytes] | None:
 
 def _forget_facts(scope: ClientScope, name: str, namespace: str | None) -> None:
     """The table of this name is another one from now on, or, when an answer was lost, may be."""
-    scope.table_facts.pop(scope.table(name, namespace), None)
+    scope.table_facts.pop(scope.table(name, namespace=namespace), None)
 
 
 def _facts_call(table: TableScope) -> Call[TableInfo]:

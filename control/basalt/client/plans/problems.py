@@ -1,6 +1,6 @@
-"""Answers other than 2xx as exceptions: the class is found by the problem document's `code`.
+"""Turns answers other than 2xx into exceptions, by the `code` of their problem document.
 
-Codes and documents: docs/reference/errors.md. What is not a problem document did not come from Basalt.
+Codes and documents: docs/reference/errors.md. An answer that is no problem document did not come from Basalt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
 }
 
 
-class _Problem(msgspec.Struct, rename="camel"):
+class Problem(msgspec.Struct, rename="camel"):
+    """The problem document of an error."""
+
     code: str
     detail: str = ""
     field: str | None = None
@@ -50,9 +52,9 @@ class _Problem(msgspec.Struct, rename="camel"):
 
 
 def error_of(call: Call[Any], answer: Answer) -> BasaltError:
-    """The exception for an answer that is not 2xx. Its `request_id` is the server's, when it told one."""
+    """Make the exception for an answer that is not 2xx. Its `request_id` is the server's, when it told one."""
     try:
-        problem = msgspec.json.decode(answer.body, type=_Problem)
+        problem = msgspec.json.decode(answer.body, type=Problem)
     except msgspec.MsgspecError:
         return _foreign(call, answer)
     known = BY_CODE.get(problem.code)
@@ -71,7 +73,7 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
 
 
 def not_basalt(call: Call[Any], answer: Answer, why: str) -> ProtocolError:
-    """The exception for an answer that cannot be Basalt's."""
+    """Make the exception for an answer that cannot be Basalt's."""
     shown = " ".join(answer.body[: 4 * SHOWN_CHARS_MAX].decode("utf-8", "replace").split())[:SHOWN_CHARS_MAX]
     error = ProtocolError(
         f"{call.what}: {why} (status {answer.status}, {answer.headers.get('content-type', 'no content type')}): {shown!r}",
@@ -82,7 +84,7 @@ def not_basalt(call: Call[Any], answer: Answer, why: str) -> ProtocolError:
 
 
 def lost_hint(call: Call[Any]) -> str:
-    """What to do when nobody has told whether a call took effect. A new call has a new request id: it is not a repetition."""
+    """Say what to do when it is unknown whether a call took effect. A new call has a new request id: the server does not take it for a repetition."""
     if call.lost_hint is not None:
         return call.lost_hint
     if call.method == "DELETE":
@@ -106,7 +108,7 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase
 
 
-def _retry_after_ms(problem: _Problem, answer: Answer) -> int:
+def _retry_after_ms(problem: Problem, answer: Answer) -> int:
     if problem.retry_after_ms is not None:
         return max(0, problem.retry_after_ms)
     header = answer.headers.get("retry-after", "")

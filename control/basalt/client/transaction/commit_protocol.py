@@ -1,19 +1,21 @@
-"""How a transaction ends, with participants in Apache Tephra's order, and what happens when a step of that fails.
+"""How a transaction begins, goes on and ends, with its participants in Apache Tephra's order.
 
-Changes are told, participants persist, messages travel with the commit, participants hear of it. Any failure rolls every
-participant back; then the transaction is aborted when all of that worked, else invalidated. The first exception wins.
-The table of it all: docs/reference/client.md, "Participants".
+At the commit the changes are told, participants persist, messages travel with the commit, participants hear of it. Any
+failure, at the beginning and at a checkpoint too, rolls every participant back; then the transaction is aborted when all
+of that worked, else invalidated. Whoever leaves the block hears of it, even if the caller has swallowed the failure. The
+first exception wins. The table of it all: docs/reference/client.md, "Participants".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
+from basalt.client.calls import transactions
+from basalt.client.calls.transaction_info import Outcome, TransactionInfo
 from basalt.client.plans.calls import Steps, ask
-from basalt.client.transaction import transactions
 from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
-from basalt.client.transaction.participants import PostCommitError
-from basalt.client.transaction.transaction_info import Outcome
+from basalt.client.transaction.participants import Participant, Planned, PostCommitError, planned, same
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -34,6 +36,60 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what} ({type(self.error).__name__}: {self.error})"
+
+
+def enter(tx: OpenTransaction) -> Steps[None]:
+    """Begin it, and start its participants."""
+    if tx.info is not None:
+        raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
+    snapshot = not all(participant.hosted for participant in tx.invited)
+    if tx.session is None:
+        tx.info = yield from transactions.begin(
+            tx.scope,
+            kind=tx.kind,
+            timeout_ms=tx.timeout_ms,
+            owner=tx.owner,
+            outside_writes=tx.outside_writes,
+            snapshot=snapshot,
+        )
+    else:
+        tx.info = yield from transactions.begin_in(
+            tx.scope,
+            tx.session,
+            kind=tx.kind,
+            timeout_ms=tx.timeout_ms,
+            owner=tx.owner,
+            outside_writes=tx.outside_writes,
+            snapshot=snapshot,
+        )
+    if tx.info is None:
+        tx.committed_before = tx.ended = True
+        return
+    tx.stored_under = tx.info.write_pointer
+    yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
+
+
+def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
+    """Let a participant take part from now on; its `start_tx` is called. A second time changes nothing."""
+    info = tx.begun()
+    joining = planned(participant)
+    if any(same(joining, other) for other in tx.participants):
+        return
+    if not (joining.hosted or tx.outside_writes):
+        yield from transactions.take_part(tx.scope, info, joining.name)
+        tx.outside_writes = True
+    yield from or_give_up(tx, f"adding participant {joining.name}", _start(tx, [joining]))
+
+
+def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    """A further write pointer, under the same snapshot: what follows can be told from what was before.
+
+    Participants persist before it, and are given the new pointer after it.
+    """
+    tx.begun()
+    if not tx.participants:
+        return (yield from _move_on(tx))
+    return (yield from or_give_up(tx, "its checkpoint", _checkpoint_together(tx)))
 
 
 def commit(tx: OpenTransaction) -> Steps[Outcome]:
@@ -106,6 +162,28 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     outside_writes = not hosted or bool(tx.own_changes)
     yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), outside_writes=outside_writes)
     tx.told_changes = frozenset(changed)
+
+
+def _start(tx: OpenTransaction, joining: Iterable[Planned]) -> Steps[None]:
+    for participant in joining:
+        if not any(same(participant, other) for other in tx.participants):
+            tx.participants.append(participant)  # before its start, of which a half may be there to be rolled back
+            yield from participant.start(tx.begun())
+
+
+def _checkpoint_together(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    yield from tell_changes(tx)
+    for participant in tx.participants:
+        yield from participant.flush()
+    info = yield from _move_on(tx)
+    for participant in tx.participants:
+        yield from participant.update(info)
+    return info
+
+
+def _move_on(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    tx.info = info = yield from transactions.checkpoint(tx.scope, tx.begun())
+    return info
 
 
 def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:

@@ -1,7 +1,7 @@
 """Who takes part in a transaction beside its topics: users' objects (`TransactionAware`), and Basalt's own tables (`Planned`).
 
 The protocol is Apache Tephra's `TransactionAware`. When each method is called, and what happens when one fails:
-docs/reference/client.md, "Participants"; the order itself is in `ending`.
+docs/reference/client.md, "Participants"; the order itself is in `commit_protocol`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection
 from typing import Any, Protocol, TypeAlias
 
-from basalt.client.plans.calls import Later, Steps
-from basalt.client.transaction.transaction_info import TransactionInfo
+from basalt.client.calls.transaction_info import TransactionInfo
+from basalt.client.plans.calls import Await, Steps
 from basalt.errors import BasaltError
 
 METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")
@@ -154,7 +154,7 @@ class UsersParticipant:
     def _call(self, method: str, *arguments: object) -> Steps[Any]:
         answer = getattr(self.of, method)(*arguments)
         if isinstance(answer, Awaitable):
-            answer = yield Later(answer, f"{self.name}.{method}")
+            answer = yield Await(answer, f"{self.name}.{method}")
         return answer
 
 

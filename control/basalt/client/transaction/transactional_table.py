@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from basalt.client.calls import tables
-from basalt.client.calls.tables import Cells, Name, RowPage, TableInfo, Visibility, named, to_bytes
+from basalt.client.calls.tables import Cells, Name, TableInfo, TableRow, Visibility, named, to_bytes
+from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import Steps, ask, done
 from basalt.client.plans.scopes import TableScope
 from basalt.client.transaction.commit_protocol import tell_changes
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.table_buffer import TableBuffer
-from basalt.client.transaction.transaction_info import TransactionInfo
 from basalt.errors import BasaltError
 from basalt_engine.cells.names import change_key, check_column, check_row, check_value
 
@@ -102,10 +102,10 @@ class TableInUse:
         return (yield from self._facts()).conflict
 
 
-def in_use(tx: OpenTransaction, name: str, namespace: str | None = None) -> TableInUse:
-    """The table in this transaction, the same one each time. Nothing is asked of the server."""
+def in_use(tx: OpenTransaction, name: str, *, namespace: str | None = None) -> TableInUse:
+    """A table as this transaction sees and changes it. Nothing is asked of the server."""
     tx.begun()
-    scope = tx.scope.table(name, namespace)
+    scope = tx.scope.table(name, namespace=namespace)
     for participant in tx.participants:
         if isinstance(participant, TableInUse) and participant.scope == scope:
             return participant
@@ -194,8 +194,8 @@ class RowCursor:
         self._visibility: Visibility = visibility
         self._own = own
 
-    def next_page(self) -> Steps[RowPage]:
-        """Ask for the page that comes next."""
+    def next_items(self) -> Steps[list[TableRow]]:
+        """Ask for the next page of rows."""
         start = self._start
         page = yield from tables.page(
             self._scope, start, self._stop, self._columns, self._transaction, self._visibility
@@ -204,7 +204,7 @@ class RowCursor:
             page = self._own.buffer.over_page(page, start, self._stop, self._columns)
         self.done = page.next_row is None
         self._start = page.next_row or start
-        return page
+        return page.rows
 
 
 def scan(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from basalt.client.calls.transactions import Kind
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path
 from basalt.client.plans.scopes import ClientScope
-from basalt.client.transaction.transactions import Kind
 from basalt.errors import TransactionEndedError
 
 
@@ -70,9 +70,11 @@ def begin(
     timeout_ms: int | None = None,
     owner: str = "",
 ) -> Steps[NamedScope]:
-    """The transaction of this run for this version of the session's work: begun, or the open one, joined.
+    """The transaction of this run for this version of a session's work, which all processes of the run share.
 
-    `kind`, `timeout_ms` and `owner` are those of whoever comes first.
+    The first one begins it, with its `kind`, `timeout_ms` and `owner`; the others join. `SessionFencedError`: another run has
+    taken the session over. `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it
+    open: it is ended by its id, with `client.transactions`.
     """
     body = _Begin(session, run, version, kind, owner, ledger, timeout_ms, snapshot=False)
     call = Call(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from basalt.errors import InputError
-from basalt.outbox.statements import Statements, driver_of
+from basalt.outbox.tables import Statements, driver_of
 
 
 class Seeing:

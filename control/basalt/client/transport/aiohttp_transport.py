@@ -13,9 +13,9 @@ import aiohttp
 from yarl import URL
 
 from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.plans.conversation import Send
+from basalt.client.plans.run_plan import Send
 from basalt.client.transport.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
-from basalt.client.transport.urls import ServerUrl
+from basalt.client.transport.servers import ServerUrl
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
 PIECE_BYTES = 256 * 1024  # larger bodies are sent in pieces, so that the event loop turns in between

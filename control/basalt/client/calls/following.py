@@ -1,14 +1,13 @@
-"""Reading messages and markers in order: the pure part of an iterator that tells watermarks, and knows where it stands.
+"""Reading messages and markers in order: the cursor of `Follower` and `AsyncFollower`, which tells watermarks on the way.
 
-`Follower` and `AsyncFollower` give its messages away, and run what comes between them. What the markers said of the topic's
-tasks is part of its position, so that a restart there draws the same conclusions; how many are expected comes with each
-page, for the topic's property may change. Rules: docs/formats/markers.md.
+Its position includes what the markers said of the topic's tasks, so that a restart there draws the same conclusions. How
+many tasks are expected comes with each page, because the topic's property may change. Rules: docs/formats/markers.md.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from basalt.api.bodies.work import MESSAGE_ID_BYTES, ConsumeRequest
@@ -18,14 +17,12 @@ from basalt.api.markers.marker import decode_marker
 from basalt.api.markers.position import MarkedPosition, parse_marked_position
 from basalt.api.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, apply, is_ended
 from basalt.client.calls import markers, messages
-from basalt.client.calls.messages import Isolation
+from basalt.client.calls.messages import FOLLOW_WAIT_MS, Isolation
 from basalt.client.calls.pages import Message
 from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position
-from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Later, Steps, ask
+from basalt.client.plans.calls import AVRO, BATCHES, Answer, Await, Call, Effect, Steps, ask
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError, MalformedBodyError
-
-FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
 Item: TypeAlias = Message | MarkerFrame
 Told = Callable[[int], object]
@@ -56,8 +53,8 @@ class MarkedPage:
                 yield from map(Message, frame.ids(self._body), frame.payloads(self._body))
 
 
-class Following:
-    """Where a follower stands, and what it knows there: `ready` while it gives messages, `go_on` in between, until `done`."""
+class FollowCursor:
+    """Where a follower stands, and what it knows there of the topic's tasks."""
 
     def __init__(
         self,
@@ -85,12 +82,12 @@ class Following:
         self._tasks: int | None = None  # how many the topic itself expects, as the server said last
         self._page: MarkedPage | None = None
         self._items: Iterator[Item] = iter(())
-        self._heard = False  # a marker, of which nothing was told yet
+        self._heard = False  # a marker was read, and nothing is told of it yet
         self.watermark_ms: int | None = None
 
     @property
     def position(self) -> MarkedPosition:
-        """Behind what was given away last. `InputError` before the first poll: the start is the position then."""
+        """Behind what was handed out last. `InputError` before the first poll: the start is the position then."""
         if not self._placed:
             raise InputError(
                 "nothing was read yet", field="position", hint="Take the position after the first message."
@@ -102,27 +99,17 @@ class Following:
         """Whether every expected task has ended."""
         return is_ended(self._known())
 
-    @property
-    def coroutines(self) -> list[str]:
-        """Which of the callbacks have to be awaited."""
-        told = {"on_watermark": self._on_watermark, "on_end": self._on_end}
-        return [name for name, callback in told.items() if inspect.iscoroutinefunction(callback)]
+    def refuse_coroutines(self) -> None:
+        """Raise `TypeError` for a callback that would have to be awaited."""
+        for name, callback in (("on_watermark", self._on_watermark), ("on_end", self._on_end)):
+            if inspect.iscoroutinefunction(callback):
+                raise TypeError(f"{name} is a coroutine function, which only the async client can await")
 
-    def ready(self) -> Message | None:
-        """The next message where it is at hand; None when `go_on` comes first."""
-        for item in self._items:
-            self._after = item.id
-            if isinstance(item, Message):
-                return item
-            self._state = apply(self._state, decode_marker(item.kind, item.payload), int.from_bytes(item.id[:8], "big"))
-            self._heard = True
-            return None
-        return None
+    def next_items(self) -> Steps[Iterable[Message]]:
+        """Do what comes next, and return the messages from there up to the next marker.
 
-    def go_on(self) -> Steps[None]:
-        """What comes between messages: the news of a marker or of a page that was taken, else the next poll.
-
-        A poll waits for messages and markers unless told not to.
+        What comes next is to tell of a marker, or of a page that was passed; else to poll. A poll waits for messages and
+        markers unless told not to.
         """
         if not self._placed:
             yield from self._place()
@@ -134,6 +121,18 @@ class Following:
             yield from self._turn()
         else:
             yield from self._pass(self._page)
+        return () if self.done else self._until_marker()
+
+    def _until_marker(self) -> Iterator[Message]:
+        for item in self._items:
+            self._after = item.id
+            if not isinstance(item, Message):
+                self._state = apply(
+                    self._state, decode_marker(item.kind, item.payload), int.from_bytes(item.id[:8], "big")
+                )
+                self._heard = True
+                return
+            yield item
 
     def _known(self) -> MarkerState:
         return self._state.expecting(self._tasks)
@@ -187,10 +186,10 @@ class Following:
             self._check(known.generation)
             self._after, self._state, self.watermark_ms = start.after_id, start.state, start.watermark_ms
         else:
-            at = position(start, scope.now_ms())
-            if at.kind is PositionKind.END:
-                at = yield from messages.end(scope)
-            lowest = int.from_bytes(lowest_id(at))
+            begin = position(start, scope.now_ms())
+            if begin.kind is PositionKind.END:
+                begin = yield from messages.end(scope)
+            lowest = int.from_bytes(lowest_id(begin))
             self._after = (lowest - 1).to_bytes(MESSAGE_ID_BYTES) if lowest else None
         self._placed = True
 
@@ -213,7 +212,7 @@ def follow(
     quorum: int = 1,
     wait: bool = True,
     isolation: Isolation = "committed",
-) -> Following:
+) -> FollowCursor:
     """The messages from a position on, and what the markers between them say, in order; until the topic has ended.
 
     `on_watermark(ms)` is called each time that event time has advanced, `on_end()` when every task has ended. The async
@@ -223,7 +222,7 @@ def follow(
     left out while `quorum` others are active. `wait=False`: until where the topic ends now.
     """
     idle = None if idle_ms is None else Idle(idle_ms, quorum)
-    return Following(
+    return FollowCursor(
         scope, position, on_watermark=on_watermark, on_end=on_end, idle=idle, wait=wait, isolation=isolation
     )
 
@@ -245,6 +244,6 @@ def _page(answer: Answer) -> MarkedPage:
 
 
 def _awaited(told: object, what: str) -> Steps[None]:
-    """What a callback returned, awaited where it can be; the blocking client's driver refuses that."""
+    """Await what a callback has returned, where that can be awaited. The blocking client refuses it."""
     if inspect.isawaitable(told):
-        yield Later(told, what)
+        yield Await(told, what)

@@ -1,7 +1,7 @@
-"""From a plan to a result: attempts, pauses and one deadline per call, as a generator without input or output.
+"""Runs a plan to its result: attempts, pauses and one deadline per call, as a generator without input or output.
 
-A driver sends what it is given, sleeps when told to, and hands back what came. The rules are in `retries`. What else happens
-while it does so, an interrupt for one, it throws in here, for a plan may have something to undo.
+A driver sends what this yields, sleeps when told to, and hands back the reply. The rules are in `retries`. The driver throws
+in here whatever else happens meanwhile, an interrupt for one, because a plan may have something to undo.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
-from basalt.client.plans.calls import Call, Later, Reply, Steps
+from basalt.client.plans.calls import Await, Call, Reply, Steps
 from basalt.client.plans.problems import REQUEST_ID_HEADER
 from basalt.client.plans.retries import Again, RetryPolicy, judge
 from basalt.errors import BasaltError, UnknownOutcomeError
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this request and answer with a `Reply` after `timeout_ms` at most."""
+    """Send this request and hand back a `Reply` after `timeout_ms` at most."""
 
     method: str
     target: str  # path and query
@@ -37,12 +37,12 @@ class Pause:
     duration_ms: float
 
 
-Conversation: TypeAlias = Generator[Send | Pause | Later, Any, T]
+Running: TypeAlias = Generator[Send | Pause | Await, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a conversation needs of the world. `monotonic_ms` never goes back; `chance` answers 0 to 1."""
+class Environment:
+    """What running a plan needs of the world. `monotonic_ms` never goes back; `chance` returns 0 to 1."""
 
     policy: RetryPolicy
     url: str  # for error messages
@@ -51,13 +51,13 @@ class Surroundings:
     new_request_id: Callable[[], str]
 
 
-def converse(steps: Steps[T], around: Surroundings) -> Conversation[T]:
-    """Run a plan to its result: each of its calls is tried until it has one, or fails for good."""
+def run_plan(steps: Steps[T], environment: Environment) -> Running[T]:
+    """Run a plan: try each of its calls until it has a result, or fails for good."""
     try:
         step = next(steps)
         while True:
             try:
-                result = (yield step) if isinstance(step, Later) else (yield from _settle(step, around))
+                result = (yield step) if isinstance(step, Await) else (yield from _attempts(step, environment))
             except GeneratorExit:
                 raise  # nobody runs this any more
             except BaseException as error:  # noqa: BLE001  # a plan may clean up, or say how far it got
@@ -69,18 +69,18 @@ def converse(steps: Steps[T], around: Surroundings) -> Conversation[T]:
         return value
 
 
-def _settle(call: Call[Any], around: Surroundings) -> Conversation[Any]:
-    policy = around.policy
-    deadline_ms = around.monotonic_ms() + policy.timeout_ms + call.wait_ms
-    request_id = around.new_request_id()  # the same for every attempt: that is how the server knows a second one
+def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
+    policy = environment.policy
+    deadline_ms = environment.monotonic_ms() + policy.timeout_ms + call.wait_ms
+    request_id = environment.new_request_id()  # the same for every attempt: by it the server recognises a second one
     attempts = 0
     unknown: UnknownOutcomeError | None = None
     while True:
-        left_ms = deadline_ms - around.monotonic_ms()
+        left_ms = deadline_ms - environment.monotonic_ms()
         reply: Reply = yield _request(call, request_id, left_ms, policy)
         attempts += 1
         try:
-            verdict = judge(call, reply, around.url)
+            verdict = judge(call, reply, environment.url)
         except BasaltError as final:
             final.request_id = final.request_id or request_id
             raise
@@ -88,9 +88,9 @@ def _settle(call: Call[Any], around: Surroundings) -> Conversation[Any]:
             return verdict
         if isinstance(verdict.error, UnknownOutcomeError):
             unknown = verdict.error
-        pause_ms = policy.pause_ms(attempts, around.chance(), verdict.retry_after_ms)
-        if attempts >= policy.attempts_max or around.monotonic_ms() + pause_ms >= deadline_ms:
-            # That the last attempt reached nobody does not undo what an earlier one may have done.
+        pause_ms = policy.pause_ms(attempts, environment.chance(), verdict.retry_after_ms)
+        if attempts >= policy.attempts_max or environment.monotonic_ms() + pause_ms >= deadline_ms:
+            # An earlier attempt may have taken effect, even if the last one reached nobody.
             error = unknown or verdict.error
             error.request_id = error.request_id or request_id
             error.add_note(f"gave up after {attempts} attempts; the deadline was {policy.timeout_ms + call.wait_ms} ms")
@@ -101,7 +101,7 @@ def _settle(call: Call[Any], around: Surroundings) -> Conversation[Any]:
 def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPolicy) -> Send:
     query = call.query
     if call.wait_ms:
-        # A second attempt has less time than the first; the server must answer before the deadline all the same.
+        # A second attempt has less time than the first, and the server must still answer before the deadline.
         wait_ms = int(min(call.wait_ms, max(0, left_ms - policy.timeout_ms / 2)))
         query = (*query, ("waitMs", str(wait_ms)))
     headers = {"Accept": call.accept, REQUEST_ID_HEADER: request_id}

@@ -1,7 +1,4 @@
-"""Reading on and on: the pure part of an iterator over a topic, which knows the next poll and when there is none.
-
-`Reader` and `AsyncReader` ask it what to poll and hand it the pages.
-"""
+"""Reading page after page: the cursor of `Reader` and `AsyncReader`, which knows the next poll and when there is none."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ from dataclasses import dataclass
 
 from basalt.api.bodies.work import ConsumeRequest
 from basalt.client.calls import messages
-from basalt.client.calls.messages import Isolation, TransactionLike
+from basalt.client.calls.messages import FOLLOW_WAIT_MS, Isolation, TransactionLike
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position, start_from
 from basalt.client.plans.calls import Steps, ask
 from basalt.client.plans.scopes import TopicScope
-
-FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +25,7 @@ class Bounds:
     transaction: TransactionLike = None
 
 
-class Cursor:
+class TopicCursor:
     """Where a reader stands. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
 
     def __init__(self, scope: TopicScope, bounds: Bounds) -> None:
@@ -46,6 +41,10 @@ class Cursor:
         self._snapshot: bytes | None = None
         self._placed = False
 
+    def next_items(self) -> Steps[Page | list[Message]]:
+        """Poll, and return the messages that are wanted; a whole page where all of them are."""
+        return self.take((yield from self.next_page()))
+
     def next_page(self) -> Steps[Page]:
         """Make the poll that comes next; when following, it waits for messages."""
         if not self._placed:
@@ -56,7 +55,7 @@ class Cursor:
         return (yield from ask(messages.poll_call(self._scope, request, self._query, wait_ms)))
 
     def take(self, page: Page) -> Page | list[Message]:
-        """The messages of a page that are wanted; then `done` says whether that was all."""
+        """Return the messages of a page that are wanted; then `done` says whether that was all."""
         self.held_by = page.held_by
         if not page:
             self.done = not self._bounds.follow
@@ -84,8 +83,8 @@ class Cursor:
         self._query, self._snapshot = messages.seen_under(bounds.isolation, bounds.transaction)
         stop = None if bounds.stop is None else position(bounds.stop, now_ms, "stop")
         if stop is not None:
-            at = (yield from messages.end(scope)) if stop.kind is PositionKind.END else stop
-            self._stop_id = lowest_id(at)
+            bound = (yield from messages.end(scope)) if stop.kind is PositionKind.END else stop
+            self._stop_id = lowest_id(bound)
         start = position(bounds.start, now_ms)
         if start.kind is PositionKind.END:
             start = yield from messages.end(scope)
@@ -101,10 +100,10 @@ def read(
     isolation: Isolation = "committed",
     follow: bool = False,
     transaction: TransactionLike = None,
-) -> Cursor:
+) -> TopicCursor:
     """The messages from `start` to before `stop`, across pages; committed ones, unless `isolation=None`.
 
     It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more. With a
     `transaction` it reads under that one's snapshot.
     """
-    return Cursor(scope, Bounds(start, stop, limit, None if transaction else isolation, follow, transaction))
+    return TopicCursor(scope, Bounds(start, stop, limit, None if transaction else isolation, follow, transaction))

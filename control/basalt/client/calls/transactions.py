@@ -10,9 +10,9 @@ import msgspec
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
 from basalt.client.calls.payloads import BODY_BYTES_MAX, Payloads, each_payload
+from basalt.client.calls.transaction_info import Outcome, TransactionInfo
 from basalt.client.plans.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
 from basalt.client.plans.scopes import ClientScope
-from basalt.client.transaction.transaction_info import Outcome, TransactionInfo
 from basalt.errors import TooLargeError
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
     ledger: str | None = None
 
 
-class InSession(NamedTuple):
+class SessionBinding(NamedTuple):
     """Which session a transaction begins in, and which version of the session's work it is for, if any."""
 
     name: str
@@ -76,7 +76,7 @@ def begin(
 
 def begin_in(
     scope: ClientScope,
-    session: InSession,
+    session: SessionBinding,
     *,
     kind: Kind = "short",
     timeout_ms: int | None = None,
