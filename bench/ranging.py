@@ -37,7 +37,7 @@ def ranges(folder: Path, quick: bool) -> Iterator[Figure]:
             start_s = time.perf_counter()
             whole = topic.advance(None, through=end)
             counted_s = time.perf_counter() - start_s
-            assert (whole.rows, whole.at_end) == (total, True)
+            assert (whole.messages, whole.at_end) == (total, True)
             yield Figure(
                 f"counting {total:,} known messages", total / counted_s, "messages/s", "messages/s never read",
                 total / unknown_s, 20.0,
@@ -45,7 +45,7 @@ def ranges(folder: Path, quick: bool) -> Iterator[Figure]:
             start_s = time.perf_counter()
             parts = topic.splits(None, end, SPLITS)
             split_s = time.perf_counter() - start_s
-            assert sum(part.rows for part in parts) == total
+            assert sum(part.messages for part in parts) == total
             yield Figure(
                 f"{SPLITS} splits of {total:,} known messages", split_s * 1_000, "ms", "ms to read them",
                 unknown_s * 1_000, 0.5, at_most=True,
@@ -56,8 +56,8 @@ def advanced(topic: Topic, rows_max: int, total: int) -> float:
     """Seconds that it takes to advance through the whole topic."""
     at, rows, start_s = None, 0, time.perf_counter()
     while True:
-        found = topic.advance(at, rows_max=rows_max)
-        at, rows = found.through, rows + found.rows
+        found = topic.advance(at, messages_max=rows_max)
+        at, rows = found.through, rows + found.messages
         if found.at_end:
             break
     assert rows == total, (rows, total)

@@ -33,7 +33,7 @@ def main(url: str, folder: Path) -> None:
     from pyspark.sql import SparkSession
 
     import basalt_spark
-    from basalt_spark.pipeline import Pipeline
+    from basalt_spark import Pipeline
     from demo.spark.stages import stages
 
     builder = SparkSession.builder.master(MASTER).appName("basalt demo")

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, functions
 
 import basalt_spark
-from basalt_spark.stage import Stage
+from basalt_spark import Stage
 from demo.spark.views import view_of
 
 SERVERS = ("a", "b")

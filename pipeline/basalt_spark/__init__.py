@@ -5,8 +5,8 @@
     basalt_spark.register(spark)
     spark.readStream.format("basalt").option("server", url).option("topic", "orders").load()
 
-Where the package `pyspark_basalt` is installed beside it, as it is with Basalt's wheel, Spark finds the format by itself.
-docs/spark has the rest. Importing this package needs neither Spark nor Java.
+Where the package `pyspark_basalt` is installed beside it, as it is with Basalt's wheel, Spark finds the format by
+itself. docs/spark has the rest. Importing this package needs neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from basalt.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from basalt_spark.foreach_batch import batch_transaction
     from basalt_spark.pipeline import Pipeline
-    from basalt_spark.stage import Stage
-    from basalt_spark.watermarks import in_event_time, messages_where
+    from basalt_spark.pipeline.event_time import in_event_time, messages_where
+    from basalt_spark.pipeline.stage import Stage
+    from basalt_spark.sink.batch_transaction import batch_transaction
 
 __all__ = [
     "Pipeline",
@@ -35,13 +35,13 @@ __all__ = [
     "register",
 ]
 
-# Where names are that need Spark: they are imported when they are first asked for.
+# The modules of the names that need Spark; they are imported when they are first asked for.
 _NEEDS_SPARK = {
     "Pipeline": "basalt_spark.pipeline",
-    "Stage": "basalt_spark.stage",
-    "batch_transaction": "basalt_spark.foreach_batch",
-    "in_event_time": "basalt_spark.watermarks",
-    "messages_where": "basalt_spark.watermarks",
+    "Stage": "basalt_spark.pipeline.stage",
+    "batch_transaction": "basalt_spark.sink.batch_transaction",
+    "in_event_time": "basalt_spark.pipeline.event_time",
+    "messages_where": "basalt_spark.pipeline.event_time",
 }
 
 
@@ -55,9 +55,9 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("basalt")` known to this session. Doing it again does no harm."""
+    """Make `format("basalt")` known to this session. Calling it again does no harm."""
     try:
-        from basalt_spark.source import BasaltDataSource
+        from basalt_spark.data_source import BasaltDataSource
     except ModuleNotFoundError as error:
         raise _missing(error) from None
     spark.dataSource.register(BasaltDataSource)

@@ -23,9 +23,9 @@ from basalt_engine.snapshot import POINTER_MAX
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
-    from basalt_spark.jobs.report import JobReport
-    from basalt_spark.jobs.server_rows import TopicRows
+    from basalt_spark.jobs.job_run import JobReport
     from basalt_spark.jobs.stored_tables import TableSource
+    from basalt_spark.jobs.topic_rows import TopicRows
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def _master_option(command: F) -> F:
 
 
 def _job_id_option(command: F) -> F:
-    text = "The job. Repeated with the same id it goes on, or finds that it is done."
+    text = "Id of the job. Repeated with the same id it goes on, or finds that it is done."
     return click.option("--job-id", required=True, metavar="ID", help=text)(command)
 
 
@@ -59,10 +59,10 @@ def _store_options(command: F) -> F:
 
 def _range_options(command: F) -> F:
     stop = click.option(
-        "--to", "stop", type=PositionText(), default="end", metavar="SPEC", help="Where to stop; not in."
+        "--to", "stop", type=PositionText(), default="end", metavar="SPEC", help="First position that is left out."
     )
     start = click.option(
-        "--from", "start", type=PositionText(), default="start", metavar="SPEC", help="Where to begin; in it."
+        "--from", "start", type=PositionText(), default="start", metavar="SPEC", help="First position that is taken."
     )
     return start(stop(command))
 
@@ -71,7 +71,7 @@ def _range_options(command: F) -> F:
 @_store_options
 @click.option(
     "--kept-max", "kept_ms_max", type=DurationMs(), default="7d", show_default=True, metavar="DURATION",
-    help="How long a writer without a row may stay on the invalid list after its life.",
+    help="Longest time that a writer without a row may stay on the invalid list after its life.",
 )  # fmt: skip
 @_master_option
 @common_options
@@ -82,12 +82,12 @@ def prune_audit(
 ) -> int:  # fmt: skip
     """Prove on the stored rows that pruning was safe; exit code 1 when it was not.
 
-    Reads every row of the tables message, payload and cell. No writer that was forgotten may have one left, and none may stay on the
-    invalid list for ever without one.
+    Reads every row of the tables message, payload and cell. No writer that was forgotten may have one left, and none
+    may stay on the invalid list for ever without one.
     """
     from basalt_engine.clock import SystemClock
-    from basalt_spark.jobs.prune_audit import audit
-    from basalt_spark.jobs.writers import TABLES
+    from basalt_spark.jobs.audits import audit
+    from basalt_spark.jobs.row_writers import TABLES
 
     source = _table_source(hbase, prefix, checkpoint)
     writers = _writers(session, source, ask_server)
@@ -110,10 +110,9 @@ def invalid_check(
     session: Session, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
     ask_server: bool, master: str | None,
 ) -> int:  # fmt: skip
-    """Tell where rows of invalid writers lie: of those named, or of all on the invalid list."""
-    from basalt_spark.jobs.invalid_check import check
-    from basalt_spark.jobs.writer_lists import only
-    from basalt_spark.jobs.writers import TABLES
+    """Count the rows of invalid writers, and name their ranges: of the writers named, or of all on the invalid list."""
+    from basalt_spark.jobs.audits import check
+    from basalt_spark.jobs.row_writers import TABLES, only
 
     source = _table_source(hbase, prefix, checkpoint)
     writers = _writers(session, source, ask_server)
@@ -141,15 +140,16 @@ def archive(
 ) -> int:  # fmt: skip
     """Write a topic's messages to Parquet files in FOLDER, with a manifest, and verify them.
 
-    FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages, unless it is
-    to be truncated: then it must have none before --from, and nothing is truncated before every file was read again.
+    FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages,
+    unless it is to be truncated: then it must have none before --from, and nothing is truncated before every file was
+    read again.
     """
     from basalt.api.positions import END
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind, with_truncation
     from basalt_spark.jobs.folder import Folder
-    from basalt_spark.jobs.truncation import require_nothing_before, truncate_behind
 
     manifests.checked_job_id(job_id)
     source, to = _topic_rows(session, topic), Folder(folder)
@@ -170,7 +170,7 @@ def archive(
     if checked.faults:
         return _shown(session, checked, {})
     if truncate:
-        report = report.with_truncation(truncate_behind(source, known))
+        report = with_truncation(report, truncate_behind(source, known))
     days = (Column("day"), Column("messages"), Column("value_bytes", size_text, "size"))
     return _shown(session, report, {"days": days})
 
@@ -213,9 +213,8 @@ def backfill(
     They get new ids and publish times; key, headers, value and event time are as they were.
     """
     from basalt_spark.jobs import manifest as manifests
-    from basalt_spark.jobs.backfill import backfill as run_backfill
+    from basalt_spark.jobs.copies import backfill as run_backfill
     from basalt_spark.jobs.folder import Folder
-    from basalt_spark.jobs.publishing import Target
 
     manifests.checked_job_id(job_id)
     source = Folder(folder)
@@ -224,7 +223,7 @@ def backfill(
     if dry_run:
         return _would(session, f"publish {counted(known.messages, 'message')} to {rows.name}")
     with _running("backfill", master, "publishing", len(known.files)) as (run, advance):
-        report = run_backfill(source, known, Target(rows.server, rows.name), run, advance, job_id=job_id)
+        report = run_backfill(source, known, rows, run, advance, job_id=job_id)
     return _shown(session, report, {})
 
 
@@ -247,8 +246,7 @@ def replay(
     Repeated it goes on behind what it has copied; --from counts the first time only.
     """
     from basalt_spark.jobs import manifest as manifests
-    from basalt_spark.jobs.publishing import Target
-    from basalt_spark.jobs.replay import replay as run_replay
+    from basalt_spark.jobs.copies import replay as run_replay
 
     manifests.checked_job_id(job_id)
     rows, to = _topic_rows(session, source), _topic_rows(session, target)
@@ -260,7 +258,7 @@ def replay(
     if dry_run:
         return _would(session, f"copy up to {counted(messages, 'message')} of {rows.name} to {to.name}")
     with _running("replay", master, "copying", messages) as (run, advance):
-        report = run_replay(rows, Target(server, to.name), run, advance, wanted=wanted, job_id=job_id)
+        report = run_replay(rows, to._replace(server=server), run, advance, wanted=wanted, job_id=job_id)
     return _shown(session, report, {})
 
 
@@ -280,8 +278,9 @@ def statistics(session: Session, topic: str, start: Position, stop: Position, ma
     with _running("statistics", master, "counting", len(parts)) as (run, advance):
         report = run_statistics(source, run, advance, wanted=wanted, parts=parts, job_id=_made_id())
     columns = (
-        Column("day"), Column("messages"), Column("value_bytes", size_text, "size"), Column("largest_bytes", size_text, "largest"),
-        Column("keyed"), Column("with_headers"), Column("in_transactions"), Column("event_first_ms", time_text, "events from"),
+        Column("day"), Column("messages"), Column("value_bytes", size_text, "size"),
+        Column("largest_bytes", size_text, "largest"), Column("keyed"), Column("with_headers"),
+        Column("in_transactions"), Column("event_first_ms", time_text, "events from"),
         Column("event_last_ms", time_text, "events to"),
     )  # fmt: skip
     return _shown(session, report, {"by_day": columns})
@@ -291,35 +290,34 @@ def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> Tab
     if (hbase is None) == (checkpoint is None):
         raise Usage("name one of --hbase and --checkpoint", hint="a job reads the store itself, not through a server")
     if hbase is not None:
-        from basalt_spark.jobs.hbase_rows import HBaseRows
+        from basalt_spark.jobs.stored_tables import HBaseRows
 
         return HBaseRows(hbase, prefix)
-    from basalt_spark.jobs.checkpoint_rows import CheckpointRows
+    from basalt_spark.jobs.stored_tables import CheckpointRows
 
     assert checkpoint is not None
     return CheckpointRows(checkpoint)
 
 
 def _writers(session: Session, source: TableSource, ask_server: bool) -> Any:
+    from basalt_spark.jobs.row_writers import EXPLAINED_MAX, read_writers, with_explained
     from basalt_spark.jobs.stored_tables import opened
-    from basalt_spark.jobs.writer_lists import EXPLAINED_MAX, read_writers, with_explained
 
     explained, status = None, None
     if ask_server:
-        with session.client() as client:  # before the store is read: what it forgets meanwhile is on the list still
+        with session.client() as client:  # before the store is read: a writer forgotten meanwhile is still on the list
             explained = client.admin.prune_explain(limit=EXPLAINED_MAX)
             status = client.admin.prune_status()
     with opened(source) as store:
         writers = read_writers(store)
     if explained is None or status is None or writers.invalid_known:
         return writers
-    return with_explained(writers, explained, int(status["lifetimeMs"]))
+    return with_explained(writers, explained, status.lifetime_ms)
 
 
 def _topic_rows(session: Session, topic: str) -> TopicRows:
-    from basalt_spark.connection import Server
-    from basalt_spark.jobs.server_rows import TopicRows
-    from basalt_spark.topic_name import topic_name
+    from basalt_spark.connection import Server, topic_name
+    from basalt_spark.jobs.topic_rows import TopicRows
 
     target = session.target()
     if target.url.startswith("embedded:"):
@@ -338,13 +336,12 @@ def _topic_rows(session: Session, topic: str) -> TopicRows:
 def _running(
     name: str, master: str | None, description: str, total: int
 ) -> Iterator[tuple[Any, Callable[[int], None]]]:
-    """Who spreads the work, and the bar. What fails in a task is told in one line."""
-    from basalt_spark.jobs.running import SparkRunner
-    from basalt_spark.jobs.session import spark_session
+    """Open the Spark session and the progress bar of a job; report the failure of a task in one line."""
+    from basalt_spark.jobs.job_run import Runner, spark_session
 
     with spark_session(name, master) as spark, progress(description, total) as advance:
         try:
-            yield SparkRunner(spark), advance
+            yield Runner(spark), advance
         except (BasaltError, click.ClickException):
             raise
         except Exception as error:
@@ -355,7 +352,10 @@ def _running(
 
 
 def _task_failure(error: Exception) -> str | None:
-    """What a Python worker said when it failed, out of what Spark makes of it; None when Spark did not raise this."""
+    """The error of a failed Python worker, out of the text that Spark makes of it.
+
+    None when Spark did not raise this.
+    """
     if not type(error).__module__.startswith(("py4j", "pyspark")):
         return None
     lines = [line.strip() for line in str(error).splitlines()]
@@ -376,7 +376,7 @@ _TEXTS = {"value_bytes": size_text, "file_bytes": size_text, "mean_bytes": size_
 
 
 def _shown(session: Session, report: JobReport, tables: dict[str, tuple[Column, ...]]) -> int:
-    """Write the report, faults on standard error for people; the command's exit code."""
+    """Write the report, with faults on standard error for people; return the command's exit code."""
     if not session.out.for_people:
         session.out.record(report.row())
         return report.exit_code

@@ -1,12 +1,14 @@
-"""One client for each process and server: a Python worker of Spark runs many tasks, one after another.
+"""The server and the topics that a process of Spark speaks to: one client for each process and server.
 
-What is kept is a client's idle connections. A worker is forked from Spark's daemon; the transport opens connections of
-its own after a fork, and nothing here holds a lock across one.
+A Python worker of Spark runs many tasks, one after another; what it keeps between them is the client's idle
+connections. A worker is forked from Spark's daemon: the transport opens new connections after a fork, and no lock is
+held across one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import basalt
@@ -16,8 +18,11 @@ if TYPE_CHECKING:  # a client is a large import, and most processes of Spark tha
     from basalt.client import Client
 
 
+_PART = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+
 class Server(NamedTuple):
-    """Which server, and how to speak to it: all that a task needs to connect. Never holds a secret, for it is pickled."""
+    """All that a task needs to connect to a server. It never holds a secret, because it is pickled."""
 
     url: str
     namespace: str = "default"
@@ -32,7 +37,7 @@ def client_of(server: Server) -> Client:
     """The client of this process for that server. It is never closed: it ends with the process."""
     client = _clients.get(server)
     if client is None:
-        # Two threads that both come here make two clients, and one is dropped before it has opened anything.
+        # Two threads may make a client each here; one of them is dropped before it has opened a connection.
         client = _clients.setdefault(server, _connect(server))
     return client
 
@@ -54,3 +59,30 @@ def _headers(variable: str | None) -> dict[str, str]:
             field="tokenEnv",
         )
     return {"authorization": f"Bearer {token}"}
+
+
+class TopicName(NamedTuple):
+    """A topic of a namespace; options, offsets and rows write it as `namespace:topic`."""
+
+    namespace: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.topic}"
+
+
+def topic_name(text: str, namespace: str, option: str) -> TopicName:
+    """Parse `topic` or `namespace:topic`; `namespace` is the default."""
+    parts = text.strip().split(":")
+    if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise InputError(
+            f"option {option}: {text!r} is not the name of a topic: write topic or namespace:topic,"
+            " each 1 to 255 of A-Z a-z 0-9 _ -",
+            field=option,
+        )
+    return TopicName(namespace, parts[0]) if len(parts) == 1 else TopicName(parts[0], parts[1])
+
+
+def instance_of(client: Client) -> str:
+    """The id of the installation that the server serves."""
+    return str(client.admin.store().instance)

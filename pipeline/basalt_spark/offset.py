@@ -1,21 +1,21 @@
-"""Where a stream stands: the offset that Spark keeps in its checkpoint. Pure.
+"""The offset of a stream, which Spark keeps in the query's checkpoint. Pure.
 
-Spark compares two offsets as texts and takes any difference for news. So equal offsets must be equal texts: every object
-is written with its members sorted, and nothing in it depends on when or by whom it was written.
-Format: docs/formats/spark-offset.md.
+Spark compares two offsets as texts and takes any difference for news. So equal offsets must be equal texts: every
+object is written with its members sorted, and no member depends on when or by whom it was written. Format:
+docs/formats/spark-offset.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, TaskState
 from basalt.errors import InputError
-from basalt_spark.topic_name import TopicName, topic_name
+from basalt_spark.connection import TopicName, topic_name
 
 VERSION = 1
 ID_BYTES = 20
@@ -23,10 +23,10 @@ ID_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """How far one topic was read, and what its markers said up to there.
+    """The place up to which one topic was read, and the state of its markers there.
 
-    `began` is where the query started in it: the first batch is planned again from there, whatever `latest` is by then.
-    Where that is yet to come, markers are read up to it, and no messages.
+    `began` is the place where the query started: the first batch is planned again from it, whatever `latest` is by
+    then. Up to that place markers are read, and no messages.
     """
 
     generation: int
@@ -36,15 +36,15 @@ class TopicOffset:
 
     @property
     def behind(self) -> bytes | None:
-        """The messages behind this are rows that are still to be read."""
+        """The id behind which all messages are still to be read as rows."""
         return max((place for place in (self.id, self.began) if place is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far all topics were read. `watermark_ms` is what the rows up to here were given, `done` whether nothing follows.
+    """The places up to which all topics were read, and the watermark of the rows up to them; `done`: nothing follows.
 
-    `initial` marks the start of a query, which is no state: nothing was read, and nothing is known of the tasks.
+    `initial` marks the start of a query: nothing was read yet, and nothing is known of the tasks.
     """
 
     instance: str
@@ -73,8 +73,19 @@ class _OffsetText(msgspec.Struct, forbid_unknown_fields=True):
     watermark: int | None = None
 
 
+def before_id(message_id: bytes) -> bytes | None:
+    """The greatest id that is less than this one; None if there is none."""
+    number = int.from_bytes(message_id)
+    return (number - 1).to_bytes(ID_BYTES) if number else None
+
+
+def before_time(time_ms: int) -> bytes | None:
+    """The greatest id of a message published before this time."""
+    return before_id(time_ms.to_bytes(8) + bytes(ID_BYTES - 8))
+
+
 def offset_json(offset: Offset) -> dict[str, Any]:
-    """The offset as JSON values, every object in order."""
+    """Write an offset as JSON values, every object with its members sorted."""
     topics = {str(topic): _topic_json(reached) for topic, reached in offset.topics.items()}
     members: dict[str, Any] = {
         "done": offset.done,
@@ -89,7 +100,7 @@ def offset_json(offset: Offset) -> dict[str, Any]:
 
 
 def parse_offset(members: Mapping[str, Any]) -> Offset:
-    """The offset in a checkpoint; `InputError` where it is none, or of a later version."""
+    """Read the offset in a checkpoint; `InputError` for anything else, and for a later version."""
     version = members.get("v")
     if isinstance(version, int) and version > VERSION:
         raise InputError(f"the offset is of version {version}, and this is version {VERSION}: use a newer basalt_spark")
@@ -101,11 +112,6 @@ def parse_offset(members: Mapping[str, Any]) -> Offset:
             f"the checkpoint holds no offset of format basalt ({error}): it belongs to another source; give a new one"
         ) from None
     return Offset(text.instance, topics, text.watermark, text.done, text.initial)
-
-
-def moved(offset: Offset, topic: TopicName, reached: TopicOffset) -> Offset:
-    """The same offset with this topic read further."""
-    return replace(offset, topics={**offset.topics, topic: reached}, initial=False)
 
 
 def _topic_json(reached: TopicOffset) -> dict[str, Any]:
@@ -139,3 +145,13 @@ def _bytes(text: str | None) -> bytes | None:
     if len(message_id) != ID_BYTES:
         raise ValueError(f"{text!r} is not an id of {ID_BYTES} bytes")
     return message_id
+
+
+def refuse_other_installation(offset: Offset, instance: str, what: str, field: str) -> None:
+    """Raise `InputError` for an offset of another server's store. `what` is where the offset was given."""
+    if offset.instance != instance:
+        raise InputError(
+            f"{what} is of installation {offset.instance}, and the server is of installation {instance}:"
+            " their ids have nothing to do with each other; check option server, or give a new one",
+            field=field,
+        )

@@ -5,6 +5,6 @@ So this package holds nothing else, and is light to import: it is imported in se
 
 from __future__ import annotations
 
-from basalt_spark.source import BasaltDataSource as DefaultSource
+from basalt_spark.data_source import BasaltDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -29,7 +29,7 @@ class Item:
         ("tests/demo/test_demo_on_hbase.py::test_a_log", "hbase"),
         ("tests/hbase/test_mini_cluster_jars.py::test_jars", "mini-cluster"),
         ("tests/control/hbase_admin/test_check.py::test_check", "tests/control/hbase_admin/test_check.py"),
-        ("tests/spark/test_sink.py::test_sink", "spark"),
+        ("tests/spark/test_writers.py::test_writers", "spark"),
         ("tests/demo/test_spark_demo.py::test_demo", "spark"),
     ],
 )

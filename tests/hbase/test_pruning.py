@@ -16,9 +16,8 @@ from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import InputError, StoreError
 from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, UNKNOWN_ORIGIN, RegionReport, StoreFile
-from basalt_engine.stores.hbase.cluster import ClusterCalls
-from basalt_engine.stores.hbase.compactions import Compactor
-from basalt_engine.stores.hbase.connection import parse_address
+from basalt_engine.stores.hbase.connections import parse_address
+from basalt_engine.stores.hbase.regions import ClusterCalls, Compactor
 from deploy.hbase.standalone import Gateways
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.hbase.tables import BUCKETS, Tables

@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from basalt.client import Client
-from basalt_spark import sink_commit
-from basalt_spark.segment_writer import SegmentWriter, storing
-from basalt_spark.sink_schema import SinkColumns
-from basalt_spark.sink_work import Segment, SegmentStored, SinkWork
-from basalt_spark.topic_name import TopicName
-from basalt_spark.write_options import WriteOptions, write_options
+from basalt_spark.connection import TopicName
+from basalt_spark.options.write_options import SinkColumns, WriteOptions, write_options
+from basalt_spark.sink import commit as sink_commit
+from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
+from basalt_spark.sink.segment_writer import SegmentWriter, storing
 
 VALUE_ONLY = SinkColumns(("value",))
 TOPIC = "orders"
@@ -36,13 +35,13 @@ def task(
     given: WriteOptions | None = None,
     topic: str = TOPIC,
 ) -> SegmentStored:
-    """What a task of a stream does with one record batch: `rows` are values, or a batch of its own."""
+    """Do what a task of a stream does with one record batch: `rows` are values, or a batch of its own."""
     batch = (
         rows if isinstance(rows, pa.RecordBatch) else pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
     )
 
     def join() -> Segment | None:
-        joined = sink_commit.named(client, doing, given or options())
+        joined = sink_commit.named(client, doing, (given or options()).timeout_ms)
         return None if joined.committed_before else Segment(joined.id, joined.segment())
 
     store = storing(client, None if columns.has_topic else TopicName("default", topic), "default")
@@ -56,5 +55,5 @@ def batch(client: Client, doing: SinkWork, partitions: Sequence[Sequence[bytes]]
 
 
 def payloads(client: Client, topic: str = TOPIC) -> list[bytes]:
-    """What a reader of committed messages sees."""
+    """The payloads that a reader of committed messages sees."""
     return [message.payload for message in client.topic(topic).read(isolation="committed")]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from basalt.api.markers.reconcile import MarkerState, TaskState
 from basalt.errors import InputError
+from basalt_spark.connection import TopicName
 from basalt_spark.offset import Offset, TopicOffset, offset_json, parse_offset
-from basalt_spark.topic_name import TopicName
 from tests.vector_lines import VECTORS
 
 names = st.text("abcz-_09", min_size=1, max_size=4)
@@ -32,7 +32,7 @@ offsets = st.builds(
 
 
 def text(offset: Offset) -> str:
-    """What Spark compares and keeps: pyspark writes the members in the order in which they come."""
+    """The text that Spark compares and keeps: pyspark writes the members in the order in which they come."""
     return json.dumps(offset_json(offset))
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from basalt.errors import UnavailableError
-from basalt_spark.segment_writer import SegmentWriter
-from basalt_spark.sink_schema import SinkColumns
-from basalt_spark.sink_work import Segment
+from basalt_spark.options.write_options import SinkColumns
+from basalt_spark.sink.commit import Segment
+from basalt_spark.sink.segment_writer import SegmentWriter
 
 WAIT_S = 20  # for what comes at once, unless nothing overlaps
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import InputError
+from basalt_spark.connection import TopicName
 from basalt_spark.pipeline import Pipeline, tasks_of
-from basalt_spark.stage import Stage
-from basalt_spark.stage_options import sink_options, source_options, stage_sink
-from basalt_spark.topic_name import TopicName
+from basalt_spark.pipeline.stage import Stage, sink_options, source_options, stage_sink
 
 SERVER = {"server": "http://127.0.0.1:1"}
 

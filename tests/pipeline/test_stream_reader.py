@@ -13,12 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from basalt.errors import GenerationError, InputError, TopicNotFoundError
 from basalt_engine.clock import ManualClock
 from basalt_spark import connection
-from basalt_spark.event_time import END_OF_TIME_MS
+from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.offset import parse_offset
 from basalt_spark.options import Use
-from basalt_spark.read_options import read_options
-from basalt_spark.reading import ControlPartition, RangePartition
-from basalt_spark.stream_reader import BasaltStreamReader
+from basalt_spark.options.read_options import read_options
+from basalt_spark.source.partitions import ControlPartition, RangePartition
+from basalt_spark.source.stream_reader import BasaltStreamReader
 from tests.pipeline.topics_in_memory import ServerInMemory, TopicInMemory, id_at
 
 URL = "http://memory:1"

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from basalt.api.bodies.markers import TaskInfo
+from basalt.api.bodies.ranges import Advance, Split, StableEnd
 from basalt.api.markers.marker import Marker
 from basalt.api.markers.reconcile import NOTHING_KNOWN, apply
-from basalt.client.calls.ranges import Advance, Split, StableEnd
 from basalt.errors import GenerationError, TopicNotFoundError
 
 INSTANCE = "0123456789abcdef"
@@ -51,7 +52,7 @@ class TopicInMemory:
         decided = self._decided(isolation)
         return StableEnd(decided[-1].id if decided else None, self.generation)
 
-    def advance(self, after, *, rows_max=None, bytes_max=None, through=None, isolation="committed"):
+    def advance(self, after, *, messages_max=None, bytes_max=None, through=None, isolation="committed"):
         self._called("advance")
         rows = size = 0
         state = NOTHING_KNOWN
@@ -62,7 +63,7 @@ class TopicInMemory:
                 break
             if entry.marker is not None:
                 state = apply(state, entry.marker, int.from_bytes(entry.id[:8]))
-            elif (rows_max is not None and rows >= rows_max) or (
+            elif (messages_max is not None and rows >= messages_max) or (
                 bytes_max is not None and rows and size + len(entry.payload) > bytes_max
             ):
                 at_end = False
@@ -73,14 +74,14 @@ class TopicInMemory:
         expired = self.expired_before is not None and after is not None and after < self.expired_before
         return Advance(
             through=reached,
-            rows=rows,
+            messages=rows,
             bytes=size,
             at_end=at_end,
             generation=self.generation,
             expired=expired,
             task_count=state.task_count,
             tasks_property=self.tasks_property,
-            tasks=dict(state.tasks),
+            tasks=tuple(TaskInfo(name, *task) for name, task in state.tasks.items()),
         )
 
     def splits(self, after, through, count, isolation="committed"):
@@ -124,11 +125,11 @@ class TopicInMemory:
 
 
 class ServerInMemory:
-    """What a client is, as far as readers use one."""
+    """A client, as far as readers use one."""
 
     def __init__(self, *topics: TopicInMemory, instance: str = INSTANCE) -> None:
         self.topics = {topic.name: topic for topic in topics}
-        self.admin = SimpleNamespace(store=lambda: {"instance": instance})
+        self.admin = SimpleNamespace(store=lambda: SimpleNamespace(instance=instance))
 
     def topic(self, name: str, *, namespace: str) -> TopicInMemory:
         return self.topics[f"{namespace}:{name}"]

@@ -1,4 +1,4 @@
-"""What the tests on Spark share beside the session of the run (tests/conftest.py): a server per module, a topic per test."""
+"""The fixtures of the tests on Spark beside the session of the run (tests/conftest.py): a server per module, a topic per test."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from basalt_spark.stage import Stage
-from basalt_spark.watermarks import in_event_time, messages_where
+from basalt_spark.pipeline.event_time import in_event_time, messages_where
+from basalt_spark.pipeline.stage import Stage
 
 DAY_MS = int(datetime(2015, 5, 17, tzinfo=UTC).timestamp() * 1_000)
 MINUTE_MS = 60_000

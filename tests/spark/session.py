@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS_MAX = 60.0  # a bound for a hang; the JVM ends within a second of its standard input
+PACKAGES = (
+    "engine",
+    "control",
+    "pipeline",
+)  # workers load the tree that is tested, also where another one is installed
 
 # Two cores, and three attempts at each task: with `local[2]` the first failed one fails the job, on a cluster it does not.
 MASTER = "local[2,3]"
@@ -110,7 +115,8 @@ def _workers_python(folder: Path) -> Path:
     """
     program = folder / "python"
     folder.mkdir(parents=True, exist_ok=True)
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
+    folders = os.pathsep.join(map(str, (ROOT, *(ROOT / name for name in PACKAGES))))
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(folders)} exec {shlex.quote(sys.executable)} "$@"\n')
     program.chmod(0o755)
     return program
 

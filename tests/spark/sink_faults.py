@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from basalt.errors import SessionNotFoundError, UnavailableError
-from basalt_spark import sink_commit
-from basalt_spark.sink_work import SegmentStored, SinkWork
-from basalt_spark.source import BasaltDataSource
-from basalt_spark.stream_writer import BasaltStreamWriter
+from basalt_spark.data_source import BasaltDataSource
+from basalt_spark.sink import commit as sink_commit
+from basalt_spark.sink.commit import SegmentStored, SinkWork
+from basalt_spark.sink.writers import BasaltStreamWriter
 
 FAULTY = "basalt_faulty"
 FAULT = "fault"

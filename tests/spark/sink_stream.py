@@ -24,7 +24,7 @@ def numbers(spark: SparkSession):
 
 
 def expected(batches: int) -> list[str]:
-    """What so many batches publish, in order."""
+    """The values that so many batches publish, in order."""
     every = [range(batch * ROWS, (batch + 1) * ROWS) for batch in range(batches)]
     return [str(number) for batch in every for number in (*batch[::2], *batch[1::2])]
 
@@ -40,5 +40,5 @@ def run(writer: DataStreamWriter, checkpoint: Path) -> None:
 
 
 def texts(client, topic: str) -> list[str]:
-    """What a reader of committed messages sees."""
+    """The payloads that a reader of committed messages sees."""
     return [message.text for message in client.topic(topic).read(isolation="committed")]

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from basalt_spark.pipeline import Pipeline
-from basalt_spark.stage import Stage
-from basalt_spark.watermarks import in_event_time
+from basalt_spark.pipeline.event_time import in_event_time
+from basalt_spark.pipeline.stage import Stage
 from tests.spark.page_views import at_ms, line
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def results(client, topic: str) -> list[tuple[str, str, int]]:
-    """What a topic of counts holds: up to when, the page, and how many."""
+    """The counts in a topic: the end of the window, the page, and the number."""
     rows = [json.loads(message.payload) for message in client.topic(topic).read(isolation="committed")]
     return sorted((row["at"][:13], row["page"], row["views"]) for row in rows)
 
@@ -53,7 +53,7 @@ def test_three_stages_end_because_the_first_topics_did_and_a_silent_task_holds_e
         stage.run("available-now", spark=spark)
     assert results(basalt, f"{topic}-hours") == []  # 10 to 11 is not over: a task of two has said 10:20
     parsed = basalt.topic(f"{topic}-views").markers()
-    assert (parsed.watermark_ms, parsed.expected_tasks, parsed.ended) == (at_ms(10, 20), 2, False)
+    assert (parsed.watermark_ms, parsed.task_count, parsed.ended) == (at_ms(10, 20), 2, False)
 
     publish_second_half(basalt, topic)
     pipeline.run("eos", spark=spark)

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from basalt_spark.pipeline import Pipeline
-from basalt_spark.running_stage import RunningStage
+from basalt_spark.pipeline.stage import RunningStage
 from tests.spark.page_views import create_topics, parse, per_hour, stages
 from tests.spark.test_pipeline import DAYS, HOURS, publish_first_half, publish_second_half, results
 
@@ -29,7 +29,7 @@ def all_published(client, topic: str) -> None:
 
 
 def ends_in_the_log(client, topic: str) -> dict[str, int]:
-    """How many ends of each task lie in the topic's log, whatever they count for."""
+    """The number of ends of each task in the topic's log, whatever they count for."""
     found: dict[str, int] = {}
     for message in client.topic(topic).peek("start", limit=1_000):
         if message.kind == "end_of_stream":

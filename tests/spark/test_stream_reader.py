@@ -195,7 +195,7 @@ def test_messages_that_expired_unread_are_an_error_unless_loss_is_allowed(
     text = json.dumps(
         {
             "v": 1,
-            "instance": basalt.admin.store()["instance"],
+            "instance": basalt.admin.store().instance,
             "topics": {f"default:{topic}": {"gen": 1, "id": start.hex()}},
         }
     )

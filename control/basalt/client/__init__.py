@@ -7,6 +7,19 @@ users hold are written once, in `asynchronous`; `blocking` is generated from it.
 
 from __future__ import annotations
 
+from basalt.api.bodies.messages import Holder, PeekedMessage
+from basalt.api.bodies.ranges import Advance, Split, StableEnd
+from basalt.api.bodies.server import Part, Readiness, Version
+from basalt.api.bodies.sessions import SessionInfo
+from basalt.api.bodies.tables import TableInfo
+from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation
+from basalt.api.bodies.transactions import (
+    Outcome,
+    TransactionInfo,
+    TransactionSession,
+    TransactionTable,
+    TransactionTopic,
+)
 from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.client.asynchronous.client import (
     AsyncClient,
@@ -28,22 +41,10 @@ from basalt.client.blocking.client import (
     TransactionalTable,
 )
 from basalt.client.blocking.iterators import Reader
-from basalt.client.calls.admin import Part, Readiness, Version
 from basalt.client.calls.arrow import ArrowPage
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.positions import Position, PositionLike
-from basalt.client.calls.ranges import Advance, Split, StableEnd
-from basalt.client.calls.sessions import SessionInfo
-from basalt.client.calls.tables import TableInfo, TableRow
-from basalt.client.calls.topic_facts import Holder, PeekedMessage, TopicStats
-from basalt.client.calls.topics import TopicInfo, TopicTruncation
-from basalt.client.calls.transaction_info import (
-    Outcome,
-    TransactionInfo,
-    TransactionSession,
-    TransactionTable,
-    TransactionTopic,
-)
+from basalt.client.calls.tables import TableRow
 from basalt.client.connecting import connect, connect_async
 from basalt.client.transaction.participants import PostCommitError, TransactionAware
 

@@ -13,6 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
 import basalt
+from basalt.api.bodies.server import Alive, Part, Readiness, Version
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError, MethodNotAllowedError, NotLeaderError
 from basalt.http.asgi import access_log
@@ -20,7 +21,6 @@ from basalt.http.asgi.problems import internal_error, problem_answer
 from basalt.http.asgi.requests import Received
 from basalt.http.asgi.responses import Answer, json_answer, send_answer
 from basalt.http.metrics.leader import LeaderFigures
-from basalt.http.routes.health import About, Alive, PartReady, Ready
 from basalt_engine.clock import Clock
 
 METHODS = ("GET", "HEAD")
@@ -90,13 +90,13 @@ class StandbyFront:
             detail = f"leads under epoch {known.epoch}, and reads what the last leader left"
         else:
             detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
-        store = PartReady("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
+        store = Part("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
         return json_answer(
-            Ready(False, [store, PartReady("leader", False, 0.0, detail)]), HTTPStatus.SERVICE_UNAVAILABLE
+            Readiness(False, (store, Part("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
         )
 
     def _about(self, _request: Received) -> Answer:
-        return json_answer(About("basalt", basalt.__version__))
+        return json_answer(Version("basalt", basalt.__version__))
 
     def _metrics(self, request: Received) -> Answer:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))

@@ -224,9 +224,9 @@ class Messaging:
                 found = look(topic, begin, limits, seen, now_ms, cached, self._in_flight_stop(topic))
             elif cached is None:
                 stop = await self.durable_stop(topic)
-                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, None, stop)
+                found = await self._call(look, topic, begin, limits, seen, now_ms, None, stop)
             elif any(row.reference is not None for row in cached):
-                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, cached, None)
+                found = await self._call(look, topic, begin, limits, seen, now_ms, cached, None)
             else:
                 found = look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed

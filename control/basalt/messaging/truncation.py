@@ -71,7 +71,7 @@ class Truncation:
         if before_ms > now_ms:
             raise InputError(
                 f"a topic cannot be truncated before {before_ms}, which is {before_ms - now_ms} ms ahead of the server's clock",
-                field="before",
+                field="beforeMs",
                 hint="give a time that has come, in milliseconds since 1970",
             )
         topic = (await self._topics.get(title)).of_generation(generation)
@@ -98,7 +98,7 @@ class Truncation:
             raise ConflictError(
                 f"transaction {self._named(found.held_by)} has published messages in topic {topic.title} at {at_ms}, "
                 f"before {before_ms}, and has not ended",
-                field="before",
+                field="beforeMs",
                 hint="wait until it has ended, or give an earlier time",
             )
         if found.searched_to is not None and found.searched_to[:POSITION_BYTES] < stop:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
@@ -153,6 +154,7 @@ class GroupCommit:
 
     def __init__(self, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self._store = store
+        self._calls = StoreCalls(store)
         self._clock = clock
         self._queue: deque[_Caller[Any]] = deque()
         self._queue_bytes_max = queue_bytes_max
@@ -241,7 +243,7 @@ class GroupCommit:
 
     async def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
         try:
-            error = await asyncio.to_thread(self._try_write, group)
+            error = await self._calls.write(self._try_write, group)
         except RuntimeError:  # the interpreter is about to end and starts no thread any more; nothing was tried
             error = self._try_write(group)
         self._finish(group, callers, error)

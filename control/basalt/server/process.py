@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -33,9 +32,6 @@ from basalt_engine.clock import SystemClock
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
 KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
 BACKLOG = 2_048
-STORE_THREADS = (
-    20  # that wait for HBase, each with one of the store's 32 connections; Python's default is the cores + 4
-)
 ANY_HOST = ("0.0.0.0", "::", "")  # addresses to listen on that name no host  # noqa: S104
 SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpreter back soon; the default is 5 ms
 GC_THRESHOLDS = (
@@ -117,8 +113,6 @@ async def _serve(settings: Settings, data_directory: Path | None, host: str, por
 async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Path | None) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     clock = SystemClock()
-    waiting = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="basalt-store")
-    asyncio.get_running_loop().set_default_executor(waiting)
     listener = _listen(host, port)
     url = settings.leader.url or _url_of(host, listener)
     candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)

@@ -189,7 +189,7 @@ def _pruner(
 
 
 def _hbase_cluster(settings: HBaseSettings) -> Cluster:
-    from basalt_engine.stores.hbase.cluster import ClusterCalls
+    from basalt_engine.stores.hbase.regions import ClusterCalls
 
     assert settings.thrift2 is not None, "the store was opened through it"
     calls = ClusterCalls(settings.thrift2, settings.prefix, settings.thrift)

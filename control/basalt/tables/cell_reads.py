@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from basalt.runtime.store_calls import Keys, StoreCalls
 from basalt_engine.cells.table import CHUNK_ROWS, CellRows, CellTable
 from basalt_engine.table import Row, Store
 
@@ -32,12 +33,13 @@ class Looks:
     def __init__(self, store: Store) -> None:
         self._table = store.table(CellTable.name)
         self._remote = store.remote
+        self._call = StoreCalls(store)
         self._turns = asyncio.Semaphore(LONG_LOOKS_MAX)
 
-    async def __call__(self, look: Look[T], *, short: bool) -> T:
-        """What the look finds; `short`: it may well be over soon."""
+    async def __call__(self, keys: Keys, look: Look[T], *, short: bool) -> T:
+        """The look's result; `keys` are those of its table, `short`: it may well be over soon."""
         if self._remote:
-            return await asyncio.to_thread(look, CellTable(self._table))
+            return await self._call.about(keys, look, CellTable(self._table))
         if short:
             try:
                 return look(CellTable(_ShortTable(self._table)))

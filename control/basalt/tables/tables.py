@@ -123,6 +123,7 @@ class Tables:
         await self._transactions.known()
         with self._reader(transaction_id, level) as snapshot:
             return await self._look(
+                table,
                 lambda cells: _look_at_rows(cells, table, wanted, named, snapshot, level),
                 short=lookups <= SHORT_SCANS_MAX,
             )
@@ -149,6 +150,7 @@ class Tables:
         await self._transactions.known()
         with self._reader(transaction_id, level) as snapshot:
             return await self._look(
+                table,
                 lambda cells: cells.scan(table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits),
                 short=False,
             )
@@ -162,12 +164,12 @@ class Tables:
         await self._transactions.known()
         with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
             return await self._look(
-                lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
+                table, lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
             )
 
-    async def _look(self, look: Look[T], *, short: bool) -> T:
+    async def _look(self, table: HostedTable, look: Look[T], *, short: bool) -> T:
         try:
-            return await self._looks(look, short=short)
+            return await self._looks(table.keys, look, short=short)
         except LargeRowError as error:
             raise TooLargeError(error.message, field=error.field, hint=error.hint) from None
 

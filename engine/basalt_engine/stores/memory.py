@@ -1,4 +1,4 @@
-"""The store that keeps its tables in memory: for tries, embedded use without a disk, and tests. Nothing outlives it."""
+"""The store that keeps its tables in memory: for trying Basalt out, embedded use without a disk, and tests. Its rows go with the process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class MemoryTable:
         self.write([DeleteRange(start, stop)])
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
-        """What the range's keys, names and values take: exact, in time that grows with its rows."""
+        """The bytes of the range's keys, names and values: exact, in time that grows with its rows."""
         return sum(
             len(key) + sum(len(name) + len(value) for name, value in columns.items())
             for key, columns in self._read(start, stop, reverse=False)
@@ -133,7 +133,7 @@ class MemoryTable:
 
 
 class _Shared:
-    """What all handles of the same tables share."""
+    """The rows and the leader's epoch, shared by all handles of the same tables."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

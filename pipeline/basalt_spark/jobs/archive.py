@@ -1,26 +1,29 @@
-"""Archives a time range of a topic: Parquet files by topic, generation and day, and a manifest that says what they hold.
+"""The archive of a time range of a topic: Parquet files by topic, generation and day, and a manifest of their contents.
 
-Each task reads one stretch of the range through the server and writes its files; the driver writes the manifest when all
-have ended. A job that has a manifest was done: running it again only checks what it says. Format: docs/formats/archive.md.
+Each task reads one stretch of the range through the server and writes its files; the driver writes the manifest when
+all have ended. A job that has a manifest is done: running it again only checks the manifest. An archive that was
+verified may take the place of the messages: then the topic is truncated up to the archive's end. Format:
+docs/formats/archive.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
-from basalt.errors import InputError
+from basalt.errors import ConflictError, InputError
 from basalt_spark.jobs import manifest as manifests
-from basalt_spark.jobs.digest import Digest, columns_of, digest_of, total
 from basalt_spark.jobs.folder import Folder
-from basalt_spark.jobs.manifest import ArchiveFile, Manifest, Place
-from basalt_spark.jobs.report import JobReport
-from basalt_spark.jobs.running import Advance, Runner
-from basalt_spark.jobs.server_rows import COLUMNS, Part, TopicRange, TopicRows, by_day
+from basalt_spark.jobs.job_run import Advance, JobReport, Runner
+from basalt_spark.jobs.manifest import ArchiveFile, Digest, Manifest, Place, columns_of, digest_of, total
+from basalt_spark.jobs.topic_rows import COLUMNS, Part, TopicRange, TopicRows, by_day
+from basalt_spark.offset import ID_BYTES
 
-ROW_GROUP_BYTES = 16 << 20  # in memory of a task at a time, and then a row group of the file
+ROW_GROUP_BYTES = 16 << 20  # the rows that a task holds in memory, and then a row group of the file
 ROW_GROUP_ROWS = 131_072
+
+_BITS_BELOW_MS = 8 * (ID_BYTES - 8)  # an id begins with eight bytes of milliseconds
 
 
 def archive(
@@ -37,7 +40,7 @@ def archive(
 ) -> JobReport:
     """Write the archive of a range, unless the job did so before.
 
-    With `open_end` the range was to end wherever the topic did, and a job that is done stays so when messages have come since.
+    With `open_end` the range was to end with the topic, and a done job stays done when messages have come since.
     `InputError` when it was done for another range.
     """
     manifests.checked_job_id(job_id)
@@ -78,7 +81,7 @@ def write_files(batches: Iterable[Any], folder: Folder, place: Place, job_id: st
 
 
 class _DayFile:
-    """A Parquet file in the making, as a context: left without `finish`, it never was."""
+    """A Parquet file that is being written, as a context: without `finish` no file appears."""
 
     def __init__(self, folder: Folder, place: Place, day: str, job_id: str) -> None:
         self._folder, self._place, self.day, self._job_id = folder, place, day, job_id
@@ -96,7 +99,7 @@ class _DayFile:
         self._stack.__exit__(*raised)
 
     def add(self, batch: Any) -> None:
-        """More messages, behind those before."""
+        """Add messages behind those before."""
         batch = batch.select(list(COLUMNS))
         ids = batch.column("id")
         if self._writer is None:
@@ -115,7 +118,8 @@ class _DayFile:
         self._first = first.hex()
         self._path = self._place.file(self.day, self._job_id, self._first)
         self._sink = self._stack.enter_context(self._folder.writing(self._path))
-        # Within the file's own context: where that is left by an error, the writer is closed first, and then forgotten.
+        # Enter the writer within the file's context: on an error the writer is closed first, and then the file is
+        # dropped.
         writer = pq.ParquetWriter(self._sink, schema, compression="zstd", store_schema=True)
         self._writer = self._stack.enter_context(writer)
 
@@ -128,7 +132,7 @@ class _DayFile:
         self._held, self._held_bytes, self._held_rows = [], 0, 0
 
     def finish(self) -> ArchiveFile:
-        """Write what is left; the file appears when the context ends."""
+        """Write the rest; the file appears when the context ends."""
         self._write_held()
         self._writer.close()
         written, digest = self._sink.written, self._digest
@@ -160,7 +164,7 @@ def verify(
 
 
 def faults_of(folder: Folder, file: ArchiveFile) -> Iterable[str]:
-    """What is wrong with a file."""
+    """Sentences on what is wrong with a file."""
     if not folder.exists(file.path):
         yield f"{file.path} is missing"
         return
@@ -173,7 +177,7 @@ def faults_of(folder: Folder, file: ArchiveFile) -> Iterable[str]:
 
 
 def _topic_faults(manifest: Manifest, source: TopicRows, run: Runner) -> list[str]:
-    """What is in the topic now, against the archive; both are of one range, so they must be equal."""
+    """Compare the topic's present messages with the archive: both are of one range, so they must be equal."""
     now = source.topic.stable_end().generation
     if now != manifest.generation:
         return [f"topic {source.name} is of generation {now} now, the archive of {manifest.generation}"]
@@ -203,8 +207,8 @@ def _done_before(source: TopicRows, folder: Folder, wanted: TopicRange, job_id: 
         )
     if known.generation != wanted.generation or not _same_messages(source, known, wanted, open_end):
         raise InputError(
-            f"job {job_id} archived topic {source.name}, generation {known.generation}, after {known.after or 'its start'}"
-            f" through {known.through or 'nothing'}, which is another range",
+            f"job {job_id} archived topic {source.name}, generation {known.generation},"
+            f" after {known.after or 'its start'} through {known.through or 'nothing'}, which is another range",
             field="job-id",
             hint="use another id",
         )
@@ -212,7 +216,7 @@ def _done_before(source: TopicRows, folder: Folder, wanted: TopicRange, job_id: 
 
 
 def _same_messages(source: TopicRows, known: Manifest, wanted: TopicRange, open_end: bool) -> bool:
-    """Whether no message lies between the ends of both ranges: the ends may differ, as what is asked for is a time."""
+    """True when no message lies between the ends of both ranges. The ends may differ, because a user asks for times."""
     afters = [known.after or "", _hex(wanted.after) or ""]
     throughs = [known.through or afters[0], _hex(wanted.through) or afters[1]]
     between = [sorted(afters)] if open_end and throughs[0] <= throughs[1] else [sorted(afters), sorted(throughs)]
@@ -245,3 +249,46 @@ def _facts(folder: Folder, made: Manifest) -> dict[str, Any]:
 
 def _hex(id_: bytes | None) -> str | None:
     return None if id_ is None else id_.hex()
+
+
+class Truncation(NamedTuple):
+    """The time before which the topic is truncated; `changed`: by this job."""
+
+    before_ms: int
+    changed: bool
+
+
+def truncate_behind(source: TopicRows, archived: Manifest) -> Truncation | None:
+    """Truncate the topic up to the end of an archive that was verified; None when the archive is of an empty range.
+
+    Messages of the archive's last millisecond stay if more may follow in it.
+    `ConflictError`: the topic has messages before the archive's first. `GenerationError`: it was created again since.
+    """
+    if archived.through is None:
+        return None
+    require_nothing_before(source, None if archived.after is None else bytes.fromhex(archived.after))
+    done = source.client.topics.truncate(
+        source.name.topic, before_ms(bytes.fromhex(archived.through)), namespace=source.name.namespace,
+        generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt jobs archive",
+    )  # fmt: skip
+    return Truncation(done.truncated_before_ms, done.changed)
+
+
+def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
+    """Raise `ConflictError` when the topic has messages up to this id: an archive that begins behind it lacks them."""
+    if after is not None and source.has_messages(None, after):
+        raise ConflictError(
+            f"topic {source.name} has messages before the archive begins, which truncating it would lose",
+            hint="archive from the start on, or without truncating",
+        )
+
+
+def before_ms(through: bytes) -> int:
+    """The latest time before which every message has an id up to this one."""
+    return (int.from_bytes(through, "big") + 1) >> _BITS_BELOW_MS
+
+
+def with_truncation(report: JobReport, truncated: Truncation | None) -> JobReport:
+    """The report of an archive whose topic was truncated; None: there was nothing to truncate."""
+    time_ms, changed = (None, False) if truncated is None else truncated
+    return report.with_facts(truncated=changed, truncated_before_ms=time_ms)

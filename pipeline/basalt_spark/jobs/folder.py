@@ -1,7 +1,7 @@
-"""A folder that jobs keep files in: a local path, or whatever file system pyarrow knows by URI (hdfs, s3, gs).
+"""A folder in which jobs keep files: a local path, or a URI of a file system that pyarrow knows (hdfs, s3, gs).
 
-A file appears whole or not at all: it is written under a name that ends in `.partial` and then renamed. (On object stores a
-rename is a copy, and the copy appears whole.)
+A file appears whole or not at all: it is written under a name that ends in `.partial` and then renamed. (On object
+stores a rename is a copy, and the copy appears whole.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTIAL = ".partial"
 
 
 class Written(NamedTuple):
-    """What a file came to."""
+    """The size and checksum of a file."""
 
     bytes: int
     sha256: str
@@ -36,12 +36,12 @@ class Folder(NamedTuple):
         return self.place
 
     def read(self, path: str) -> bytes:
-        """A small file as a whole. `NotFoundError` when there is none."""
+        """Read a small file as a whole. `NotFoundError` when there is none."""
         with self.reading(path) as file:
             return file.read()
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """True when there is such a file."""
         from pyarrow.fs import FileType
 
         system, root = self._system()
@@ -49,7 +49,7 @@ class Folder(NamedTuple):
 
     @contextmanager
     def reading(self, path: str) -> Iterator[IO[bytes]]:
-        """A file, open to read."""
+        """Open a file to read."""
         system, root = self._system()
         try:
             file = system.open_input_file(f"{root}/{path}")
@@ -61,7 +61,7 @@ class Folder(NamedTuple):
             yield file
 
     def checksum(self, path: str) -> Written:
-        """Size and checksum of a file, read in pieces."""
+        """The size and checksum of a file, which is read in pieces."""
         digest, size = hashlib.sha256(), 0
         with self.reading(path) as file:
             while piece := file.read(READ_BYTES):
@@ -70,13 +70,13 @@ class Folder(NamedTuple):
         return Written(size, digest.hexdigest())
 
     def write(self, path: str, data: bytes) -> None:
-        """A small file as a whole, in place of what was there."""
+        """Write a small file as a whole, in place of the one before."""
         with self.writing(path) as sink:
             sink.write(data)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[HashingSink]:
-        """A file to write. It appears when the block ends; when that raises, it does not."""
+        """Open a file to write. It appears when the block ends without an error."""
         system, root = self._system()
         whole, partial = f"{root}/{path}", f"{root}/{path}.{uuid4().hex}{PARTIAL}"
         try:
@@ -92,7 +92,7 @@ class Folder(NamedTuple):
             raise
 
     def files(self, under: str, prefix: str) -> list[str]:
-        """Files anywhere below a folder, whose own names start so; sorted."""
+        """The files anywhere below a folder whose names start with the prefix, sorted."""
         from pyarrow.fs import FileSelector, FileType
 
         system, root = self._system()
@@ -113,12 +113,12 @@ class Folder(NamedTuple):
         try:
             system, root = FileSystem.from_uri(self.place)
         except (ValueError, OSError) as error:
-            raise InputError(f"{self.place} is no folder that can be used: {error}", field="folder") from error
+            raise InputError(f"{self.place} cannot be used as a folder: {error}", field="folder") from error
         return system, root.rstrip("/")
 
 
 class HashingSink(io.RawIOBase):
-    """Passes on what is written, and knows its checksum."""
+    """Passes on all writes, and knows their checksum."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class HashingSink(io.RawIOBase):
 
     @property
     def written(self) -> Written:
-        """What was written so far."""
+        """The size and checksum so far."""
         return Written(self._size, self._digest.hexdigest())
 
 
@@ -146,4 +146,4 @@ def _remove(system: Any, path: str) -> None:
     try:
         system.delete_file(path)
     except OSError:
-        pass  # it was never made, or whoever cleans up finds it by its name
+        pass  # it was never made, or an operator finds it by its name

@@ -1,23 +1,125 @@
-"""The manifest of an archive: which files it has, and what is in them. Format: docs/formats/archive.md.
+"""The manifest of an archive: its files, and digests of the messages in them. Format: docs/formats/archive.md.
 
-It is written last and whole. Files without a manifest that names them belong to no archive.
+The manifest is written last and whole. Files that no manifest names belong to no archive.
+
+A digest does not depend on how messages lie in files. Each message is hashed by itself, and the hashes are added up
+modulo 2^128; so parts are digested apart, in any order, and their digests added. The id is a part of the *digest* and
+fixes the order. The *content digest* leaves out what a topic gives to a message (id, publish time, transaction), and is
+the same in another topic.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple
+import struct
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import msgspec
 
 from basalt.errors import CorruptionError, InputError, NotFoundError
-from basalt_spark.jobs.digest import Digest, total
 from basalt_spark.jobs.folder import Folder
 
 FORMAT = "basalt-archive"
 VERSION = 1
-JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")  # part of files' and sessions' names
+JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")  # a part of the names of files and sessions
+
+HASH_BYTES = 16
+MODULUS = 1 << (8 * HASH_BYTES)
+NONE = b"\xff\xff\xff\xff"  # the length of a value that is null; no value is as long
+_LENGTH = struct.Struct(">I")
+_MICROSECONDS = struct.Struct(">q")
+_NO_TIME = -(1 << 63)
+
+
+class Digest(NamedTuple):
+    """The digest of any number of messages. `value_bytes` is the size of their values."""
+
+    messages: int = 0
+    value_bytes: int = 0
+    rows: int = 0
+    content: int = 0
+
+    def __add__(self, other: object) -> Digest:
+        """The digest of both together."""
+        if not isinstance(other, Digest):
+            return NotImplemented
+        return Digest(
+            self.messages + other.messages,
+            self.value_bytes + other.value_bytes,
+            (self.rows + other.rows) % MODULUS,
+            (self.content + other.content) % MODULUS,
+        )
+
+    @property
+    def digest(self) -> str:
+        """The text in the manifest."""
+        return f"{self.rows:032x}"
+
+    @property
+    def content_digest(self) -> str:
+        """The text in the manifest."""
+        return f"{self.content:032x}"
+
+
+class Columns(NamedTuple):
+    """The columns of some messages, as Python values; times in microseconds since 1970."""
+
+    id: list[bytes]
+    publish_time: list[int]
+    key: list[bytes | None]
+    value: list[bytes]
+    tx_id: list[str | None]
+    headers: list[list[Mapping[str, Any]] | None]
+    event_time: list[int | None]
+
+
+def digest_of(columns: Columns) -> Digest:
+    """The digest of these messages."""
+    rows = content = size = 0
+    for id_, published, key, value, tx, headers, event in zip(*columns, strict=True):
+        said = _content(key, value, headers, event)
+        content += _hash(said)
+        rows += _hash(id_ + _MICROSECONDS.pack(published) + _sized(None if tx is None else tx.encode()) + said)
+        size += len(value)
+    return Digest(len(columns.id), size, rows % MODULUS, content % MODULUS)
+
+
+def columns_of(batch: Any) -> Columns:
+    """The columns of a record batch in the archive's schema."""
+    return Columns(*(_plain(batch.column(name)) for name in Columns._fields))
+
+
+def total(digests: Iterable[Digest]) -> Digest:
+    """The digest of all together."""
+    return sum(digests, Digest())
+
+
+def _plain(column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    values: list[Any] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return values
+
+
+def _content(key: bytes | None, value: bytes, headers: Iterable[Mapping[str, Any]] | None, event: int | None) -> bytes:
+    parts = [_sized(key), _sized(value)]
+    for header in headers or ():
+        parts += (_sized(header["name"].encode()), _sized(header["value"]))
+    # The event time and the count of headers come last, and are longer than a length: no header can be mistaken for
+    # them.
+    parts += (_MICROSECONDS.pack(_NO_TIME if event is None else event), _LENGTH.pack(len(parts) // 2 - 1))
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return NONE if data is None else _LENGTH.pack(len(data)) + data
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=HASH_BYTES).digest(), "big")
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
@@ -36,7 +138,7 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """What its messages come to."""
+        """The digest of the file's messages."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
 
@@ -63,7 +165,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """What it says of all messages together."""
+        """The digest of all messages together."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
     def encode(self) -> bytes:
@@ -83,14 +185,14 @@ class _Head(msgspec.Struct):
 
 
 class Place(NamedTuple):
-    """Where the archives of a generation of a topic lie."""
+    """The place of a topic's generation in a folder of archives."""
 
     namespace: str
     topic: str
     generation: int
 
     def file(self, day: str, job_id: str, first_id: str) -> str:
-        """The path of a file. Tools that know partitions by their folders' names see four."""
+        """The path of a file. Tools that know partitions by the names of folders see four."""
         head = f"data/namespace={self.namespace}/topic={self.topic}/generation={self.generation}"
         return f"{head}/day={day}/{job_id}.{first_id}.parquet"
 
@@ -98,7 +200,7 @@ class Place(NamedTuple):
 def made(
     place: Place, job_id: str, created_ms: int, after: str | None, through: str | None, files: tuple[ArchiveFile, ...]
 ) -> Manifest:
-    """The manifest of these files."""
+    """Make the manifest of these files."""
     files = tuple(sorted(files, key=lambda file: file.first_id))
     whole = total(file.digests for file in files)
     return Manifest(
@@ -108,7 +210,10 @@ def made(
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """The manifest in a file's bytes; `CorruptionError` when it is not whole, `InputError` when it is of a later version."""
+    """Read a manifest from a file's bytes.
+
+    `CorruptionError` when it is damaged, `InputError` when it is of another version.
+    """
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         body = bytes(sealed.manifest)
@@ -131,12 +236,12 @@ def decode(data: bytes, name: str) -> Manifest:
 
 
 def path_of(job_id: str) -> str:
-    """Where the manifest of a job lies."""
+    """The path of a job's manifest."""
     return f"manifests/{job_id}.json"
 
 
 def read(folder: Folder, job_id: str) -> Manifest:
-    """The manifest of an archive job. `NotFoundError` when the job never came to its end in this folder."""
+    """Read the manifest of an archive job. `NotFoundError` when the job never ended in this folder."""
     path = path_of(job_id)
     if not folder.exists(path):
         raise NotFoundError(
@@ -146,7 +251,7 @@ def read(folder: Folder, job_id: str) -> Manifest:
 
 
 def checked_job_id(job_id: str) -> str:
-    """The job's id; `InputError` when it cannot be one."""
+    """Check the id of a job; `InputError` when it cannot be one."""
     if not JOB_ID.fullmatch(job_id):
         raise InputError(
             f"{job_id[:200]!r} cannot be the id of a job", field="job-id", hint="use 1 to 128 of A-Z a-z 0-9 _ -"

@@ -1,20 +1,22 @@
-"""Counts the committed messages of a topic, day by day: how many, how large, with keys, from when to when."""
+"""Statistics of a topic's committed messages, day by day: their number, sizes, keys and times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from basalt_spark.jobs.report import JobReport
-from basalt_spark.jobs.running import Advance, Runner
-from basalt_spark.jobs.server_rows import Part, TopicRange, TopicRows, by_day
+from basalt_spark.jobs.job_run import Advance, JobReport, Runner
+from basalt_spark.jobs.topic_rows import Part, TopicRange, TopicRows, by_day
 
 COLUMNS = ("publish_time", "key", "value", "tx_id", "headers", "event_time")
-SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)  # bytes; larger values are counted as the rest
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)  # bytes; larger values are counted apart
 
 
 class DayCounts(NamedTuple):
-    """Of some messages. Times in microseconds; `sizes` counts values up to each of `SIZES`, and the larger ones last."""
+    """The counts of some messages.
+
+    Times are in microseconds; `sizes` counts values up to each of `SIZES`, larger ones last.
+    """
 
     messages: int = 0
     value_bytes: int = 0
@@ -29,7 +31,7 @@ class DayCounts(NamedTuple):
     sizes: tuple[int, ...] = (0,) * (len(SIZES) + 1)
 
     def merged(self, other: DayCounts) -> DayCounts:
-        """Of both together."""
+        """The counts of both together."""
         return DayCounts(
             self.messages + other.messages,
             self.value_bytes + other.value_bytes,
@@ -46,7 +48,7 @@ class DayCounts(NamedTuple):
 
 
 def counts_of(batch: Any) -> DayCounts:
-    """Of one record batch."""
+    """Count one record batch."""
     import pyarrow as pa
 
     sizes = [len(value) for value in batch.column("value").to_pylist()]
@@ -71,7 +73,7 @@ def counts_of(batch: Any) -> DayCounts:
 
 
 def by_days(batches: Iterable[Any]) -> dict[str, DayCounts]:
-    """Of record batches in the topic's order, by day."""
+    """Count record batches in the topic's order, by day."""
     days: dict[str, DayCounts] = {}
     for batch in batches:
         for day, piece in by_day(batch):

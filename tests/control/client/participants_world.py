@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.client.plans.calls import Await, Call, Steps
 from basalt.client.plans.scopes import ClientScope
 from basalt.client.transaction.commit_protocol import enter, leave

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.bodies.work import PublishResponse, Record, RecordIn
 from basalt.api.codecs import avro, batches, records_avro
 from basalt.client.calls import admin, messages, topic_facts, topics, transactions
 from basalt.client.calls.pages import Message
 from basalt.client.calls.positions import position
-from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import Answer, Effect
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
 
@@ -35,7 +35,7 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (topics.get, ["a"], {}, f"GET {HERE}/a", {}, None, NONE),
     (topics.names, [], {}, f"GET {HERE}", {}, None, NONE),
     (topics.delete, ["a"], {}, f"DELETE {HERE}/a", {}, None, ONCE),
-    (transactions.begin, [], {}, "POST /v1/transactions", {}, {"kind": "short"}, REPEATABLE),
+    (transactions.begin, [], {}, "POST /v1/transactions", {}, {}, REPEATABLE),
     (transactions.begin, [], {"kind": "long", "timeout_ms": 5, "owner": "me", "outside_writes": True, "snapshot": False}, "POST /v1/transactions", {}, {"kind": "long", "timeoutMs": 5, "owner": "me", "outsideWrites": True, "snapshot": False}, REPEATABLE),
     (transactions.get, ["42"], {}, "GET /v1/transactions/42", {}, None, NONE),
     (transactions.open_ones, [], {}, "GET /v1/transactions", {}, None, NONE),
@@ -212,9 +212,9 @@ def test_a_transaction_is_read_whole(scope, play):
         "state": "OPEN",
         "kind": "long",
         "owner": "me",
-        "beganAt": 5,
-        "expiresAt": 6,
-        "topics": [{"namespace": "shop", "topic": "a"}],
+        "beganMs": 5,
+        "expiresMs": 6,
+        "topics": [{"namespace": "shop", "topic": "a", "generation": 3}],
         "outsideWrites": True,
         "transaction": "AAE=",
         "somethingNew": 1,
@@ -222,7 +222,7 @@ def test_a_transaction_is_read_whole(scope, play):
     info = call.parse(Answer(200, {}, json.dumps(body).encode()))
     assert info.write_pointer == 1_700_000_000_000_000_001
     assert info.read_pointer == 9_007_199_254_740_993
-    assert (info.began_at_ms, info.expires_at_ms, info.transaction) == (5, 6, b"\x00\x01")
+    assert (info.began_ms, info.expires_ms, info.transaction) == (5, 6, b"\x00\x01")
     assert info.topics[0].topic == "a"
     assert info.outside_writes
 

@@ -227,7 +227,7 @@ def test_a_callback_that_fails_leaves_the_follower_where_it_was(side, orders):
 
 def test_what_the_markers_say_can_be_asked_for(side, connected, orders):
     found = side.do(orders.markers())
-    assert (found.watermark_ms, found.ended, found.expected_tasks, found.generation) == (120, True, 2, 1)
+    assert (found.watermark_ms, found.ended, found.task_count, found.generation) == (120, True, 2, 1)
     assert [(task.task, task.watermark_ms, task.ended) for task in found.tasks] == [("a", 100, True), ("b", 120, True)]
     assert side.do(orders.wait_until_ended(timeout_ms=0))
     assert [message.text for message in side.do(orders.poll())] == ["one", "two", "three", "four"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import basalt
+from basalt.api.bodies.ranges import StableEnd
 from basalt.api.markers.reconcile import NOTHING_KNOWN, merged, watermark_ms
-from basalt.client.calls.ranges import Split, StableEnd
 
 EMBEDDED = {"store.kind": "memory"}
 
@@ -18,16 +18,17 @@ def test_a_reader_goes_through_a_topic_in_runs():
         topic.watermark("task", 1_000)
         at, state, rows = None, NOTHING_KNOWN, []
         while True:
-            found = topic.advance(at, rows_max=4)
+            found = topic.advance(at, messages_max=4)
             state = merged(state, found.said)
-            rows.append(found.rows)
+            rows.append(found.messages)
             at = found.through
             if found.at_end:
                 break
         assert (rows, watermark_ms(state), at) == ([4, 4, 2], 1_000, topic.stable_end().id)
-        assert topic.advance(None, through=at, bytes_max=3)[1:4] == (3, 3, False)
+        run = topic.advance(None, through=at, bytes_max=3)
+        assert (run.messages, run.bytes, run.at_end) == (3, 3, False)
         parts = topic.splits(None, at, 3)
-        assert [part.rows for part in parts] == [3, 3, 4]
-        assert topic.splits(parts[1].after, parts[1].through, 1) == [Split(*parts[1])]
+        assert [part.messages for part in parts] == [3, 3, 4]
+        assert topic.splits(parts[1].after, parts[1].through, 1) == [parts[1]]
         assert topic.splits(at, at, 3) == []
-        assert topic.advance(None, isolation="uncommitted").rows == 10
+        assert topic.advance(None, isolation="uncommitted").messages == 10

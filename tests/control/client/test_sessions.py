@@ -94,7 +94,7 @@ def test_operators_list_show_and_delete_them(side, connected):
     assert len(found.committed_by) == 32
     side.do(connected.sessions.delete("billing", reason="it moved", by="ada"))
     act = side.do(connected.admin.audit(limit=1))[0]
-    assert (act["what"], act["name"], act["reason"]) == ("session billing", "ada", "it moved")
+    assert (act.what, act.name, act.reason) == ("session billing", "ada", "it moved")
     with pytest.raises(SessionNotFoundError):
         side.do(connected.sessions.get("billing"))
     with pytest.raises(SessionNotFoundError):

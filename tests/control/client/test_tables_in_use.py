@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from basalt.api.bodies.tables import TableInfo
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.client.calls import tables
-from basalt.client.calls.tables import RowPage, TableInfo, TableRow
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
+from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.transactional_table import in_use

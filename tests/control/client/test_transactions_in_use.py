@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.api.codecs import avro
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
 from basalt.client.transaction import commit_protocol, open_transaction
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (

@@ -80,7 +80,7 @@ def test_nothing_holds_readers_of_a_topic_without_open_writers(client):
         "heldBy": None,
         "at": None,
         "owner": None,
-        "expiresAt": None,
+        "expiresMs": None,
         "searchedTo": None,
     }
 
@@ -91,7 +91,7 @@ def test_the_holder_is_told_with_its_owner_and_deadline(client):
     begun = client.begin(owner="billing", timeoutMs=5_000)
     client.publish(path, "open", pointer=begun["writePointer"])
     told = client.call("GET", f"{path}/holder").json()
-    assert (told["heldBy"], told["owner"], told["expiresAt"]) == (begun["id"], "billing", begun["expiresAt"])
+    assert (told["heldBy"], told["owner"], told["expiresMs"]) == (begun["id"], "billing", begun["expiresMs"])
     assert client.call("GET", f"{path}/messages/{told['at']}").json()["payload"] == "open"
     assert client.call("GET", f"{path}/holder?from=start").json() == told
     assert client.call("GET", f"{path}/holder?from={told['at']}").json() == told

@@ -20,12 +20,12 @@ def emit(client, task: str, event_time_ms: int | None = None, tasks: int = 2):
 
 def test_what_the_tasks_say_is_shown_together(client):
     assert client.call("GET", MARKERS).json() == {
-        "watermarkMs": None, "ended": False, "expectedTasks": None, "tasks": [], "at": None, "generation": 1
+        "watermarkMs": None, "ended": False, "taskCount": None, "tasks": [], "at": None, "generation": 1
     }  # fmt: skip
     assert emit(client, "b", 7).status == emit(client, "a", 9).status == 200
     assert emit(client, "a").status == 200
     found = client.call("GET", MARKERS).json()
-    assert (found["watermarkMs"], found["ended"], found["expectedTasks"], len(found["at"])) == (7, False, 2, 40)
+    assert (found["watermarkMs"], found["ended"], found["taskCount"], len(found["at"])) == (7, False, 2, 40)
     assert [(task["task"], task["watermarkMs"], task["ended"]) for task in found["tasks"]] == [
         ("a", 9, True), ("b", 7, False)
     ]  # fmt: skip

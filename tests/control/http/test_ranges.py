@@ -21,8 +21,8 @@ def publish(client, *payloads: str) -> None:
 def test_an_empty_topic_has_no_stable_end(client):
     assert client.call("GET", f"{TOPIC}/stable-end").json() == {"id": None, "generation": 1}
     assert client.call("GET", f"{TOPIC}/advance").json() == {
-        "through": None, "rows": 0, "bytes": 0, "atEnd": True, "generation": 1, "expired": False,
-        "taskCount": None, "tasksProperty": None, "tasks": {},
+        "through": None, "messages": 0, "bytes": 0, "atEnd": True, "generation": 1, "expired": False,
+        "taskCount": None, "tasksProperty": None, "tasks": [],
     }  # fmt: skip
 
 
@@ -32,16 +32,16 @@ def test_a_reader_advances_to_the_stable_end_and_splits_what_it_passed(client):
     client.call("POST", f"{TOPIC}/markers", {"task": "t", "taskCount": 2, "kind": "watermark", "eventTimeMs": 7})
     end = client.call("GET", f"{TOPIC}/stable-end").json()
     assert len(end["id"]) == 40
-    first = client.call("GET", f"{TOPIC}/advance?maxRows=2").json()
-    assert (first["rows"], first["bytes"], first["atEnd"], first["tasks"]) == (2, 3, False, {})
-    rest = client.call("GET", f"{TOPIC}/advance?after={first['through']}&maxBytes=1").json()
-    assert (rest["rows"], rest["bytes"], rest["atEnd"], rest["through"]) == (1, 3, True, end["id"])
+    first = client.call("GET", f"{TOPIC}/advance?messagesMax=2").json()
+    assert (first["messages"], first["bytes"], first["atEnd"], first["tasks"]) == (2, 3, False, [])
+    rest = client.call("GET", f"{TOPIC}/advance?after={first['through']}&bytesMax=1").json()
+    assert (rest["messages"], rest["bytes"], rest["atEnd"], rest["through"]) == (1, 3, True, end["id"])
     assert (rest["taskCount"], rest["tasksProperty"]) == (2, 2)
-    assert {name: said[:2] for name, said in rest["tasks"].items()} == {"t": [7, False]}
+    assert [(said["task"], said["watermarkMs"], said["ended"]) for said in rest["tasks"]] == [("t", 7, False)]
     bounded = client.call("GET", f"{TOPIC}/advance?through={first['through']}").json()
-    assert (bounded["rows"], bounded["atEnd"], bounded["through"]) == (2, True, first["through"])
+    assert (bounded["messages"], bounded["atEnd"], bounded["through"]) == (2, True, first["through"])
     splits = client.call("GET", f"{TOPIC}/splits?through={end['id']}&n=2").json()
-    assert [(part["rows"], part["bytes"]) for part in splits["splits"]] == [(1, 1), (2, 5)]
+    assert [(part["messages"], part["bytes"]) for part in splits["splits"]] == [(1, 1), (2, 5)]
     assert splits["splits"][0]["after"] is None
     assert splits["splits"][0]["through"] == splits["splits"][1]["after"]
     assert (splits["splits"][1]["through"], splits["generation"]) == (end["id"], 1)
@@ -52,9 +52,9 @@ def test_the_isolation_says_what_counts(client):
     early = {"records": [{"payload": "early"}], "transactionWritePointer": tx["writePointer"]}
     reply = client.call("POST", f"{TOPIC}/records", early)
     assert reply.status == 200, reply.body
-    assert client.call("GET", f"{TOPIC}/advance?isolation=committed").json()["rows"] == 0
+    assert client.call("GET", f"{TOPIC}/advance?isolation=committed").json()["messages"] == 0
     found = client.call("GET", f"{TOPIC}/advance?isolation=uncommitted").json()
-    assert (found["rows"], found["atEnd"]) == (1, True)
+    assert (found["messages"], found["atEnd"]) == (1, True)
     assert client.call("GET", f"{TOPIC}/stable-end?isolation=uncommitted").json()["id"] == found["through"]
     refused = client.call("GET", f"{TOPIC}/splits?through={found['through']}&n=1")
     assert (refused.status, refused.code, refused.json()["field"]) == (409, "conflict", "through")
@@ -70,11 +70,11 @@ def test_the_isolation_says_what_counts(client):
         ("advance?after=" + "00" * 21, "after"),
         ("advance?through=x", "through"),
         (f"advance?after={'01' * 20}&through={ID}", "through"),
-        ("advance?maxRows=0", "maxRows"),
-        ("advance?maxRows=-1", "maxRows"),
-        ("advance?maxRows=1.5", "maxRows"),
-        ("advance?maxBytes=0", "maxBytes"),
-        ("advance?maxRows=9223372036854775808", "maxRows"),
+        ("advance?messagesMax=0", "messagesMax"),
+        ("advance?messagesMax=-1", "messagesMax"),
+        ("advance?messagesMax=1.5", "messagesMax"),
+        ("advance?bytesMax=0", "bytesMax"),
+        ("advance?messagesMax=9223372036854775808", "messagesMax"),
         ("splits?n=2", "through"),
         (f"splits?through={ID}", "n"),
         (f"splits?through={ID}&n=0", "n"),

@@ -83,7 +83,7 @@ def test_sessions_are_listed_shown_and_deleted(client):
     ]
     shown = client.call("GET", f"{SESSIONS}/billing").json()
     assert shown == listed[0]
-    assert (shown["usedAt"], shown["version"], shown["committedBy"]) == (client.clock.now_ms(), None, None)
+    assert (shown["usedMs"], shown["version"], shown["committedBy"]) == (client.clock.now_ms(), None, None)
     assert client.call("DELETE", f"{SESSIONS}/billing").status == 200
     assert client.call("GET", f"{SESSIONS}/billing").code == "session_not_found"
     assert client.call("DELETE", f"{SESSIONS}/billing").status == 404

@@ -33,20 +33,20 @@ def payloads(client) -> list[str]:
 
 def test_messages_before_the_time_are_gone_and_the_audit_knows(client):
     times = published(client, "a", "bb", "ccc")
-    assert client.call("GET", f"{TOPIC}/stats").json()["truncatedBefore"] is None
-    dry = truncate(client, "?dryRun=true", before=times[2]).json()
+    assert client.call("GET", f"{TOPIC}/stats").json()["truncatedBeforeMs"] is None
+    dry = truncate(client, "?dryRun=true", beforeMs=times[2]).json()
     told = {"messages": 2, "bytes": 3, "exact": True}
-    assert dry == {"truncatedBefore": times[2], "changed": True, "dryRun": True, **told}
+    assert dry == {"truncatedBeforeMs": times[2], "changed": True, "dryRun": True, **told}
     assert payloads(client) == ["a", "bb", "ccc"]
-    answer = truncate(client, "?as=ada&reason=archived", before=times[2], generation=1)
+    answer = truncate(client, "?as=ada&reason=archived", beforeMs=times[2], generation=1)
     told = {"messages": None, "bytes": None, "exact": None}
     assert answer.status == 200
-    assert answer.json() == {"truncatedBefore": times[2], "changed": True, "dryRun": False, **told}
+    assert answer.json() == {"truncatedBeforeMs": times[2], "changed": True, "dryRun": False, **told}
     assert payloads(client) == ["ccc"]
     stats = client.call("GET", f"{TOPIC}/stats").json()
-    assert (stats["messages"], stats["bytes"], stats["truncatedBefore"]) == (1, 3, times[2])
-    again = truncate(client, before=times[0]).json()
-    assert (again["truncatedBefore"], again["changed"]) == (times[2], False)
+    assert (stats["messages"], stats["bytes"], stats["truncatedBeforeMs"]) == (1, 3, times[2])
+    again = truncate(client, beforeMs=times[0]).json()
+    assert (again["truncatedBeforeMs"], again["changed"]) == (times[2], False)
     lines = client.call("GET", "/v1/admin/audit").json()
     found = [(line["act"], line["what"], line["name"], line["reason"], line["outcome"]) for line in lines]
     assert found == [
@@ -57,7 +57,7 @@ def test_messages_before_the_time_are_gone_and_the_audit_knows(client):
 
 def test_it_is_no_property(client):
     (time_ms,) = published(client, "a")
-    truncate(client, before=time_ms + 1)
+    truncate(client, beforeMs=time_ms + 1)
     shown = client.call("GET", TOPIC).json()
     assert shown["properties"] == {"ttl": "604800", "spread": "1", "onInvalid": "drop", "generation": "1"}
     assert client.call("PUT", f"{TOPIC}/properties", shown["properties"]).status == 200
@@ -69,12 +69,12 @@ def test_it_is_no_property(client):
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        ({"before": 1 << 62}, 400, "invalid_input"),
-        ({"before": -1}, 400, "invalid_input"),
-        ({"before": 1, "generation": 2}, 409, "topic_generation"),
-        ({"before": "yesterday"}, 400, "malformed_body"),
+        ({"beforeMs": 1 << 62}, 400, "invalid_input"),
+        ({"beforeMs": -1}, 400, "invalid_input"),
+        ({"beforeMs": 1, "generation": 2}, 409, "topic_generation"),
+        ({"beforeMs": "yesterday"}, 400, "malformed_body"),
         ({}, 400, "malformed_body"),
-        ({"before": 1, "after": 1}, 400, "malformed_body"),
+        ({"beforeMs": 1, "after": 1}, 400, "malformed_body"),
     ],
 )
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
@@ -88,8 +88,8 @@ def test_an_open_transaction_is_named_and_a_topic_that_is_not_there_too(client):
     early = {"records": [{"payload": "early"}], "transactionWritePointer": tx["writePointer"]}
     assert client.call("POST", f"{TOPIC}/records", early).status == 200
     client.services.clock.advance(1_000)
-    refused = truncate(client, before=client.services.clock.now_ms())
+    refused = truncate(client, beforeMs=client.services.clock.now_ms())
     assert (refused.status, refused.code) == (409, "conflict")
     assert tx["id"] in refused.json()["detail"]
-    missing = client.call("POST", "/v1/namespaces/shop/topics/none/truncate", {"before": 1})
+    missing = client.call("POST", "/v1/namespaces/shop/topics/none/truncate", {"beforeMs": 1})
     assert (missing.status, missing.code) == (404, "topic_not_found")

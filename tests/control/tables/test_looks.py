@@ -9,6 +9,8 @@ import pytest
 
 from basalt.tables.cell_reads import LONG_LOOKS_MAX, SHORT_ROWS_MAX, Looks
 from basalt.tables.tables import CellPut, CellWrites
+from basalt_engine.cells.keys import TableKeys
+from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Row, Table
 from tests.control.tables.conftest import STOCK
@@ -99,6 +101,7 @@ async def test_a_large_row_is_looked_through_on_a_thread_before_it_is_deleted():
 
 async def test_long_looks_leave_threads_to_others_and_the_loop_goes_on():
     looks = Looks(MemoryStore())
+    keys = TableKeys(table_prefix(*STOCK), 1, 16)
     under_way, most = 0, 0
     lock, go_on = threading.Lock(), threading.Event()
 
@@ -112,7 +115,7 @@ async def test_long_looks_leave_threads_to_others_and_the_loop_goes_on():
             under_way -= 1
         return []
 
-    waiting = [asyncio.ensure_future(looks(look, short=False)) for _ in range(3 * LONG_LOOKS_MAX)]
+    waiting = [asyncio.ensure_future(looks(keys, look, short=False)) for _ in range(3 * LONG_LOOKS_MAX)]
     while under_way < LONG_LOOKS_MAX:
         await asyncio.sleep(0.001)
     go_on.set()

@@ -9,8 +9,8 @@ import pytest
 
 from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.stores.rocks.options import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
-from basalt_engine.stores.rocks.size_estimate import ROWS_COUNTED_MAX
+from basalt_engine.stores.rocks.database import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
+from basalt_engine.stores.rocks.table import ROWS_COUNTED_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, Put, TableWrite
 
 LARGE = os.urandom(30_000)

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from basalt.api.markers.marker import KIND_END_OF_STREAM, KIND_WATERMARK, MARKER_KINDS
 from basalt.errors import MalformedBodyError, TooLargeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # memoryviews are one-dimensional, one byte an item
@@ -29,10 +30,7 @@ HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
 REQUEST_HEADERS_MAX = 131_072  # of all records of one request: small ones take 50 times their bytes in memory
 
 KIND_USER = "user"
-KIND_WATERMARK = "watermark"
-KIND_END_OF_STREAM = "end_of_stream"
 RECORD_KINDS = (KIND_USER, KIND_WATERMARK, KIND_END_OF_STREAM)  # order is that of the Avro enum: never reorder
-MARKER_KINDS = (KIND_WATERMARK, KIND_END_OF_STREAM)
 
 
 class PublishRequest(Struct, frozen=True):

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt.api.bodies.work import KIND_END_OF_STREAM, KIND_WATERMARK, MARKER_KINDS, Buffer
 from basalt.errors import CorruptionError
 
 VERSION = 1
+KIND_WATERMARK = "watermark"
+KIND_END_OF_STREAM = "end_of_stream"
+MARKER_KINDS = (KIND_WATERMARK, KIND_END_OF_STREAM)
 TASKS_MAX = 1_000  # a topic's bookkeeping is one small row, and one short text in a reader's position
 TASK_CHARS_MAX = 255
 
@@ -47,7 +49,7 @@ def encode_marker(marker: Marker) -> bytes:
     return msgspec.json.encode(_Payload(VERSION, *marker))
 
 
-def decode_marker(kind: str, payload: Buffer) -> Marker:
+def decode_marker(kind: str, payload: bytes | bytearray | memoryview) -> Marker:
     """The marker in the payload of a message of this kind; `CorruptionError` when it is none."""
     assert kind in MARKER_KINDS, kind
     try:

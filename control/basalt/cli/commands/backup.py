@@ -22,7 +22,7 @@ def backup(session: Session, name: str, dry_run: bool) -> None:
     with session.client() as client:
         if dry_run:
             store = client.admin.store()
-            session.out.done(f"would back up the {store['kind']} store as {name}", {"name": name, "dry_run": True})
+            session.out.done(f"would back up the {store.kind} store as {name}", {"name": name, "dry_run": True})
             return
-        made = row(client.admin.backup(name) or {"name": name})
-    session.out.done(f"backed up as {made.get('path', name)}", made)
+        made = row(client.admin.backup(name))
+    session.out.done(f"backed up as {made['path']}", made)

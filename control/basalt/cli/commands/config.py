@@ -11,6 +11,7 @@ from basalt.cli.options.invocation import Session, pass_session
 from basalt.cli.options.options import Command, common_options, output_option, settings_options
 from basalt.cli.output.failures import EXIT_OK, EXIT_USAGE, one_line
 from basalt.cli.output.output import Column
+from basalt.cli.output.rows import row
 from basalt.cli.root import group
 
 config = group("config", "Show and check settings.")
@@ -31,14 +32,14 @@ def show(
         if config or settings:
             raise click.UsageError("--server does not go with --config or --set")
         with session.client() as client:
-            rows = [dict(row) for row in client.admin.settings()]
+            rows = [row(setting) for setting in client.admin.settings()]
     else:
         from basalt.settings import effective, load_settings
 
         shown = effective(load_settings(settings, os.environ, config))
-        rows = [{"key": row.key, "value": row.value, "origin": row.origin} for row in shown]
+        rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in shown]
     columns = [Column("key"), Column("value"), *([Column("origin")] if origin else [])]
-    wanted = [row for row in rows if not changed or row["origin"] != "default"]
+    wanted = [each for each in rows if not changed or each["origin"] != "default"]
     rows = [{column.key: row[column.key] for column in columns} for row in wanted]
     session.out.rows(columns, rows)
 

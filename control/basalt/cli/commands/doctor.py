@@ -60,7 +60,8 @@ def _server(client: Client, url: str) -> list[Check]:
             "" if same else "they differ; use the server's version if something is odd",
         ),
     ]
-    for part in client.ready().parts:
-        latency = "" if part.latency_ms is None else f" ({part.latency_ms:.3g} ms)"
-        checks.append(Check(f"part {part.name}", part.ok, f"{part.detail}{latency}"))
+    checks += [
+        Check(f"part {part.name}", part.ok, f"{part.detail} ({part.latency_ms:.3g} ms)")
+        for part in client.ready().parts
+    ]
     return checks

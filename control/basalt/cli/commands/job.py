@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
+from basalt.api.bodies.jobs import JobInfo, JobRun
 from basalt.cli.options.invocation import Session, pass_session
 from basalt.cli.options.options import Command, common_options, dry_run_option
 from basalt.cli.output.failures import Failure
@@ -100,8 +103,12 @@ def _act(session: Session, verb: str, name: str, dry_run: bool) -> None:
             client.admin.job_history(name, limit=1)  # is there such a job?
             session.out.done(f"would {verb} job {name}", {"name": name, "action": verb, "dry_run": True})
             return
-        act = {"run": client.admin.run_job, "pause": client.admin.pause_job, "resume": client.admin.resume_job}[verb]
-        answer = row(act(name) or {})
+        acts: dict[str, Callable[[str], JobRun | JobInfo]] = {
+            "run": client.admin.run_job,
+            "pause": client.admin.pause_job,
+            "resume": client.admin.resume_job,
+        }
+        answer = row(acts[verb](name))
     if answer.get("outcome") == "failed":
         raise Failure(f"job {name} failed: {answer['error']}", hint=f"see `basalt job history {name}`")
     done = {"run": "ran", "pause": "paused", "resume": "resumed"}[verb]

@@ -59,7 +59,7 @@ _FILES = (
     Column("name"),
     Column("decided"),
     Column("newest"),
-    Column("size_bytes", size_text, "size"),
+    Column("bytes", size_text, "size"),
     Column("modified_ms", time_text, "modified"),
 )
 _HISTORY = (Column("pruned_ms", time_text, "pruned"), Column("writers"), Column("oldest"), Column("newest"))

@@ -76,7 +76,7 @@ def _row(info: SessionInfo) -> dict[str, Any]:
         "epoch": info.epoch,
         "version": info.version,
         "committed_by": info.committed_by,
-        "used_ms": info.used_at_ms,
+        "used_ms": info.used_ms,
         "transactions": list(info.transactions),
         "ledger": info.ledger,
         "replaced": list(info.replaced),

@@ -49,7 +49,7 @@ _STATS = (
     Column("oldest_ms", time_text, "oldest"),
     Column("truncated_before_ms", time_text, "truncated before"),
     Column("newest_ms", time_text, "newest"),
-    Column("publish_rate", count_text, "messages per second"),
+    Column("published_per_second", count_text, "messages per second"),
     Column("oldest_open_write_pointer", title="oldest open writer"),
 )
 
@@ -68,7 +68,7 @@ _MARKERS = (
     Column("name"),
     Column("watermark_ms", time_text, "watermark"),
     Column("ended"),
-    Column("expected_tasks", title="expected tasks"),
+    Column("task_count", title="tasks"),
     Column("tasks", _tasks_text),
     Column("at"),
 )
@@ -152,7 +152,7 @@ def list_topics(session: Session, all_namespaces: bool, deleted: bool) -> None:
     """List topics with their properties."""
     with session.client() as client:
         found = client.admin.topics(namespace=None if all_namespaces else client.namespace)
-    rows = [described_topic_row(topic) for topic in found if deleted or not topic["deleted"]]
+    rows = [described_topic_row(topic) for topic in found if deleted or not topic.deleted]
     columns = [column for column in _COLUMNS if column.key != "namespace" or all_namespaces]
     session.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
 
@@ -273,7 +273,7 @@ def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> N
         "namespace": namespace,
         "watermark_ms": found.watermark_ms,
         "ended": found.ended,
-        "expected_tasks": found.expected_tasks,
+        "task_count": found.task_count,
         "tasks": tasks,
         "at": found.at,
         "generation": found.generation,
@@ -296,10 +296,10 @@ def range_(session: Session, name: str, after: bytes | None, count: int | None) 
         handle = client.topic(name)
         found = handle.advance(after)
         expired, at = found.expired, found.through
-        messages, size_bytes = found.rows, found.bytes
+        messages, size_bytes = found.messages, found.bytes
         while not found.at_end:
             found = handle.advance(at)
-            at, messages, size_bytes = found.through, messages + found.rows, size_bytes + found.bytes
+            at, messages, size_bytes = found.through, messages + found.messages, size_bytes + found.bytes
         parts = [] if count is None or at is None else handle.splits(after, at, count)
     shown = {
         "name": name,
@@ -311,7 +311,7 @@ def range_(session: Session, name: str, after: bytes | None, count: int | None) 
         "expired": expired,
         "generation": found.generation,
         "splits": [
-            {"through": part.through.hex(), "messages": part.rows, "bytes": part.bytes} for part in parts
+            {"through": part.through.hex(), "messages": part.messages, "bytes": part.bytes} for part in parts
         ],
     }  # fmt: skip
     session.out.record(shown, _RANGE)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
+from basalt.api.bodies.transactions import ForcedEnd
 from basalt.cli.commands import tx_inspect as tx_seeing
 from basalt.cli.commands.session import sessions
 from basalt.cli.options.invocation import Session, pass_session
@@ -129,7 +128,7 @@ def invalidate(session: Session, transaction: str, reason: str, by: str, yes: bo
     _tell(session, ended)
 
 
-def _tell(session: Session, ended: dict[str, Any]) -> None:
+def _tell(session: Session, ended: ForcedEnd) -> None:
     shown = row(ended)
     if not shown["changed"]:
         sentence = f"transaction {shown['id']} was {shown['state']} before"

@@ -6,14 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
-    from basalt.client import TopicInfo, TransactionInfo
+    from basalt.api.bodies.topics import TopicDescription, TopicInfo
+    from basalt.api.bodies.transactions import TransactionInfo
 
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
-def row(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer of the admin API as a row: `lastRunMs` becomes `last_run_ms`, in what is inside it too."""
+def row(answer: Struct | Mapping[str, Any]) -> dict[str, Any]:
+    """An answer of the admin API as a row; a name in it (of a report, say) becomes snake case too."""
+    if isinstance(answer, Struct):
+        return {name: _inner(getattr(answer, name)) for name in answer.__struct_fields__}
     return {_HUMP.sub(lambda hump: f"_{hump[1].lower()}", name): _inner(value) for name, value in answer.items()}
 
 
@@ -22,14 +27,14 @@ def topic_row(info: TopicInfo, namespace: str) -> dict[str, Any]:
     return _topic_row(namespace, info.name, info.properties)
 
 
-def described_topic_row(answer: Mapping[str, Any]) -> dict[str, Any]:
+def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
     """A topic as the admin API describes it, as a row."""
     return {
-        **_topic_row(answer["namespace"], answer["name"], answer["properties"]),
-        "generation": answer["generation"],  # in the properties it is negative once the topic is deleted
-        "deleted": answer["deleted"],
-        "created_ms": answer["createdMs"],
-        "updated_ms": answer["updatedMs"],
+        **_topic_row(topic.namespace, topic.name, topic.properties),
+        "generation": topic.generation,  # in the properties it is negative once the topic is deleted
+        "deleted": topic.deleted,
+        "created_ms": topic.created_ms,
+        "updated_ms": topic.updated_ms,
     }
 
 
@@ -53,8 +58,8 @@ def transaction_row(info: TransactionInfo) -> dict[str, Any]:
         "state": info.state,
         "kind": info.kind or None,
         "owner": info.owner or None,
-        "began_ms": info.began_at_ms,
-        "expires_ms": info.expires_at_ms,
+        "began_ms": info.began_ms,
+        "expires_ms": info.expires_ms,
         "topics": [f"{topic.namespace}:{topic.topic}" for topic in info.topics],
         "write_pointer": info.write_pointer,
         "read_pointer": info.read_pointer,
@@ -63,6 +68,6 @@ def transaction_row(info: TransactionInfo) -> dict[str, Any]:
 
 
 def _inner(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, dict | Struct):
         return row(value)
-    return [_inner(item) for item in value] if isinstance(value, list) else value
+    return [_inner(item) for item in value] if isinstance(value, list | tuple) else value

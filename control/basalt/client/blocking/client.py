@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from basalt.api.bodies.transactions import Outcome
 from basalt.client.blocking.driver import Driver, Handle, blocking, making, opening
 from basalt.client.blocking.iterators import Follower, Reader, RowReader
 from basalt.client.calls import (
@@ -28,7 +29,6 @@ from basalt.client.calls import (
 from basalt.client.calls import markers as marker_calls
 from basalt.client.calls.named_transactions import NamedScope
 from basalt.client.calls.sessions import SessionScope
-from basalt.client.calls.transaction_info import Outcome
 from basalt.client.plans.scopes import ClientScope, TableScope, TopicScope
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -245,9 +245,9 @@ class NamedTransaction(Handle[NamedScope]):
         return self._scope.described()[1]
 
     @property
-    def expires_at_ms(self) -> int | None:
+    def expires_ms(self) -> int | None:
         """When the server aborts it, by its clock."""
-        return self._scope.expires_at_ms
+        return self._scope.expires_ms
 
 
 class Sessions(Handle[ClientScope]):

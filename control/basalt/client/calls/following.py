@@ -152,7 +152,7 @@ class FollowCursor:
         if self.ended:  # the property may have changed since the page was read, and an end is never taken back
             facts = yield from markers.facts(self._scope)
             self._check(facts.generation)
-            self._tasks = facts.expected_tasks
+            self._tasks = facts.task_count
         before = self.watermark_ms
         self.watermark_ms = advanced(self._known(), before, self._idle, self._scope.now_ms())
         if self.watermark_ms is not None and self.watermark_ms != before and self._on_watermark is not None:
@@ -180,7 +180,7 @@ class FollowCursor:
     def _place(self) -> Steps[None]:
         start, scope = self._start, self._scope
         known = yield from markers.facts(scope)
-        self._generation, self._tasks = known.generation, known.expected_tasks
+        self._generation, self._tasks = known.generation, known.task_count
         if isinstance(start, MarkedPosition):
             self._generation = start.generation
             self._check(known.generation)

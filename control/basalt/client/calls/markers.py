@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from basalt.api.bodies.markers import MarkerRequest, MarkersInfo
 from basalt.api.markers.marker import Marker
 from basalt.api.markers.reconcile import malformed
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
@@ -11,29 +14,6 @@ from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError
 
 WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
-
-
-class TaskInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """What a task has said; `published_ms` is when it spoke last."""
-
-    task: str
-    watermark_ms: int | None
-    ended: bool
-    published_ms: int
-
-
-class MarkersInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """What a topic's markers say to readers of committed messages that have come to `at` (an id in hex, for an exclusive start).
-
-    `watermark_ms` and `expected_tasks` are None while they are unknown.
-    """
-
-    watermark_ms: int | None
-    ended: bool
-    expected_tasks: int | None
-    tasks: list[TaskInfo]
-    at: str | None
-    generation: int
 
 
 def watermark(scope: TopicScope, task: str, event_time_ms: int, task_count: int = 1) -> Steps[None]:
@@ -75,10 +55,8 @@ def marked(task: str, task_count: int, event_time_ms: int | None = None) -> Mark
 
 
 def _emit(scope: TopicScope, marker: Marker) -> Call[None]:
-    said = {"task": marker.task, "taskCount": marker.task_count, "kind": marker.kind}
-    if marker.event_time_ms is not None:
-        said["eventTimeMs"] = marker.event_time_ms
-    body = msgspec.json.encode(said)
+    kind: Literal["watermark", "end_of_stream"] = "end_of_stream" if marker.ends else "watermark"
+    body = msgspec.json.encode(MarkerRequest(marker.task, kind, marker.task_count, marker.event_time_ms))
     what = f"emit a marker of task {marker.task!r} to {scope}"
     # A marker that comes twice counts once, so a lost answer is no reason to ask its caller.
     return Call(what, "POST", scope.path("markers"), nothing, Effect.REPEATABLE, body=body, content_type=JSON)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.bodies.work import Buffer, ConsumeRequest, PublishRequest, PublishResponse, RecordIn, RecordsRequest
 from basalt.api.codecs import avro, records_avro
 from basalt.client.calls.pages import Page
@@ -22,7 +23,6 @@ from basalt.client.calls.positions import (
     position,
     start_from,
 )
-from basalt.client.calls.transaction_info import TransactionInfo
 from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import BasaltError

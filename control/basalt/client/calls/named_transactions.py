@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-from basalt.client.calls.transactions import Kind
+from basalt.api.bodies.transactions import (
+    BeginRequest,
+    CheckpointRequest,
+    CommittedBefore,
+    TransactionInfo,
+    TransactionKind,
+)
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path
 from basalt.client.plans.scopes import ClientScope
 from basalt.errors import TransactionEndedError
@@ -23,7 +29,7 @@ class NamedScope(msgspec.Struct, frozen=True):
     version: int
     id: str | None
     write_pointer: int | None
-    expires_at_ms: int | None
+    expires_ms: int | None
     committed_by: str | None
 
     def described(self) -> tuple[str, int]:
@@ -37,28 +43,6 @@ class NamedScope(msgspec.Struct, frozen=True):
         return self.id, self.write_pointer
 
 
-class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
-    session: str
-    run: str
-    version: int
-    kind: Kind
-    owner: str = ""
-    ledger: str | None = None
-    timeout_ms: int | None = None
-    snapshot: bool = True
-
-
-class _Begun(msgspec.Struct, rename="camel"):
-    id: str | None
-    write_pointer: int | None
-    expires_at: int | None = None
-    committed_by: str | None = None
-
-
-class _Checkpoint(msgspec.Struct, rename="camel"):
-    write_pointer: int
-
-
 def begin(
     scope: ClientScope,
     session: str,
@@ -66,7 +50,7 @@ def begin(
     version: int,
     *,
     ledger: str | None = None,
-    kind: Kind = "long",
+    kind: TransactionKind = "long",
     timeout_ms: int | None = None,
     owner: str = "",
 ) -> Steps[NamedScope]:
@@ -76,7 +60,9 @@ def begin(
     taken the session over. `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it
     open: it is ended by its id, with `client.transactions`.
     """
-    body = _Begin(session, run, version, kind, owner, ledger, timeout_ms, snapshot=False)
+    body = BeginRequest(
+        kind, timeout_ms, owner, snapshot=False, session=session, version=version, run=run, ledger=ledger
+    )
     call = Call(
         f"begin version {version} of session {session}",
         "POST",
@@ -87,7 +73,9 @@ def begin(
         content_type=JSON,
     )
     found = yield from ask(call)
-    return NamedScope(scope, session, run, version, found.id, found.write_pointer, found.expires_at, found.committed_by)
+    if isinstance(found, CommittedBefore):
+        return NamedScope(scope, session, run, version, None, None, None, found.committed_by)
+    return NamedScope(scope, session, run, version, found.id, found.write_pointer, found.expires_ms, None)
 
 
 def segment(scope: NamedScope) -> Steps[int]:
@@ -99,15 +87,18 @@ def segment(scope: NamedScope) -> Steps[int]:
         joined_path("v1", "transactions", transaction_id, "checkpoint"),
         _write_pointer,
         Effect.REPEATABLE,  # one under which nobody stores is none
-        body=b'{"snapshot":false}',
+        body=msgspec.json.encode(CheckpointRequest(snapshot=False)),
         content_type=JSON,
     )
     return (yield from ask(call))
 
 
-def _begun(answer: Answer) -> _Begun:
-    return msgspec.json.decode(answer.body, type=_Begun)
+def _begun(answer: Answer) -> TransactionInfo | CommittedBefore:
+    try:
+        return msgspec.json.decode(answer.body, type=TransactionInfo)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(answer.body, type=CommittedBefore)
 
 
 def _write_pointer(answer: Answer) -> int:
-    return msgspec.json.decode(answer.body, type=_Checkpoint).write_pointer
+    return msgspec.json.decode(answer.body, type=TransactionInfo).write_pointer

@@ -12,29 +12,12 @@ from uuid import uuid4
 
 import msgspec
 
+from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.client.calls.admin import act
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
 from basalt.client.plans.scopes import ClientScope
 
 T = TypeVar("T")
-
-
-class SessionInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A session: the run that holds it, the newest version that was committed, and the ids of what is open in it.
-
-    `committed_by` is the transaction that committed `version`; `used_at_ms` is by the server's clock. `ledger` says whose
-    count the versions are, if anybody said so; `replaced` are the runs before, which cannot begin by their names any more.
-    """
-
-    name: str
-    run: str
-    epoch: int
-    version: int | None = None
-    committed_by: str | None = None
-    used_at_ms: int | None = msgspec.field(default=None, name="usedAt")
-    transactions: tuple[str, ...] = ()
-    ledger: str | None = None
-    replaced: tuple[str, ...] = ()
 
 
 class SessionScope(msgspec.Struct, frozen=True):
@@ -47,16 +30,6 @@ class SessionScope(msgspec.Struct, frozen=True):
     version: int | None
 
 
-class _Opened(msgspec.Struct):
-    name: str
-    epoch: int
-    version: int | None
-
-
-class _Listing(msgspec.Struct):
-    sessions: list[SessionInfo]
-
-
 def open_session(scope: ClientScope, name: str, *, run: str | None = None) -> Steps[SessionScope]:
     """Open a named session, and fence every run that has it open, but for the same `run` (None: a run of its own).
 
@@ -67,9 +40,9 @@ def open_session(scope: ClientScope, name: str, *, run: str | None = None) -> St
         f"open session {name}",
         "POST",
         _path(name),
-        _parser(_Opened),
+        _parser(OpenedSession),
         Effect.REPEATABLE,  # the same run opens it again
-        body=msgspec.json.encode({"run": run}),
+        body=msgspec.json.encode(OpenSession(run)),
         content_type=JSON,
     )
     opened = yield from ask(call)
@@ -83,7 +56,7 @@ def get(scope: ClientScope, name: str) -> Steps[SessionInfo]:
 
 def known(scope: ClientScope) -> Steps[list[SessionInfo]]:
     """All sessions, by name."""
-    return (yield from ask(Call("list sessions", "GET", _path(), _parser(_Listing), Effect.NONE))).sessions
+    return (yield from ask(Call("list sessions", "GET", _path(), _parser(SessionList), Effect.NONE))).sessions
 
 
 def delete(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[None]:

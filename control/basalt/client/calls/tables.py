@@ -11,7 +11,18 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from basalt.client.calls.transaction_info import TransactionInfo
+from basalt.api.bodies.tables import (
+    Cell,
+    CellPage,
+    Cells,
+    Conflict,
+    CreateTable,
+    ReadRequest,
+    ScanRequest,
+    TableInfo,
+    WriteRequest,
+)
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import ClientScope, TableScope
 
@@ -19,22 +30,9 @@ T = TypeVar("T")
 
 Name: TypeAlias = bytes | str  # of a row or a column
 Value: TypeAlias = bytes | str
-Cells: TypeAlias = Mapping[bytes, Value] | Mapping[str, Value]  # by column
+ColumnValues: TypeAlias = Mapping[bytes, Value] | Mapping[str, Value]  # by column
 Writes: TypeAlias = Mapping[bytes, Mapping[bytes, Value | None]] | Mapping[str, Mapping[str, Value | None]]  # by row
 Visibility: TypeAlias = Literal["snapshot", "exclude_current"]
-Conflict: TypeAlias = Literal["row", "cell", "none"]
-
-
-class TableInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """A table as the server describes it. `conflict`: what two transactions must both change for the second to fail.
-
-    `generation` rises each time that the table is deleted and created again.
-    """
-
-    name: str
-    conflict: str
-    generation: int
-    created_ms: int
 
 
 class TableRow(NamedTuple):
@@ -51,55 +49,6 @@ class RowPage(NamedTuple):
     next_row: bytes | None
 
 
-class _Cell(msgspec.Struct):
-    row: bytes
-    column: bytes
-    value: bytes
-
-
-class _Place(msgspec.Struct):
-    row: bytes
-    column: bytes
-
-
-class _Cells(msgspec.Struct):
-    cells: list[_Cell]
-    next: bytes | None = None
-
-
-class WriteBody(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The body of one call that writes. Rows to delete come first, then puts, then deletes."""
-
-    transaction: str
-    puts: list[_Cell] = []
-    deletes: list[_Place] = []
-    delete_rows: list[bytes] = []
-    generation: int | None = None
-
-    def put(self, row: bytes, column: bytes, value: bytes | None) -> None:
-        """One more cell; None deletes it."""
-        if value is None:
-            self.deletes.append(_Place(row, column))
-        else:
-            self.puts.append(_Cell(row, column, value))
-
-
-class _Read(msgspec.Struct, rename="camel", omit_defaults=True):
-    rows: list[bytes]
-    columns: list[bytes] | None = None
-    transaction: str | None = None
-    visibility: Visibility = "snapshot"
-
-
-class _Scan(msgspec.Struct, rename="camel", omit_defaults=True):
-    start: bytes = b""
-    stop: bytes | None = None
-    columns: list[bytes] | None = None
-    limit_cells: int | None = None
-    transaction: str | None = None
-    visibility: Visibility = "snapshot"
-
-
 def create(
     scope: ClientScope, name: str, *, conflict: Conflict = "row", namespace: str | None = None
 ) -> Steps[TableInfo]:
@@ -108,7 +57,7 @@ def create(
     `conflict` says what two transactions must both change for the second to fail: a row, a cell of it, or nothing ever.
     """
     what = f"create table {namespace or scope.namespace}:{name}"
-    body = msgspec.json.encode({"conflict": conflict})
+    body = msgspec.json.encode(CreateTable(conflict))
     path = scope.tables_path(namespace, name)
     try:
         return (yield from ask(Call(what, "PUT", path, _info, Effect.ONCE, body=body, content_type=JSON)))
@@ -158,7 +107,7 @@ def get(
     since its last checkpoint.
     """
     key = to_bytes(row, "row")
-    body = _Read([key], named(columns), _id(transaction), visibility)
+    body = ReadRequest([key], named(columns), _id(transaction), visibility)
     what = f"read a row of table {scope}"
     rows = yield from ask(_post(what, scope.path("read"), body, _rows))
     return rows[0].cells if rows else {}
@@ -173,7 +122,7 @@ def page(
     visibility: Visibility,
 ) -> Steps[RowPage]:
     """As many rows from `start` to before `stop` as the server puts into one answer."""
-    body = _Scan(start, stop, columns, None, transaction, visibility)
+    body = ScanRequest(start, stop, columns, transaction=transaction, visibility=visibility)
     return (yield from ask(_post(f"scan table {scope}", scope.path("scan"), body, _page)))
 
 
@@ -190,7 +139,7 @@ def write(
     """
     transaction_id = _id(transaction)
     assert transaction_id is not None
-    body = WriteBody(transaction_id, delete_rows=[to_bytes(row, "row") for row in delete_rows])
+    body = WriteRequest(transaction_id, delete_rows=[to_bytes(row, "row") for row in delete_rows])
     for row, columns in cells.items():
         key = to_bytes(row, "row")
         for column, value in columns.items():
@@ -198,7 +147,7 @@ def write(
     yield from ask(write_call(scope, body))
 
 
-def write_call(scope: TableScope, body: WriteBody) -> Call[None]:
+def write_call(scope: TableScope, body: WriteRequest) -> Call[None]:
     """The call of one write; the same cells under the same pointer once more change nothing."""
     return _post(f"write to table {scope}", scope.path("write"), body, nothing, Effect.REPEATABLE)
 
@@ -247,18 +196,19 @@ def _names(answer: Answer) -> list[str]:
 
 
 def _rows(answer: Answer) -> list[TableRow]:
-    return _by_row(msgspec.json.decode(answer.body, type=_Cells).cells)
+    return _by_row(msgspec.json.decode(answer.body, type=Cells).cells)
 
 
 def _page(answer: Answer) -> RowPage:
-    found = msgspec.json.decode(answer.body, type=_Cells)
+    found = msgspec.json.decode(answer.body, type=CellPage)
     return RowPage(_by_row(found.cells), found.next)
 
 
-def _by_row(cells: list[_Cell]) -> list[TableRow]:
+def _by_row(cells: list[Cell]) -> list[TableRow]:
     rows: list[TableRow] = []
     for cell in cells:
         if not rows or rows[-1].row != cell.row:
             rows.append(TableRow(cell.row, {}))
+        assert cell.value is not None, "only a reader of all versions is told of deleted cells"
         rows[-1].cells[cell.column] = cell.value
     return rows

@@ -7,42 +7,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from basalt.api.bodies.topics import TopicInfo, TopicTruncation, TruncateRequest
 from basalt.client.calls.admin import act
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import ClientScope
 
 PropertyValue: TypeAlias = str | int
-
-
-class TopicInfo(msgspec.Struct, frozen=True):
-    """A topic as the server describes it; property values are text."""
-
-    name: str
-    properties: dict[str, str]
-
-    @property
-    def ttl_seconds(self) -> int:
-        """How long its messages are kept."""
-        return int(self.properties["ttl"])
-
-    @property
-    def generation(self) -> int:
-        """Its incarnation: higher each time that it is deleted and created again."""
-        return int(self.properties["generation"])
-
-
-class TopicTruncation(msgspec.Struct, frozen=True, rename="camel"):
-    """Before which time (ms since 1970) a topic's messages are gone, and whether the call changed that.
-
-    After a dry run: what would be, and how many messages and bytes readers would lose; at least so many unless `exact`.
-    """
-
-    truncated_before_ms: int = msgspec.field(name="truncatedBefore")
-    changed: bool
-    dry_run: bool = False
-    messages: int | None = None
-    bytes: int | None = None
-    exact: bool | None = None
 
 
 def create(
@@ -146,7 +116,6 @@ def truncate(
     An earlier time than the last one changes nothing. `ConflictError` when an open transaction has published before it,
     `GenerationError` when the topic is of another generation than the one given.
     """
-    asked = {"before": before_ms} if generation is None else {"before": before_ms, "generation": generation}
     call = Call(
         f"truncate topic {namespace or scope.namespace}:{name}",
         "POST",
@@ -154,7 +123,7 @@ def truncate(
         lambda answer: msgspec.json.decode(answer.body, type=TopicTruncation),
         Effect.NONE if dry_run else Effect.REPEATABLE,  # the time only rises
         query=act(reason, by, dry_run),
-        body=msgspec.json.encode(asked),
+        body=msgspec.json.encode(TruncateRequest(before_ms, generation)),
         content_type=JSON,
     )
     return (yield from ask(call))

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from basalt.api.bodies.transactions import (
+    BeginRequest,
+    ChangesRequest,
+    CommittedBefore,
+    Invalidated,
+    Outcome,
+    OutsideParticipant,
+    Timeline,
+    TransactionInfo,
+    TransactionKind,
+    TransactionList,
+)
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
 from basalt.client.calls.payloads import BODY_BYTES_MAX, Payloads, each_payload
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
 from basalt.client.plans.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
 from basalt.client.plans.scopes import ClientScope
 from basalt.errors import TooLargeError
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["short", "long"]
 TopicTitle: TypeAlias = str | tuple[str, str]  # a topic of the client's namespace, or (namespace, topic)
 
 _BEGAN_UNHEARD = "Begin again; one that has begun unheard is ended by its time-out."
-
-
-class _Begin(msgspec.Struct, rename="camel", omit_defaults=True):
-    kind: Kind
-    timeout_ms: int | None = None
-    owner: str = ""
-    outside_writes: bool = False
-    snapshot: bool = True
-    session: str | None = None
-    session_epoch: int | None = None
-    version: int | None = None
-    run: str | None = None
-    ledger: str | None = None
 
 
 class SessionBinding(NamedTuple):
@@ -44,22 +41,10 @@ class SessionBinding(NamedTuple):
     version: int | None = None
 
 
-class _Listing(msgspec.Struct):
-    transactions: list[TransactionInfo]
-
-
-class _Id(msgspec.Struct):
-    id: str | None
-
-
-class _Invalidated(msgspec.Struct):
-    invalidated: bool
-
-
 def begin(
     scope: ClientScope,
     *,
-    kind: Kind = "short",
+    kind: TransactionKind = "short",
     timeout_ms: int | None = None,
     owner: str = "",
     outside_writes: bool = False,
@@ -70,7 +55,7 @@ def begin(
     After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
-    body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot))
+    body = msgspec.json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot))
     return (yield from ask(_post("begin a transaction", _path(), _info, body=body, lost_hint=_BEGAN_UNHEARD)))
 
 
@@ -78,7 +63,7 @@ def begin_in(
     scope: ClientScope,
     session: SessionBinding,
     *,
-    kind: Kind = "short",
+    kind: TransactionKind = "short",
     timeout_ms: int | None = None,
     owner: str = "",
     outside_writes: bool = False,
@@ -88,7 +73,7 @@ def begin_in(
 
     `SessionFencedError` when another run holds the session.
     """
-    body = msgspec.json.encode(_Begin(kind, timeout_ms, owner, outside_writes, snapshot, *session))
+    body = msgspec.json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot, *session))
     what = f"begin a transaction in session {session.name}"
     return (yield from ask(_post(what, _path(), _info_or_done, body=body, lost_hint=_BEGAN_UNHEARD)))
 
@@ -104,10 +89,10 @@ def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
     return (yield from ask(Call("list transactions", "GET", _path(), _listing, Effect.NONE)))
 
 
-def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Any]:
-    """What happened to a transaction, step by step, as far as that is still known. A JSON value."""
+def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Timeline]:
+    """The steps of a transaction, as far as they are still known."""
     what = f"get the timeline of transaction {_id(transaction)}"
-    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), _json, Effect.NONE)))
+    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), _timeline, Effect.NONE)))
 
 
 def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
@@ -181,7 +166,7 @@ def invalidate_call(transaction: TransactionInfo | str) -> Call[bool]:
 def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
     """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
     what = f"add a participant to transaction {_id(transaction)}"
-    body = msgspec.json.encode({"kind": "outside", "name": name})
+    body = msgspec.json.encode(OutsideParticipant(name))
     return (yield from ask(_post(what, _path(transaction, "participants"), nothing, body=body)))
 
 
@@ -204,7 +189,7 @@ def changes(
     `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
     what = f"send the changes of transaction {_id(transaction)}"
-    body = msgspec.json.encode({"changes": list(changed)} | ({} if outside_writes else {"outsideWrites": False}))
+    body = msgspec.json.encode(ChangesRequest(list(changed), outside_writes))
     return (yield from ask(_post(what, _path(transaction, "changes"), nothing, body=body)))
 
 
@@ -269,8 +254,8 @@ def _id(transaction: TransactionInfo | str) -> str:
     return transaction if isinstance(transaction, str) else transaction.id
 
 
-def _json(answer: Answer) -> Any:
-    return msgspec.json.decode(answer.body)
+def _timeline(answer: Answer) -> Timeline:
+    return msgspec.json.decode(answer.body, type=Timeline)
 
 
 def _info(answer: Answer) -> TransactionInfo:
@@ -278,11 +263,15 @@ def _info(answer: Answer) -> TransactionInfo:
 
 
 def _info_or_done(answer: Answer) -> TransactionInfo | None:
-    return None if msgspec.json.decode(answer.body, type=_Id).id is None else _info(answer)
+    try:
+        return _info(answer)
+    except msgspec.ValidationError:
+        msgspec.json.decode(answer.body, type=CommittedBefore)
+        return None
 
 
 def _listing(answer: Answer) -> list[TransactionInfo]:
-    return msgspec.json.decode(answer.body, type=_Listing).transactions
+    return msgspec.json.decode(answer.body, type=TransactionList).transactions
 
 
 def _outcome(answer: Answer) -> Outcome:
@@ -290,4 +279,4 @@ def _outcome(answer: Answer) -> Outcome:
 
 
 def _invalidated(answer: Answer) -> bool:
-    return msgspec.json.decode(answer.body, type=_Invalidated).invalidated
+    return msgspec.json.decode(answer.body, type=Invalidated).invalidated

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from basalt.api.bodies.server import Problem
 from basalt.client.plans.calls import Answer, Call, Effect
 from basalt.errors import (
     BY_CODE,
@@ -37,18 +38,6 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
     429: BusyError,
     503: RetryError,
 }
-
-
-class Problem(msgspec.Struct, rename="camel"):
-    """The problem document of an error."""
-
-    code: str
-    detail: str = ""
-    field: str | None = None
-    hint: str | None = None
-    request_id: str | None = None
-    retry_after_ms: int | None = None
-    leader: str | None = None
 
 
 def error_of(call: Call[Any], answer: Answer) -> BasaltError:

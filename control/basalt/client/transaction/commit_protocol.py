@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo
 from basalt.client.calls import transactions
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
 from basalt.client.plans.calls import Steps, ask
 from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
 from basalt.client.transaction.participants import Participant, Planned, PostCommitError, planned, same

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from basalt.api.bodies.transactions import Outcome, TransactionInfo, TransactionKind
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers.marker import Marker
 from basalt.client.calls import messages, transactions
@@ -19,8 +20,7 @@ from basalt.client.calls.payloads import Payloads, each_payload
 from basalt.client.calls.positions import PositionLike
 from basalt.client.calls.reading import Bounds, TopicCursor
 from basalt.client.calls.sessions import SessionScope
-from basalt.client.calls.transaction_info import Outcome, TransactionInfo
-from basalt.client.calls.transactions import Kind, SessionBinding
+from basalt.client.calls.transactions import SessionBinding
 from basalt.client.plans.calls import Steps
 from basalt.client.plans.scopes import ClientScope, TopicScope
 from basalt.client.transaction.participants import Participant, Planned, planned, same
@@ -43,7 +43,7 @@ class OpenTransaction:
         self,
         scope: ClientScope,
         *,
-        kind: Kind = "short",
+        kind: TransactionKind = "short",
         timeout_ms: int | None = None,
         owner: str = "",
         outside_writes: bool = False,
@@ -52,7 +52,7 @@ class OpenTransaction:
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self.scope = scope
-        self.kind: Kind = kind
+        self.kind: TransactionKind = kind
         self.timeout_ms = timeout_ms
         self.owner = owner
         self.invited = [planned(participant) for participant in participants]  # they take part once it has begun
@@ -124,7 +124,7 @@ def transaction(
     *,
     timeout_ms: int | None = None,
     owner: str = "",
-    kind: Kind = "short",
+    kind: TransactionKind = "short",
     outside_writes: bool = False,
     participants: Iterable[Participant] = (),
 ) -> OpenTransaction:
@@ -144,7 +144,7 @@ def transaction_in(
     version: int | None = None,
     timeout_ms: int | None = None,
     owner: str = "",
-    kind: Kind = "short",
+    kind: TransactionKind = "short",
     outside_writes: bool = False,
     participants: Iterable[Participant] = (),
 ) -> OpenTransaction:

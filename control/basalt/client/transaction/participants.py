@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection
 from typing import Any, Protocol, TypeAlias
 
-from basalt.client.calls.transaction_info import TransactionInfo
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.plans.calls import Await, Steps
 from basalt.errors import BasaltError
 

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from basalt.client.calls.tables import RowPage, TableRow, WriteBody
+from basalt.api.bodies.tables import WriteRequest
+from basalt.client.calls.tables import RowPage, TableRow
 from basalt_engine.cells.names import CELLS_MAX
 
 CALL_BYTES_MAX = 4 * 1024 * 1024  # of rows, columns and values; a third more in base64, below a request's 10 MiB
@@ -85,9 +86,9 @@ class TableBuffer:
             seen[row] = self.over(row, seen.get(row, {}), columns)
         return RowPage([TableRow(row, cells) for row, cells in sorted(seen.items()) if cells], page.next_row)
 
-    def bodies(self, transaction: str, generation: int) -> Iterator[WriteBody]:
+    def bodies(self, transaction: str, generation: int) -> Iterator[WriteRequest]:
         """The calls that write it all, in order. A row is deleted in the call of its first cell, or before."""
-        body, count, size = WriteBody(transaction, generation=generation), 0, 0
+        body, count, size = WriteRequest(transaction, generation=generation), 0, 0
         for row, writes in self._rows.items():
             parts: list[tuple[bytes | None, bytes | None]] = [(None, None)] if writes.deleted else []
             parts += writes.cells.items()
@@ -96,7 +97,7 @@ class TableBuffer:
                 full = count == CELLS_MAX or len(body.delete_rows) == CALL_DELETED_ROWS_MAX
                 if count and (full or size + part_bytes > CALL_BYTES_MAX):
                     yield body
-                    body, count, size = WriteBody(transaction, generation=generation), 0, 0
+                    body, count, size = WriteRequest(transaction, generation=generation), 0, 0
                 if column is None:
                     body.delete_rows.append(row)
                 else:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from basalt.api.bodies.tables import TableInfo
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls import tables
-from basalt.client.calls.tables import Cells, Name, TableInfo, TableRow, Visibility, named, to_bytes
-from basalt.client.calls.transaction_info import TransactionInfo
+from basalt.client.calls.tables import ColumnValues, Name, TableRow, Visibility, named, to_bytes
 from basalt.client.plans.calls import Steps, ask, done
 from basalt.client.plans.scopes import TableScope
 from basalt.client.transaction.commit_protocol import tell_changes
@@ -130,7 +131,7 @@ def get(
     return table.buffer.over(key, cells, wanted) if own else cells
 
 
-def put(table: TableInUse, row: Name, cells: Cells) -> Steps[None]:
+def put(table: TableInUse, row: Name, cells: ColumnValues) -> Steps[None]:
     """Set cells of a row: `put("alice", {"balance": b"5"})`; its other cells stay. Kept here until the commit."""
     table.tx.begun()
     key = check_row(to_bytes(row, "row"))

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from basalt.api.bodies.server import Problem
 from basalt.client.plans.calls import Answer, NotSent, Reply
-from basalt.client.plans.problems import Problem
 from basalt.client.plans.run_plan import Send
 from basalt.errors import InputError, NotLeaderError
 

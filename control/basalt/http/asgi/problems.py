@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from basalt import errors
+from basalt.api.bodies.server import Problem
 from basalt.http.asgi import codings
 from basalt.http.asgi.responses import PROBLEM, Answer, Headers
 
@@ -34,24 +35,6 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.RetryError: 503,
     errors.DiskFullError: 507,
 }
-
-
-class Problem(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A problem document. `code` is stable; `field` is the part of the input at fault; `hint` says what to do next.
-
-    `leader` is the URL of the server that leads, when this one does not.
-    """
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    request_id: str
-    field: str | None = None
-    hint: str | None = None
-    retry_after_ms: int | None = None
-    leader: str | None = None
 
 
 def status_of(error_class: type[errors.BasaltError]) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-import msgspec
 from starlette.types import Send
 
+from basalt.api.bodies import json
 from basalt.api.bodies.work import Buffer
 from basalt.http.asgi import codings
 from basalt.http.asgi.requests import Received
@@ -52,7 +52,7 @@ class Answer:
 
 def json_answer(value: object, status: int = 200, headers: Headers | None = None) -> Answer:
     """An answer of any value that msgspec writes as JSON."""
-    return Answer(status, msgspec.json.encode(value), JSON, headers)
+    return Answer(status, json.encode(value), JSON, headers)
 
 
 async def send_answer(request: Received, answer: Answer, send: Send) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from basalt.api.bodies.jobs import JobInfo, JobRun
+from basalt.api.bodies.server import Backup, BackupRequest, ManagerSnapshot, SettingInfo, StoreInfo, StoreTable
+from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.topics import Topic, check_name, topic_name
 from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError, TopicNotFoundError
 from basalt.http.asgi.json_input import decode_json, read_no_members
@@ -11,7 +12,7 @@ from basalt.http.asgi.request_bodies import content_type, read_body
 from basalt.http.asgi.requests import Request
 from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.operations import Operation, integer, words
-from basalt.http.routes.prune_shapes import PublishedShown, published_shown
+from basalt.http.routes.prune_shapes import published_shown
 from basalt.http.routes.schemas import EMPTY_BODY
 from basalt.operations.jobs.history import RUNS_MAX, Run
 from basalt.operations.scheduler import JobStatus
@@ -21,97 +22,6 @@ from basalt_engine.table import TABLE_NAMES
 
 ADMIN_PATH = "/v1/admin"
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
-
-
-class TopicShown(msgspec.Struct, rename="camel"):
-    """All that is stored of a topic; of a deleted one the generation is the last that it had."""
-
-    namespace: str
-    name: str
-    generation: int
-    deleted: bool
-    properties: dict[str, str]
-    created_ms: int
-    updated_ms: int
-
-
-class JobShown(msgspec.Struct, rename="camel"):
-    """A job: how it is scheduled, how it ran last, when it runs next (ms since 1970; null: not by itself)."""
-
-    name: str
-    help: str
-    interval_ms: int
-    window: str | None
-    enabled: bool
-    paused: bool
-    running: bool
-    last_started_ms: int | None
-    last_outcome: str | None
-    next_run_ms: int | None
-
-
-class RunShown(msgspec.Struct, rename="camel"):
-    """One run of a job. `times`: failures in a row for the same reason; `detail` tells report or error in words."""
-
-    started_ms: int
-    duration_ms: int
-    outcome: str
-    report: dict[str, int | str]
-    error: str | None
-    times: int
-    detail: str
-
-
-class SettingShown(msgspec.Struct):
-    """A setting in force, and where it came from; the values of secrets are not shown."""
-
-    key: str
-    value: str
-    origin: str
-
-
-class TableShown(msgspec.Struct):
-    """A table, and about how many bytes it takes."""
-
-    name: str
-    bytes: int
-
-
-class StoreShown(msgspec.Struct, rename="camel"):
-    """The store, and the installation that it belongs to."""
-
-    kind: str
-    atomic: bool
-    instance: str
-    started_ms: int
-    tables: list[TableShown]
-
-
-class SnapshotShown(msgspec.Struct, rename="camel"):
-    """The manager's newest durable snapshot: pointers, and how long its lists are; and what region servers were told."""
-
-    read_pointer: int
-    write_pointer: int
-    in_progress: int
-    invalid: int
-    oldest_in_progress: str | None
-    published: PublishedShown | None
-
-
-class BackupRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A backup's name: 1 to 255 of A-Z a-z 0-9 _ -"""
-
-    name: str
-
-
-class BackupShown(msgspec.Struct, rename="camel"):
-    """A backup in the server's data directory."""
-
-    name: str
-    path: str
-    created_ms: int
-    files: int
-    bytes: int
 
 
 async def namespaces(request: Request) -> Answer:
@@ -165,19 +75,21 @@ async def job_history(request: Request) -> Answer:
 async def settings(request: Request) -> Answer:
     """The settings in force."""
     shown = effective(request.services.settings)
-    return json_answer([SettingShown(setting.key, setting.value, setting.origin) for setting in shown])
+    return json_answer([SettingInfo(setting.key, setting.value, setting.origin) for setting in shown])
 
 
 async def store(request: Request) -> Answer:
     """The store and its tables."""
     services = request.services
     call = StoreCalls(services.store)
-    tables = [
-        TableShown(name, await call(services.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
-        for name in TABLE_NAMES
-    ]
+    tables = tuple(
+        [
+            StoreTable(name, await call(services.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
+            for name in TABLE_NAMES
+        ]
+    )
     kind, atomic = services.store.kind, services.store.atomic
-    return json_answer(StoreShown(kind, atomic, services.instance, services.started_ms, tables))
+    return json_answer(StoreInfo(kind, atomic, services.instance, services.started_ms, tables))
 
 
 async def snapshot(request: Request) -> Answer:
@@ -188,7 +100,7 @@ async def snapshot(request: Request) -> Answer:
     publisher = request.services.pruner.publisher
     published = None if publisher is None else publisher.latest
     return json_answer(
-        SnapshotShown(
+        ManagerSnapshot(
             read_pointer=current.read_pointer,
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
@@ -203,12 +115,12 @@ async def back_up(request: Request) -> Answer:
     """Make a backup."""
     content_type(request, (JSON,))
     wanted = decode_json(await read_body(request), BackupRequest)
-    return json_answer(BackupShown(**await request.services.backups.create(wanted.name)))
+    return json_answer(Backup(**await request.services.backups.create(wanted.name)))
 
 
 async def backups(request: Request) -> Answer:
     """The backups that there are."""
-    return json_answer([BackupShown(**backup) for backup in await request.services.backups.list()])
+    return json_answer([Backup(**backup) for backup in await request.services.backups.list()])
 
 
 async def _job_name(request: Request) -> str:
@@ -216,9 +128,9 @@ async def _job_name(request: Request) -> str:
     return request.path["job"]
 
 
-def _topic(topic: Topic) -> TopicShown:
+def _topic(topic: Topic) -> TopicDescription:
     stored = topic.metadata
-    return TopicShown(
+    return TopicDescription(
         namespace=topic.title.namespace,
         name=topic.title.name,
         generation=abs(stored.generation),
@@ -229,13 +141,13 @@ def _topic(topic: Topic) -> TopicShown:
     )
 
 
-def _job(status: JobStatus) -> JobShown:
-    return JobShown(*status)
+def _job(status: JobStatus) -> JobInfo:
+    return JobInfo(*status)
 
 
-def _run(run: Run) -> RunShown:
+def _run(run: Run) -> JobRun:
     detail = run.error or ", ".join(f"{name} {value}" for name, value in run.report.items())
-    return RunShown(run.started_ms, run.duration_ms, run.outcome, run.report, run.error, run.times, detail)
+    return JobRun(run.started_ms, run.duration_ms, run.outcome, run.report, run.error, run.times, detail)
 
 
 _JOB = "/jobs/{job}"
@@ -257,7 +169,7 @@ OPERATIONS = (
         summary="All topics with all their metadata, deleted ones too",
         tag="admin",
         query=(words("namespace", "^[A-Za-z0-9_-]{1,255}$", "only of this namespace"),),
-        answers={200: {JSON: list[TopicShown]}},
+        answers={200: {JSON: list[TopicDescription]}},
         errors=(InvalidNameError,),
     ),
     Operation(
@@ -266,7 +178,7 @@ OPERATIONS = (
         handler=topic,
         summary="A topic with all its metadata, also a deleted one",
         tag="admin",
-        answers={200: {JSON: TopicShown}},
+        answers={200: {JSON: TopicDescription}},
         errors=(InvalidNameError, TopicNotFoundError),
     ),
     Operation(
@@ -275,7 +187,7 @@ OPERATIONS = (
         handler=jobs,
         summary="The scheduled jobs",
         tag="admin",
-        answers={200: {JSON: list[JobShown]}},
+        answers={200: {JSON: list[JobInfo]}},
     ),
     Operation(
         method="POST",
@@ -284,7 +196,7 @@ OPERATIONS = (
         summary="Run a job now",
         tag="admin",
         body=EMPTY_BODY,
-        answers={200: {JSON: RunShown}},
+        answers={200: {JSON: JobRun}},
         errors=_JOB_ERRORS,
     ),
     Operation(
@@ -294,7 +206,7 @@ OPERATIONS = (
         summary="Let a job run no more by itself",
         tag="admin",
         body=EMPTY_BODY,
-        answers={200: {JSON: JobShown}},
+        answers={200: {JSON: JobInfo}},
         errors=_JOB_ERRORS,
     ),
     Operation(
@@ -304,7 +216,7 @@ OPERATIONS = (
         summary="Let a paused job run again",
         tag="admin",
         body=EMPTY_BODY,
-        answers={200: {JSON: JobShown}},
+        answers={200: {JSON: JobInfo}},
         errors=_JOB_ERRORS,
     ),
     Operation(
@@ -314,7 +226,7 @@ OPERATIONS = (
         summary="A job's last runs, newest first",
         tag="admin",
         query=(integer("limit", 1, 1_000, "most runs to answer"),),
-        answers={200: {JSON: list[RunShown]}},
+        answers={200: {JSON: list[JobRun]}},
         errors=_JOB_ERRORS,
     ),
     Operation(
@@ -323,7 +235,7 @@ OPERATIONS = (
         handler=settings,
         summary="The settings in force, with where they came from",
         tag="admin",
-        answers={200: {JSON: list[SettingShown]}},
+        answers={200: {JSON: list[SettingInfo]}},
     ),
     Operation(
         method="GET",
@@ -331,7 +243,7 @@ OPERATIONS = (
         handler=store,
         summary="The store and its tables",
         tag="admin",
-        answers={200: {JSON: StoreShown}},
+        answers={200: {JSON: StoreInfo}},
     ),
     Operation(
         method="GET",
@@ -339,7 +251,7 @@ OPERATIONS = (
         handler=snapshot,
         summary="The transaction manager's snapshot",
         tag="admin",
-        answers={200: {JSON: SnapshotShown}},
+        answers={200: {JSON: ManagerSnapshot}},
     ),
     Operation(
         method="POST",
@@ -349,7 +261,7 @@ OPERATIONS = (
         tag="admin",
         body={JSON: BackupRequest},
         body_required=True,
-        answers={200: {JSON: BackupShown}},
+        answers={200: {JSON: Backup}},
         errors=(InvalidNameError, ConflictError),
     ),
     Operation(
@@ -358,6 +270,6 @@ OPERATIONS = (
         handler=backups,
         summary="The backups that there are",
         tag="admin",
-        answers={200: {JSON: list[BackupShown]}},
+        answers={200: {JSON: list[Backup]}},
     ),
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from basalt.api.bodies.jobs import AuditLine
 from basalt.http.asgi.requests import Request
 from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.admin import ADMIN_PATH
@@ -13,28 +12,14 @@ from basalt.operations.audit import Line
 LIMIT_DEFAULT, LIMIT_MAX = 50, 10_000
 
 
-class AuditShown(msgspec.Struct, rename="camel"):
-    """One act. `outcome` is `unfinished` while it is done, or when the server ended meanwhile; `name` is as given."""
-
-    at_ms: int
-    act: str
-    what: str
-    outcome: str
-    reason: str
-    name: str
-    address: str
-    agent: str
-    request_id: str
-
-
 async def lines(request: Request) -> Answer:
     """The newest acts, newest first."""
     found = await request.services.audit.newest(request.integer("limit") or LIMIT_DEFAULT)
     return json_answer([_shown(line) for line in found])
 
 
-def _shown(line: Line) -> AuditShown:
-    return AuditShown(
+def _shown(line: Line) -> AuditLine:
+    return AuditLine(
         at_ms=line.at_ms,
         act=line.act,
         what=line.what,
@@ -55,6 +40,6 @@ OPERATIONS = (
         summary="What operators did by hand, newest first",
         tag="admin",
         query=(integer("limit", 1, LIMIT_MAX, f"most acts to answer; {LIMIT_DEFAULT} by default"),),
-        answers={200: {JSON: list[AuditShown]}},
+        answers={200: {JSON: list[AuditLine]}},
     ),
 )

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 import basalt
+from basalt.api.bodies.server import Alive, Part, Readiness, Version
 from basalt.http.asgi.requests import Request
 from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.operations import Operation
-
-
-class Alive(msgspec.Struct):
-    """The process answers; nothing else was looked at."""
-
-    alive: bool
-
-
-class PartReady(msgspec.Struct, rename="camel"):
-    """One part of the server, and how long it took to tell."""
-
-    name: str
-    ok: bool
-    latency_ms: float
-    detail: str
-
-
-class Ready(msgspec.Struct):
-    """Whether every part works."""
-
-    ready: bool
-    parts: list[PartReady]
-
-
-class About(msgspec.Struct):
-    """What this is."""
-
-    name: str
-    version: str
 
 
 async def live(request: Request) -> Answer:
@@ -46,14 +16,14 @@ async def live(request: Request) -> Answer:
 
 async def ready(request: Request) -> Answer:
     """Each part that a request may need, tried: 200 when all of them work, else 503."""
-    parts = [PartReady(*part) for part in await request.services.readiness()]
-    answer = Ready(all(part.ok for part in parts), parts)
+    parts = tuple(Part(*part) for part in await request.services.readiness())
+    answer = Readiness(all(part.ok for part in parts), parts)
     return json_answer(answer, 200 if answer.ready else 503)
 
 
 async def about(request: Request) -> Answer:
     """What this is."""
-    return json_answer(About("basalt", basalt.__version__))
+    return json_answer(Version("basalt", basalt.__version__))
 
 
 OPERATIONS = (
@@ -71,7 +41,7 @@ OPERATIONS = (
         handler=ready,
         summary="Whether every part works",
         tag="server",
-        answers={200: {JSON: Ready}, 503: {JSON: Ready}},
+        answers={200: {JSON: Readiness}, 503: {JSON: Readiness}},
     ),
     Operation(
         method="GET",
@@ -79,6 +49,6 @@ OPERATIONS = (
         handler=about,
         summary="Name and version of the server",
         tag="server",
-        answers={200: {JSON: About}},
+        answers={200: {JSON: Version}},
     ),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
+from basalt.api.bodies.topics import TopicStats
 from basalt.errors import (
     InputError,
     InvalidNameError,
@@ -26,69 +26,13 @@ from basalt_engine.records import Buffer
 MESSAGES_DEFAULT = 100
 
 
-class Stats(msgspec.Struct, rename="camel"):
-    """A topic's figures. Times in ms since 1970, ids in hex, null where there is no message; the rate is per second.
-
-    `exact` is false where the oldest part was estimated. `truncated_before` is null where nothing was truncated. Readers of committed messages stop at `oldest_open_write_pointer`.
-    """
-
-    messages: int
-    bytes: int
-    exact: bool
-    oldest_id: str | None
-    oldest_ms: int | None
-    newest_id: str | None
-    newest_ms: int | None
-    publish_rate: float
-    stored_bytes: int
-    oldest_open_write_pointer: int | None
-    truncated_before: int | None
-
-
-class PeekedHeader(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A header; its value as text, or in base64 where it is none."""
-
-    name: str
-    value: str | None = None
-    value_base64: bytes | None = None
-
-
-class PeekedMessage(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A message and what became of it; payload and key as UTF-8 text, or in base64 where they are none."""
-
-    id: str
-    state: str
-    kind: str
-    payload: str | None = None
-    payload_base64: bytes | None = None
-    key: str | None = None
-    key_base64: bytes | None = None
-    headers: tuple[PeekedHeader, ...] = ()
-    event_time_ms: int | None = None
-    ttl_ms: int | None = None
-    write_pointer: int | None = None
-
-
-class Holder(msgspec.Struct, rename="camel"):
-    """Where a reader of committed messages stops; all null when nothing holds it.
-
-    `searched_to`: nothing was found up to this id, and there is more; ask again from there.
-    """
-
-    held_by: str | None
-    at: str | None
-    owner: str | None
-    expires_at: int | None
-    searched_to: str | None
-
-
 async def stats(request: Request) -> Answer:
     """A topic's figures."""
     title = named_topic(request)
     found = await request.services.usage.stats(title)
     topic = await request.services.topics.get(title)
     return json_answer(
-        Stats(
+        TopicStats(
             messages=found.messages,
             bytes=found.payload_bytes,
             exact=found.exact,
@@ -96,10 +40,10 @@ async def stats(request: Request) -> Answer:
             oldest_ms=found.oldest_ms,
             newest_id=_hex(found.newest_id),
             newest_ms=found.newest_ms,
-            publish_rate=found.published_per_second,
+            published_per_second=found.published_per_second,
             stored_bytes=found.stored_bytes,
             oldest_open_write_pointer=found.oldest_open_write_pointer,
-            truncated_before=topic.truncated_before_ms or None,
+            truncated_before_ms=topic.truncated_before_ms or None,
         )
     )
 
@@ -194,7 +138,7 @@ OPERATIONS = (
         handler=stats,
         summary="A topic's figures",
         tag="inspection",
-        answers={200: {JSON: Stats}},
+        answers={200: {JSON: TopicStats}},
         errors=_TOPIC,
     ),
     Operation(

@@ -5,10 +5,7 @@ Format of a marker, and the rules: docs/formats/markers.md.
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
+from basalt.api.bodies.markers import MarkerRequest, MarkersInfo, TaskInfo
 from basalt.api.bodies.work import LONG_MAX
 from basalt.api.markers.marker import Marker
 from basalt.errors import InvalidNameError, MalformedBodyError, MarkerRefusedError, TopicNotFoundError
@@ -24,43 +21,11 @@ from basalt.messaging.markers.topic_markers import MarkerFacts
 MARKERS_PATH = TOPIC_PATH + "/markers"
 
 
-class EmitRequest(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A marker. A watermark has an event time (ms since 1970), an end of stream has none."""
-
-    task: str
-    kind: Literal["watermark", "end_of_stream"]
-    task_count: int = 1
-    event_time_ms: int | None = None
-
-
-class TaskShown(msgspec.Struct, rename="camel"):
-    """What a task has said."""
-
-    task: str
-    watermark_ms: int | None
-    ended: bool
-    published_ms: int
-
-
-class MarkersShown(msgspec.Struct, rename="camel"):
-    """What the markers say to a reader of committed messages that has come to `at` (hex; null: nothing was published).
-
-    `watermarkMs` and `expectedTasks` are null while they are unknown.
-    """
-
-    watermark_ms: int | None
-    ended: bool
-    expected_tasks: int | None
-    tasks: list[TaskShown]
-    at: str | None
-    generation: int
-
-
 async def emit(request: Request) -> Answer:
     """Emit a marker."""
     title = named_topic(request)
     content_type(request, (JSON,))
-    asked = decode_json(await read_body(request), EmitRequest)
+    asked = decode_json(await read_body(request), MarkerRequest)
     if (asked.event_time_ms is None) == (asked.kind == "watermark"):
         raise MalformedBodyError("a watermark has an eventTimeMs, an end of stream has none", field="eventTimeMs")
     if asked.event_time_ms is not None and not -LONG_MAX - 1 <= asked.event_time_ms <= LONG_MAX:
@@ -80,10 +45,10 @@ async def show(request: Request) -> Answer:
     return json_answer(_shown(found))
 
 
-def _shown(facts: MarkerFacts) -> MarkersShown:
-    tasks = [TaskShown(name, *task) for name, task in sorted(facts.state.tasks.items())]
+def _shown(facts: MarkerFacts) -> MarkersInfo:
+    tasks = tuple(TaskInfo(name, *task) for name, task in sorted(facts.state.tasks.items()))
     at = None if facts.at is None else facts.at.hex()
-    return MarkersShown(facts.watermark_ms, facts.ended, facts.state.task_count, tasks, at, facts.generation)
+    return MarkersInfo(facts.watermark_ms, facts.ended, facts.state.task_count, tasks, at, facts.generation)
 
 
 _TOPIC = (InvalidNameError, TopicNotFoundError)
@@ -95,7 +60,7 @@ OPERATIONS = (
         handler=emit,
         summary="Emit a watermark or an end of stream",
         tag="markers",
-        body={JSON: EmitRequest},
+        body={JSON: MarkerRequest},
         body_required=True,
         errors=(*_TOPIC, MarkerRefusedError),
     ),
@@ -109,7 +74,7 @@ OPERATIONS = (
             integer("waitMs", 0, WAIT_MS_MAX, "answer when the topic has ended, or after so many milliseconds"),
             choice("until", ("ended",), "what `waitMs` waits for"),
         ),
-        answers={200: {JSON: MarkersShown}},
+        answers={200: {JSON: MarkersInfo}},
         errors=_TOPIC,
     ),
 )

@@ -10,7 +10,9 @@ import msgspec
 
 import basalt
 from basalt import errors
-from basalt.http.asgi.problems import Problem, status_of
+from basalt.api.bodies import json
+from basalt.api.bodies.server import Problem
+from basalt.http.asgi.problems import status_of
 from basalt.http.asgi.responses import PROBLEM
 from basalt.http.routes.operations import Operation, Query
 from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
@@ -63,7 +65,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     """The document of these operations."""
     operations = tuple(operations)
     kinds = _kinds(operations)
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF, schema_hook=json.schema_of)
     by_kind = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

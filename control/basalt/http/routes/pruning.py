@@ -5,6 +5,17 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
+from basalt.api.bodies.pruning import (
+    ExplainedWriter,
+    PrunedWriters,
+    PruneRun,
+    PruneStatus,
+    PublishedSnapshot,
+    RegionDetail,
+    RegionInfo,
+    RestoredWriters,
+    RestoreRequest,
+)
 from basalt.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from basalt.http.asgi.json_input import decode_json, read_no_members
 from basalt.http.asgi.request_bodies import content_type, read_body
@@ -14,15 +25,6 @@ from basalt.http.routes.admin import ADMIN_PATH
 from basalt.http.routes.authors import AS, REASON, author_of, reason_of
 from basalt.http.routes.operations import Operation, choice, flag, integer
 from basalt.http.routes.prune_shapes import (
-    ArchivedShown,
-    ExplainedShown,
-    PruneRunShown,
-    PruneStatusShown,
-    PublishedShown,
-    RegionDetailShown,
-    RegionShown,
-    RestoredShown,
-    RestoreRequest,
     archived_shown,
     explained_shown,
     published_shown,
@@ -122,13 +124,13 @@ async def restore(request: Request) -> Answer:
         raise InputError("sinceMs is not a time", field="sinceMs", hint="give milliseconds since 1970")
     services = request.services
     if request.query.get("dryRun"):
-        return json_answer(RestoredShown(await services.pruner.restore(wanted.since_ms, dry_run=True), dry_run=True))
+        return json_answer(RestoredWriters(await services.pruner.restore(wanted.since_ms, dry_run=True), dry_run=True))
     count = await services.audit.act(
         "restore", f"writers pruned since {wanted.since_ms} ms", author_of(request), reason_of(request), request.id,
         lambda: services.pruner.restore(wanted.since_ms), lambda count: f"{count} writers invalid again",
     )  # fmt: skip
     services.ranges.forget_all()  # it goes by who had failed
-    return json_answer(RestoredShown(count, dry_run=False))
+    return json_answer(RestoredWriters(count, dry_run=False))
 
 
 async def publish(request: Request) -> Answer:
@@ -145,7 +147,7 @@ async def publish(request: Request) -> Answer:
     return json_answer(published_shown(published))
 
 
-def _explained(survey: Survey, wanted: int | None, limit: int) -> list[ExplainedShown]:
+def _explained(survey: Survey, wanted: int | None, limit: int) -> list[ExplainedWriter]:
     held = (pointer for pointer in survey.invalid if not survey.certificate.may_go(pointer))
     return [explained_shown(survey, pointer) for pointer in ([wanted] if wanted is not None else islice(held, limit))]
 
@@ -166,7 +168,7 @@ OPERATIONS = (
         handler=status,
         summary="How pruning stands",
         tag="pruning",
-        answers={200: {JSON: PruneStatusShown}},
+        answers={200: {JSON: PruneStatus}},
     ),
     Operation(
         method="POST",
@@ -176,7 +178,7 @@ OPERATIONS = (
         tag="pruning",
         query=(_DRY_RUN, REASON, AS),
         body=EMPTY_BODY,
-        answers={200: {JSON: PruneRunShown}},
+        answers={200: {JSON: PruneRun}},
     ),
     Operation(
         method="GET",
@@ -188,7 +190,7 @@ OPERATIONS = (
             integer("writePointer", 1, POINTER_MAX, "only of this one"),
             integer("limit", 1, EXPLAINED_MAX, "most writers to answer"),
         ),
-        answers={200: {JSON: list[ExplainedShown]}},
+        answers={200: {JSON: list[ExplainedWriter]}},
         errors=(NotFoundError,),
     ),
     Operation(
@@ -198,7 +200,7 @@ OPERATIONS = (
         summary="The regions, with what each holds back",
         tag="pruning",
         query=(choice("show", ("all", "blocking", "idle"), "which; all when it is left out"),),
-        answers={200: {JSON: list[RegionShown]}},
+        answers={200: {JSON: list[RegionInfo]}},
         errors=(ConflictError,),
     ),
     Operation(
@@ -207,7 +209,7 @@ OPERATIONS = (
         handler=region,
         summary="A region, with its files",
         tag="pruning",
-        answers={200: {JSON: RegionDetailShown}},
+        answers={200: {JSON: RegionDetail}},
         errors=(ConflictError, NotFoundError),
     ),
     Operation(
@@ -217,7 +219,7 @@ OPERATIONS = (
         summary="What was pruned, newest first",
         tag="pruning",
         query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),),
-        answers={200: {JSON: list[ArchivedShown]}},
+        answers={200: {JSON: list[PrunedWriters]}},
     ),
     Operation(
         method="POST",
@@ -228,7 +230,7 @@ OPERATIONS = (
         query=(_DRY_RUN, REASON, AS),
         body={JSON: RestoreRequest},
         body_required=True,
-        answers={200: {JSON: RestoredShown}},
+        answers={200: {JSON: RestoredWriters}},
         errors=(ConflictError,),
     ),
     Operation(
@@ -238,7 +240,7 @@ OPERATIONS = (
         summary="Publish the snapshot for the region servers now",
         tag="pruning",
         body=EMPTY_BODY,
-        answers={200: {JSON: PublishedShown}},
+        answers={200: {JSON: PublishedSnapshot}},
         errors=(ConflictError,),
     ),
 )

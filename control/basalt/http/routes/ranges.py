@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
-import msgspec
-
+from basalt.api.bodies.json import MessageId, message_id
+from basalt.api.bodies.markers import TaskInfo
+from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
 from basalt.api.bodies.work import LONG_MAX
 from basalt.errors import ConflictError, InputError, InvalidNameError, TopicNotFoundError
 from basalt.http.asgi.requests import Request
@@ -21,54 +21,10 @@ ISOLATION = choice(
 )
 
 
-# Not a tuple: tools that test by the OpenAPI document stumble over arrays whose places have types of their own.
-_Said = Annotated[list[int | bool | None], msgspec.Meta(min_length=3, max_length=3)]
-
-
-class StableEndShown(msgspec.Struct, rename="camel"):
-    """The last id at or below which nothing can still appear or change who sees it (hex; null: nothing is there)."""
-
-    id: str | None
-    generation: int
-
-
-class AdvanceShown(msgspec.Struct, rename="camel"):
-    """A run of a topic behind `after`, up to `through`. Of each task: its watermark (ms), whether it ended, when it spoke last.
-
-    `tasks` and `taskCount` are what the markers in this run say by themselves; `tasksProperty` is the topic's own count.
-    """
-
-    through: str | None
-    rows: int
-    bytes: int
-    at_end: bool
-    generation: int
-    expired: bool
-    task_count: int | None
-    tasks_property: int | None
-    tasks: dict[str, _Said]
-
-
-class SplitShown(msgspec.Struct):
-    """A part of a range: after (exclusive; null: from the start), through (inclusive)."""
-
-    after: str | None
-    through: str
-    rows: int
-    bytes: int
-
-
-class SplitsShown(msgspec.Struct):
-    """Parts in the order of the log, which together are the range."""
-
-    splits: list[SplitShown]
-    generation: int
-
-
 async def stable_end(request: Request) -> Answer:
     """Up to where the topic reads the same for ever."""
     found = await request.services.ranges.stable_end(named_topic(request), is_committed(request))
-    return json_answer(StableEndShown(_hex(found.id), found.generation))
+    return json_answer(StableEnd(message_id(found.id), found.generation))
 
 
 async def advance(request: Request) -> Answer:
@@ -78,15 +34,13 @@ async def advance(request: Request) -> Answer:
     if through is not None and after is not None and after > through:
         raise backwards(after, through)
     found = await request.services.ranges.advance(
-        title, after, through=through, messages_max=request.integer("maxRows"), bytes_max=request.integer("maxBytes"),
+        title, after, through=through, messages_max=request.integer("messagesMax"), bytes_max=request.integer("bytesMax"),
         committed=is_committed(request),
     )  # fmt: skip
-    tasks: dict[str, _Said] = {
-        name: [task.watermark_ms, task.ended, task.published_ms] for name, task in found.said.tasks.items()
-    }
-    shown = AdvanceShown(
-        _hex(found.through), found.messages, found.payload_bytes, found.at_end, found.generation, found.expired,
-        found.said.task_count, found.tasks_property, dict(sorted(tasks.items())),
+    tasks = tuple(TaskInfo(name, *task) for name, task in sorted(found.said.tasks.items()))
+    shown = Advance(
+        message_id(found.through), found.messages, found.payload_bytes, found.at_end, found.generation, found.expired,
+        found.said.task_count, found.tasks_property, tasks,
     )  # fmt: skip
     return json_answer(shown)
 
@@ -102,9 +56,10 @@ async def splits(request: Request) -> Answer:
         raise backwards(after, through)
     found = await request.services.ranges.splits(title, after, through, count, committed=is_committed(request))
     parts = [
-        SplitShown(_hex(each.after), each.through.hex(), each.messages, each.payload_bytes) for each in found.splits
+        Split(message_id(each.after), MessageId(each.through), each.messages, each.payload_bytes)
+        for each in found.splits
     ]
-    return json_answer(SplitsShown(parts, found.generation))
+    return json_answer(Splits(parts, found.generation))
 
 
 def is_committed(request: Request) -> bool:
@@ -140,10 +95,6 @@ def backwards(after: bytes, through: bytes) -> InputError:
     )
 
 
-def _hex(message_id: bytes | None) -> str | None:
-    return None if message_id is None else message_id.hex()
-
-
 AFTER = id_parameter("after", "where the range begins, exclusively; without it at the oldest message")
 _TOPIC = (InvalidNameError, TopicNotFoundError)
 
@@ -155,7 +106,7 @@ OPERATIONS = (
         summary="Up to where the topic reads the same for ever",
         tag="ranges",
         query=(ISOLATION,),
-        answers={200: {JSON: StableEndShown}},
+        answers={200: {JSON: StableEnd}},
         errors=_TOPIC,
     ),
     Operation(
@@ -167,11 +118,11 @@ OPERATIONS = (
         query=(
             AFTER,
             id_parameter("through", "go no further than this id"),
-            integer("maxRows", 1, LONG_MAX, "most messages; without it as many as there are"),
-            integer("maxBytes", 1, LONG_MAX, "most bytes of payloads, but for a first message that is larger"),
+            integer("messagesMax", 1, LONG_MAX, "most messages; without it as many as there are"),
+            integer("bytesMax", 1, LONG_MAX, "most bytes of payloads, but for a first message that is larger"),
             ISOLATION,
         ),
-        answers={200: {JSON: AdvanceShown}},
+        answers={200: {JSON: Advance}},
         errors=_TOPIC,
     ),
     Operation(
@@ -186,7 +137,7 @@ OPERATIONS = (
             replace(integer("n", 1, SPLITS_MAX, "most parts"), required=True),
             ISOLATION,
         ),
-        answers={200: {JSON: SplitsShown}},
+        answers={200: {JSON: Splits}},
         errors=(*_TOPIC, ConflictError),
     ),
 )

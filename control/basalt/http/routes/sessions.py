@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.commits.named import SessionStanding
 from basalt.errors import BusyError, InvalidNameError, SessionNotFoundError
 from basalt.http.asgi.json_input import decode_json
@@ -17,48 +16,12 @@ SESSIONS_PATH = "/v1/transactions/sessions"
 SESSION_PATH = SESSIONS_PATH + "/{session}"
 
 
-class OpenSession(msgspec.Struct, forbid_unknown_fields=True):
-    """Which run wants to hold the session."""
-
-    run: str
-
-
-class Opened(msgspec.Struct):
-    """The session, held by the caller's run. `version` is the newest that was committed; null while there is none."""
-
-    name: str
-    epoch: int
-    version: int | None
-
-
-class NamedSession(msgspec.Struct, rename="camel"):
-    """A session as operators see it. `committed_by` is the transaction that committed `version`, `ledger` whose count
-    that is, `replaced` the runs before this one that cannot begin by name any more, the newest last.
-    """
-
-    name: str
-    run: str
-    epoch: int
-    version: int | None
-    committed_by: str | None
-    used_at: int
-    transactions: list[str]
-    ledger: str | None
-    replaced: list[str]
-
-
-class SessionList(msgspec.Struct):
-    """All sessions, by name."""
-
-    sessions: list[NamedSession]
-
-
 async def open_session(request: Request) -> Answer:
     """Let a run hold a session; it fences every other run."""
     content_type(request, (JSON,))
     asked = decode_json(await read_body(request), OpenSession)
     found = await request.services.transactions.sessions.open(request.path["session"], asked.run)
-    return json_answer(Opened(found.name, found.epoch, found.version))
+    return json_answer(OpenedSession(found.name, found.epoch, found.version))
 
 
 async def show_all(request: Request) -> Answer:
@@ -83,18 +46,18 @@ async def delete(request: Request) -> Answer:
     return Answer()
 
 
-def _shown(request: Request, standing: SessionStanding) -> NamedSession:
+def _shown(request: Request, standing: SessionStanding) -> SessionInfo:
     session, text = standing.session, request.services.ids.text
-    return NamedSession(
+    return SessionInfo(
         name=session.name,
         run=session.run,
         epoch=session.epoch,
         version=session.version,
         committed_by=text(session.committed_by) if session.committed_by else None,
-        used_at=session.used_ms,
-        transactions=[text(transaction.id) for transaction in standing.transactions],
+        used_ms=session.used_ms,
+        transactions=tuple(text(transaction.id) for transaction in standing.transactions),
         ledger=session.ledger,
-        replaced=list(session.replaced),
+        replaced=tuple(session.replaced),
     )
 
 
@@ -115,7 +78,7 @@ OPERATIONS = (
         tag="transactions",
         body={JSON: OpenSession},
         body_required=True,
-        answers={200: {JSON: Opened}},
+        answers={200: {JSON: OpenedSession}},
         errors=(InvalidNameError, BusyError),
     ),
     Operation(
@@ -124,7 +87,7 @@ OPERATIONS = (
         handler=show,
         summary="A session",
         tag="transactions",
-        answers={200: {JSON: NamedSession}},
+        answers={200: {JSON: SessionInfo}},
         errors=(SessionNotFoundError,),
     ),
     Operation(

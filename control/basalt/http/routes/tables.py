@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from basalt.api.bodies.tables import CellPage, Cells, CreateTable, ReadRequest, ScanRequest, TableInfo, WriteRequest
 from basalt.catalog.tables import TableName, table_name
 from basalt.errors import (
     BusyError,
@@ -22,13 +23,6 @@ from basalt.http.routes.operations import Operation
 from basalt.http.routes.schemas import TOPIC_NAMES
 from basalt.http.routes.table_shapes import (
     LEVELS,
-    CellPage,
-    CellsShown,
-    CreateTable,
-    ReadRequest,
-    ScanRequest,
-    TableShown,
-    WriteRequest,
     cells_shown,
     table_shown,
 )
@@ -92,7 +86,7 @@ async def read(request: Request) -> Answer:
     cells = await request.services.tables.read(
         title, asked.rows, asked.columns, _transaction(request, asked), LEVELS[asked.visibility]
     )
-    return json_answer(CellsShown(cells_shown(cells)))
+    return json_answer(Cells(cells_shown(cells)))
 
 
 async def scan(request: Request) -> Answer:
@@ -134,7 +128,7 @@ OPERATIONS = (
         tag="tables",
         body={JSON: ReadRequest},
         body_required=True,
-        answers={200: {JSON: CellsShown}},
+        answers={200: {JSON: Cells}},
         errors=(*_EXISTING, *_UNDER_TRANSACTION),
     ),
     Operation(
@@ -164,7 +158,7 @@ OPERATIONS = (
         handler=get,
         summary="A table's properties",
         tag="tables",
-        answers={200: {JSON: TableShown}},
+        answers={200: {JSON: TableInfo}},
         errors=_EXISTING,
     ),
     Operation(
@@ -174,7 +168,7 @@ OPERATIONS = (
         summary="Create a table",
         tag="tables",
         body={JSON: CreateTable},
-        answers={200: {JSON: TableShown}},
+        answers={200: {JSON: TableInfo}},
         errors=(InvalidNameError, TableExistsError, ConflictError),
     ),
     Operation(

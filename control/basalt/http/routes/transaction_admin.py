@@ -9,6 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from basalt.api.bodies.transactions import (
+    EndDescription,
+    ForcedEnd,
+    HangingList,
+    HangingTransaction,
+    InspectedList,
+    InspectedTransaction,
+    Timeline,
+    TransactionDescription,
+)
 from basalt.commits.coordinator import Guard
 from basalt.errors import (
     ConflictError,
@@ -23,24 +33,10 @@ from basalt.http.routes.admin import ADMIN_PATH
 from basalt.http.routes.authors import AS, REASON, author_of, reason_of, text_query
 from basalt.http.routes.operations import Operation, choice, flag, integer, words
 from basalt.http.routes.schemas import EMPTY_BODY
-from basalt.http.routes.transaction_views import (
-    Described,
-    DescribedEnd,
-    Forced,
-    Hanging,
-    HangingList,
-    Seen,
-    SeenList,
-    TimelineShown,
-    blocked_shown,
-    described,
-    described_end,
-    seen,
-    step_shown,
-)
+from basalt.http.routes.transaction_views import blocked_shown, described, described_end, seen, step_shown
 from basalt.http.routes.transactions import TRANSACTION_PATH, id_of
 from basalt.messaging.read.blocked_readers import Blocked, RowsLeft
-from basalt.operations import diagnosis as prospects
+from basalt.operations import diagnosis
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions import external_writes as outside
 from basalt.transactions.log.timeline import Step, timeline_of
@@ -64,10 +60,9 @@ async def listed(request: Request) -> Answer:
     now_ms = services.clock.now_ms()
     wanted = [each for each in everything if _is_wanted(request, each, now_ms)]
     shown = [
-        Seen(**seen(each, request.services.ids.text(each.id), now_ms, services.blocking.surely(each)))
-        for each in wanted
+        InspectedTransaction(**seen(services.ids, each, now_ms, services.blocking.surely(each))) for each in wanted
     ]
-    return json_answer(SeenList(len(everything), shown))
+    return json_answer(InspectedList(len(everything), tuple(shown)))
 
 
 async def hanging(request: Request) -> Answer:
@@ -78,25 +73,25 @@ async def hanging(request: Request) -> Answer:
     older_than_ms = request.integer("olderThanMs")
     wanted = [each for each in everything if _is_wanted(request, each, now_ms, by_age=False)]
     rows, looked_at = RowsLeft(CALL_ROWS_MAX), 0
-    found: list[Hanging] = []
+    found: list[HangingTransaction] = []
     for transaction in wanted[:SEARCHED_MAX]:
         if rows.count <= 0:
             break
         looked_at += 1
         blocks = await services.blocking.of(transaction, rows)
-        reasons = prospects.why_hanging(transaction, now_ms, older_than_ms, bool(blocks))
+        reasons = diagnosis.why_hanging(transaction, now_ms, older_than_ms, bool(blocks))
         if reasons:
             text = request.services.ids.text(transaction.id)
             found.append(
-                Hanging(
-                    **seen(transaction, text, now_ms, bool(blocks)),
-                    reasons=list(reasons),
-                    blocks=[blocked_shown(each) for each in _worst_first(blocks)],
-                    next_step=prospects.next_step(transaction, text, now_ms),
+                HangingTransaction(
+                    **seen(services.ids, transaction, now_ms, bool(blocks)),
+                    reasons=reasons,
+                    blocks=tuple(map(blocked_shown, _worst_first(blocks))),
+                    next_step=diagnosis.next_step(transaction, text, now_ms),
                 )
             )
     found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-    return json_answer(HangingList(len(everything), len(wanted) - looked_at, found))
+    return json_answer(HangingList(len(everything), len(wanted) - looked_at, tuple(found)))
 
 
 async def describe(request: Request) -> Answer:
@@ -107,16 +102,14 @@ async def describe(request: Request) -> Answer:
     if transaction is None:
         return json_answer(await _described_end(request, services.transactions.state.outcome(transaction_id)))
     blocks = await services.blocking.of(transaction, RowsLeft(CALL_ROWS_MAX))
-    loss = transaction.doomed
     return json_answer(
         described(
+            services.ids,
             transaction,
-            request.services.ids.text(transaction.id),
             services.clock.now_ms(),
             blocks=_worst_first(blocks),
-            held=prospects.held_back(services.transactions.state.image(), transaction),
+            held=diagnosis.held_back(services.transactions.state.image(), transaction),
             stored=_stored(request, transaction),
-            winner="" if loss is None else request.services.ids.text(loss.winner),
         )
     )
 
@@ -151,7 +144,7 @@ async def timeline(request: Request) -> Answer:
         }
         steps.append(Step(line.at_ms, True, line.act.replace(" ", "_"), detail))
     steps.sort(key=lambda step: step.at_ms)
-    return json_answer(TimelineShown(text, since_ms, found.whole, [step_shown(step, services.ids) for step in steps]))
+    return json_answer(Timeline(text, since_ms, found.whole, tuple(step_shown(step, services.ids) for step in steps)))
 
 
 async def abort(request: Request) -> Answer:
@@ -186,12 +179,14 @@ async def invalidate(request: Request) -> Answer:
     if request.flag("dryRun", False):
         moves = transactions.state.invalidate(transaction_id, request.services.clock.now_ms()).edits
         return json_answer(
-            Forced(text, was.state.name, State.INVALID.name if moves else was.state.name, bool(moves), True)
+            ForcedEnd(text, was.state.name, State.INVALID.name if moves else was.state.name, bool(moves), True)
         )
     return json_answer(await _forced(request, "invalidate", text, was, do))
 
 
-async def _forced(request: Request, verb: str, text: str, was: Outcome, do: Callable[[], Awaitable[Outcome]]) -> Forced:
+async def _forced(
+    request: Request, verb: str, text: str, was: Outcome, do: Callable[[], Awaitable[Outcome]]
+) -> ForcedEnd:
     """Do it with a line in the audit, and count it."""
     services = request.services
 
@@ -203,10 +198,10 @@ async def _forced(request: Request, verb: str, text: str, was: Outcome, do: Call
     )
     changed = outcome.state is not was.state
     services.transactions.totals.events["forced"] += changed
-    return Forced(text, was.state.name, outcome.state.name, changed, False)
+    return ForcedEnd(text, was.state.name, outcome.state.name, changed, False)
 
 
-async def _would_abort(request: Request, text: str, was: Outcome) -> Forced:
+async def _would_abort(request: Request, text: str, was: Outcome) -> ForcedEnd:
     """What an abort would do; refused as it would be."""
     transactions = request.services.transactions
     guard = await _refuse_outside(request, text, was)
@@ -215,7 +210,7 @@ async def _would_abort(request: Request, text: str, was: Outcome) -> Forced:
     state = was.state
     if moves:
         state = State.INVALID if any(isinstance(edit, Invalidated) for edit in moves) else State.ABORTED
-    return Forced(text, was.state.name, state.name, bool(moves), True)
+    return ForcedEnd(text, was.state.name, state.name, bool(moves), True)
 
 
 async def _refuse_outside(request: Request, text: str, was: Outcome) -> Guard:
@@ -254,7 +249,7 @@ async def _wrote_outside(request: Request, outcome: Outcome) -> bool:
     return note is not None
 
 
-async def _described_end(request: Request, outcome: Outcome) -> DescribedEnd:
+async def _described_end(request: Request, outcome: Outcome) -> EndDescription:
     invalid = request.services.transactions.state.invalid
     left = sum(pointer in invalid for pointer in outcome.pointers)
     wrote = outcome.state is State.INVALID and await _wrote_outside(request, outcome)
@@ -321,7 +316,7 @@ OPERATIONS = (
         handler=timeline,
         summary="What happened to a transaction, step by step",
         tag="transactions",
-        answers={200: {JSON: TimelineShown}},
+        answers={200: {JSON: Timeline}},
         errors=(TransactionNotFoundError,),
     ),
     Operation(
@@ -331,7 +326,7 @@ OPERATIONS = (
         summary="Transactions that have not ended, as operators see them",
         tag="admin",
         query=(_STATE, _OWNER, _OLDER, _TOPIC),
-        answers={200: {JSON: SeenList}},
+        answers={200: {JSON: InspectedList}},
     ),
     Operation(
         method="GET",
@@ -348,7 +343,7 @@ OPERATIONS = (
         handler=describe,
         summary="All there is to know of a transaction",
         tag="admin",
-        answers={200: {JSON: (Described, DescribedEnd)}},
+        answers={200: {JSON: (TransactionDescription, EndDescription)}},
         errors=(TransactionNotFoundError,),
     ),
     Operation(
@@ -359,7 +354,7 @@ OPERATIONS = (
         tag="admin",
         query=(REASON, AS, _FORCE, _DRY_RUN),
         body=EMPTY_BODY,
-        answers={200: {JSON: Forced}},
+        answers={200: {JSON: ForcedEnd}},
         errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError, ConflictError),
     ),
     Operation(
@@ -370,7 +365,7 @@ OPERATIONS = (
         tag="admin",
         query=(REASON, AS, _DRY_RUN),
         body=EMPTY_BODY,
-        answers={200: {JSON: Forced}},
+        answers={200: {JSON: ForcedEnd}},
         errors=(TransactionNotFoundError, TransactionEndedError),
     ),
 )

@@ -5,9 +5,19 @@ How ids are written: transactions/ids.py.
 
 from __future__ import annotations
 
-import base64
-from binascii import Error as Base64Error
-
+from basalt.api.bodies.transactions import (
+    BeginRequest,
+    ChangesRequest,
+    CheckpointRequest,
+    CommittedBefore,
+    Invalidated,
+    OneShotRequest,
+    Outcome,
+    OutsideParticipant,
+    TopicParticipant,
+    TransactionInfo,
+    TransactionList,
+)
 from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_values import parse_json
@@ -17,7 +27,6 @@ from basalt.errors import (
     BusyError,
     InputError,
     InvalidNameError,
-    MalformedBodyError,
     MarkerRefusedError,
     RequestReusedError,
     SessionFencedError,
@@ -34,25 +43,7 @@ from basalt.http.asgi.requests import Request
 from basalt.http.asgi.responses import AVRO, JSON, Answer, json_answer
 from basalt.http.routes import schemas
 from basalt.http.routes.operations import Operation
-from basalt.http.routes.transaction_answers import (
-    KINDS,
-    BeginRequest,
-    Begun,
-    ChangesRequest,
-    CheckpointRequest,
-    DoneBefore,
-    Ended,
-    Invalidated,
-    OneShotRequest,
-    OutsideParticipant,
-    Shown,
-    ShownList,
-    TopicTakesPart,
-    begun,
-    done_before,
-    ended,
-    shown,
-)
+from basalt.http.routes.transaction_answers import KINDS, committed_before, outcome_info, transaction_info
 from basalt.transactions.rules.named import Name
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import InSession, Transaction
@@ -82,21 +73,21 @@ async def begin(request: Request) -> Answer:
     else:
         found = await manager.sessions.begin(session, wished)
     if isinstance(found, Session):
-        return json_answer(done_before(request.services.ids, found))
-    return json_answer(begun(request, found, asked.snapshot))
+        return json_answer(committed_before(request.services.ids, found))
+    return json_answer(_open(request, found, asked.snapshot))
 
 
 async def show_all(request: Request) -> Answer:
     """List the transactions that have not ended."""
     listed = await request.services.transactions.list()
-    return json_answer(ShownList([shown(request.services.ids, transaction) for transaction in listed]))
+    return json_answer(TransactionList([transaction_info(request.services.ids, transaction) for transaction in listed]))
 
 
 async def show(request: Request) -> Answer:
     """Show one transaction: all of it while it lasts, its outcome after that."""
     ids = request.services.ids
     found = await request.services.transactions.find(id_of(request))
-    return json_answer(shown(ids, found) if isinstance(found, Transaction) else ended(ids, found))
+    return json_answer(transaction_info(ids, found) if isinstance(found, Transaction) else outcome_info(ids, found))
 
 
 async def commit(request: Request) -> Answer:
@@ -106,14 +97,14 @@ async def commit(request: Request) -> Answer:
     body = await read_body(request)
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
     outcome = await request.services.transactions.commit(transaction_id, work, request.client_id)
-    return json_answer(ended(request.services.ids, outcome))
+    return json_answer(outcome_info(request.services.ids, outcome))
 
 
 async def abort(request: Request) -> Answer:
     """Abort: everything that the transaction did to topics is undone."""
     transaction_id = id_of(request)
     await read_no_members(request)
-    return json_answer(ended(request.services.ids, await request.services.transactions.abort(transaction_id)))
+    return json_answer(outcome_info(request.services.ids, await request.services.transactions.abort(transaction_id)))
 
 
 async def invalidate(request: Request) -> Answer:
@@ -131,7 +122,7 @@ async def checkpoint(request: Request) -> Answer:
         content_type(request, (JSON,))
     asked = decode_json(body, CheckpointRequest) if body else CheckpointRequest()
     transaction = await request.services.transactions.checkpoint(transaction_id)
-    return json_answer(begun(request, transaction, asked.snapshot))
+    return json_answer(_open(request, transaction, asked.snapshot))
 
 
 async def set_changes(request: Request) -> Answer:
@@ -139,8 +130,7 @@ async def set_changes(request: Request) -> Answer:
     transaction_id = id_of(request)
     content_type(request, (JSON,))
     asked = decode_json(await read_body(request), ChangesRequest)
-    changes = [_from_base64(change, f"changes[{index}]") for index, change in enumerate(asked.changes)]
-    await request.services.transactions.set_changes(transaction_id, changes, outside=asked.outside_writes)
+    await request.services.transactions.set_changes(transaction_id, asked.changes, outside=asked.outside_writes)
     return Answer()
 
 
@@ -148,15 +138,20 @@ async def take_part(request: Request) -> Answer:
     """Register a participant of an open transaction."""
     transaction_id = id_of(request)
     content_type(request, (JSON,))
-    asked: OutsideParticipant | TopicTakesPart = decode_json(
+    asked: OutsideParticipant | TopicParticipant = decode_json(
         await read_body(request),
-        OutsideParticipant | TopicTakesPart,  # type: ignore[arg-type]  # msgspec takes unions, `type[T]` does not
+        OutsideParticipant | TopicParticipant,  # type: ignore[arg-type]  # msgspec takes unions, `type[T]` does not
     )
-    if isinstance(asked, TopicTakesPart):
+    if isinstance(asked, TopicParticipant):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
         await request.services.transactions.mark_outside(transaction_id, asked.name)
     return Answer()
+
+
+def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> TransactionInfo:
+    encoded = request.snapshots.encode(transaction) if with_snapshot else None
+    return transaction_info(request.services.ids, transaction, encoded)
 
 
 def id_of(request: Request) -> int:
@@ -206,18 +201,10 @@ def _name(asked: BeginRequest, session: str, run: str) -> Name:
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Answer:
     outcome = await request.services.transactions.one_shot(work, owner, request.client_id)
-    return json_answer(ended(request.services.ids, outcome))
+    return json_answer(outcome_info(request.services.ids, outcome))
 
 
-def _from_base64(text: str, field: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (Base64Error, ValueError):
-        hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
-        raise MalformedBodyError(f"{field} is not base64", field=field, hint=hint) from None
-
-
-Participant = OutsideParticipant | TopicTakesPart
+Participant = OutsideParticipant | TopicParticipant
 
 _ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
 
@@ -229,7 +216,7 @@ OF_ALL = (
         summary="Begin a transaction; or, given work, do it as a one-shot transaction",
         tag="transactions",
         body={JSON: (BeginRequest, OneShotRequest), AVRO: schemas.BINARY},
-        answers={200: {JSON: (Begun, DoneBefore, Ended)}},
+        answers={200: {JSON: (TransactionInfo, CommittedBefore, Outcome)}},
         errors=(
             InvalidNameError,
             TopicNotFoundError,
@@ -248,7 +235,7 @@ OF_ALL = (
         handler=show_all,
         summary="The transactions that have not ended",
         tag="transactions",
-        answers={200: {JSON: ShownList}},
+        answers={200: {JSON: TransactionList}},
     ),
 )
 
@@ -259,7 +246,7 @@ OF_ONE = (
         handler=show,
         summary="A transaction, or how it ended",
         tag="transactions",
-        answers={200: {JSON: (Shown, Ended)}},
+        answers={200: {JSON: (TransactionInfo, Outcome)}},
         errors=(TransactionNotFoundError,),
     ),
     Operation(
@@ -269,7 +256,7 @@ OF_ONE = (
         summary="Commit, and do the given work in the same moment",
         tag="transactions",
         body={JSON: schemas.WORK, AVRO: schemas.BINARY},
-        answers={200: {JSON: Ended}},
+        answers={200: {JSON: Outcome}},
         errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
     ),
     Operation(
@@ -279,7 +266,7 @@ OF_ONE = (
         summary="Abort, and undo what it did to topics",
         tag="transactions",
         body=schemas.EMPTY_BODY,
-        answers={200: {JSON: Ended}},
+        answers={200: {JSON: Outcome}},
         errors=_ENDING,
     ),
     Operation(
@@ -289,7 +276,7 @@ OF_ONE = (
         summary="A further write pointer",
         tag="transactions",
         body={JSON: CheckpointRequest},
-        answers={200: {JSON: Begun}},
+        answers={200: {JSON: TransactionInfo}},
         errors=_ENDING,
     ),
     Operation(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from basalt.api.bodies.topics import TopicTruncation, TruncateRequest
 from basalt.api.bodies.work import LONG_MAX
 from basalt.errors import BusyError, ConflictError, GenerationError, InputError, InvalidNameError, TopicNotFoundError
 from basalt.http.asgi.json_input import decode_json
@@ -15,47 +14,26 @@ from basalt.http.routes.operations import Operation, flag
 from basalt.http.routes.topics import TOPIC_PATH, named_topic
 
 
-class TruncateRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Before which time (ms since 1970) messages go, and of which generation the topic must be, if it matters."""
-
-    before: int
-    generation: int | None = None
-
-
-class TruncatedShown(msgspec.Struct, rename="camel"):
-    """Before which time the topic is truncated, and whether this call changed that.
-
-    With `dryRun`, what would be; and how many messages and bytes readers would lose: at least so many where it is not `exact`.
-    """
-
-    truncated_before: int
-    changed: bool
-    dry_run: bool
-    messages: int | None = None
-    bytes: int | None = None
-    exact: bool | None = None
-
-
 async def truncate(request: Request) -> Answer:
     """Put a topic's messages before a time out of every reader's reach."""
     content_type(request, (JSON,))
     asked = decode_json(await read_body(request), TruncateRequest)
-    if not 0 <= asked.before <= LONG_MAX:
-        raise InputError("before is not a time", field="before", hint="give milliseconds since 1970")
+    if not 0 <= asked.before_ms <= LONG_MAX:
+        raise InputError("beforeMs is not a time", field="beforeMs", hint="give milliseconds since 1970")
     title, services = named_topic(request), request.services
     if request.flag("dryRun", False):
-        would = await services.truncation.checked(title, asked.before, asked.generation)
+        would = await services.truncation.checked(title, asked.before_ms, asked.generation)
         committed = services.settings.transactions.manager == "builtin"
-        lost = await services.truncation.lost(title, asked.before, committed=committed)
+        lost = await services.truncation.lost(title, asked.before_ms, committed=committed)
         return json_answer(
-            TruncatedShown(would.before_ms, would.changed, True, lost.messages, lost.payload_bytes, lost.exact)
+            TopicTruncation(would.before_ms, would.changed, True, lost.messages, lost.payload_bytes, lost.exact)
         )
     done = await services.audit.act(
         "truncate", f"topic {title}", author_of(request), reason_of(request), request.id,
-        lambda: services.truncation.truncate(title, asked.before, asked.generation),
+        lambda: services.truncation.truncate(title, asked.before_ms, asked.generation),
         lambda done: f"truncated before {done.before_ms} ms" if done.changed else f"was truncated before {done.before_ms} ms",
     )  # fmt: skip
-    return json_answer(TruncatedShown(done.before_ms, done.changed, False))
+    return json_answer(TopicTruncation(done.before_ms, done.changed, False))
 
 
 OPERATIONS = (
@@ -68,7 +46,7 @@ OPERATIONS = (
         query=(flag("dryRun", "tell what would go, and do nothing"), REASON, AS),
         body={JSON: TruncateRequest},
         body_required=True,
-        answers={200: {JSON: TruncatedShown}},
+        answers={200: {JSON: TopicTruncation}},
         errors=(InputError, InvalidNameError, TopicNotFoundError, ConflictError, GenerationError, BusyError),
     ),
 )

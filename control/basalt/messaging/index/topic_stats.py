@@ -232,7 +232,7 @@ class Usage:
 
     async def _older(self, topic: Topic, counts: TopicCounts) -> TopicCounts:
         """The counts of all rows before those that were observed: what was saved, and what was read to fill the gap."""
-        older = await self._call(self._saved, topic, counts.truncated_ms)
+        older = await self._call.about(None, self._saved, topic, counts.truncated_ms)
         start = older.counted_to + b"\0" if older.counted_to else b""
         start = max(start, position(counts.truncated_ms, 0))
         stop = await self._messaging.durable_stop(topic)  # what comes after it is told to us
@@ -246,7 +246,7 @@ class Usage:
 
     async def _counted(self, topic: Topic, page: list[MessageRow]) -> list[tuple[MessageRow, RowCount]]:
         """The rows with what each holds, for which payload rows may have to be read."""
-        return await self._call(lambda: [(row, self.count(topic, row)) for row in page])
+        return await self._call.about(topic.keys, lambda: [(row, self.count(topic, row)) for row in page])
 
     def _saved(self, topic: Topic, truncated_ms: int) -> TopicCounts:
         counts = TopicCounts(truncated_ms)
@@ -319,7 +319,9 @@ class Usage:
         total = await self._call(self._messaging.messages.size_bytes, topic.read_keys)
         for salt in range(topic.keys.buckets):
             start = topic.keys.message_start(salt)  # payload rows begin alike, in any of the buckets
-            total += await self._call(self._payload_rows.size_bytes, start, prefix_stop(start) or start)
+            total += await self._call.about(
+                topic.keys, self._payload_rows.size_bytes, start, prefix_stop(start) or start
+            )
             await asyncio.sleep(0)
         return total
 

@@ -339,7 +339,7 @@ class TopicMarkers:
     async def _load(self, topic: Topic) -> _Tracked:
         """What was saved, and the markers that follow it in the log."""
         tracked = _Tracked()
-        saved = await self._call(removed.read, self._system, KIND, topic, Saved)
+        saved = await self._call.about(None, removed.read, self._system, KIND, topic, Saved)
         if saved is None or saved.generation != topic.generation:
             return tracked
         tracked.noted = True

@@ -252,7 +252,7 @@ class Walk:
         assert row.reference is not None
         first: bytes | None = row.reference.first
         while first is not None:
-            found, first = await self._call(self._stored, row, first)
+            found, first = await self._call.about(self._topic.read_keys, self._stored, row, first)
             for stored in found:
                 batch = decode(stored.batch)
                 self.read_bytes += len(stored.batch)

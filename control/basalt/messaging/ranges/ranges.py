@@ -202,7 +202,7 @@ class Ranges:
         floor = position(topic.oldest_ms(self._clock.now_ms()), 0)
         if self._store_drops:
             return _end(after) < min(floor, self._messaging.appender.newest(topic))
-        known = await self._call(removed.expired, self._system, topic)
+        known = await self._call.about(None, removed.expired, self._system, topic)
         if known is not None:
             # Of what is gone only the newest row is known; in an entry from before that was noted, not even that.
             last = before(position(known.before_ms, 0)) if known.last is None else bytes.fromhex(known.last)

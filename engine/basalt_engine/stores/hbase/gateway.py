@@ -1,27 +1,41 @@
-"""Calls to the gateway, with what may be tried again: the one place that turns failures into the SPI's errors.
+"""Calls to the gateway, tried again where that is safe: the one place that turns failures into the SPI's errors.
 
 Reads are tried again on any lost connection. So are puts and deletes: each carries its own timestamp, so it has the same
 effect whether it is carried out once or twice, and whenever the first one arrives. A conditional put is sent again only
-when surely nobody has read it to its end; else its caller looks whether it took effect.
+when the gateway cannot have read it to its end; else its caller looks whether it took effect.
+
+The gateway passes on the text of a Java exception, so HBase's refusals are told apart by their words alone.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
-from basalt_engine.errors import StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.connection import LostError, RefusedError
-from basalt_engine.stores.hbase.failures import refused_read, refused_write
-from basalt_engine.stores.hbase.pool import ConnectionPool
+from basalt_engine.errors import BasaltError, FencedError, StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.connections import ConnectionPool, LostError, RefusedError
+from basalt_engine.stores.hbase.thrift2 import without_package
+from basalt_engine.table import ADDED_LATER
 
 TRIES_MAX = 4
 PAUSE_MS = 50  # before the second try, doubled before each further one; a random part of up to as much is added
 CALL_TIMEOUT_MS = 10_000  # one try; a region that moves is away for a few seconds
 TOTAL_MS_MAX = 15_000  # all tries together, after which the caller knows that the store is away
+
+FENCED = "basalt fenced"  # says the coprocessor when a newer leader writes
+REFUSED = "basalt refused"  # says the coprocessor when a writer has outlived its transaction
+_FAILED_ACTIONS = re.compile(r"Failed (\d+) actions?:")
+_TEXT_CHARS_MAX = 500
+INSTALL = "make the tables with `basalt hbase install`, or set store.hbase.prefix to what they start with"
+UPGRADE = "`basalt hbase upgrade --jar PATH` adds it to the tables of an earlier version; without a coprocessor `basalt hbase install` does"
+
+
+class NoTableError(StoreError):
+    """HBase has no table of this name."""
 
 
 class Gateway:
@@ -43,7 +57,7 @@ class Gateway:
         self._tries_max = tries_max
 
     def read(self, method: str, table: bytes, *arguments: object) -> Any:
-        """The answer; `StoreError` when there is none to be had."""
+        """The answer to a read; `StoreError` when no try got one."""
         try:
             return self._try(method, (table, *arguments), again_when_asked=True)
         except RefusedError as error:
@@ -86,6 +100,10 @@ class Gateway:
                 self._sleep(pause_ms * (1 + random.random()) / 1_000)  # noqa: S311 - spreads callers, guards nothing
         raise AssertionError("the last try returns or raises")
 
+    def close(self) -> None:
+        """Hang up; closing twice is fine."""
+        self._pool.close()
+
     def _away(self, error: LostError) -> StoreError:
         return StoreError(
             f"HBase's Thrift 2 gateway at {self.address} does not answer: {error}",
@@ -97,3 +115,42 @@ class Gateway:
             f"HBase's Thrift 2 gateway at {self.address} did not answer a write: {error}",
             hint="the write may have taken effect, and may still do so",
         )
+
+
+def no_table(table: str) -> NoTableError:
+    """The error for a table of this name in HBase that is not there."""
+    hint = UPGRADE if table.rpartition(".")[2] in ADDED_LATER else INSTALL
+    return NoTableError(f"HBase has no table {table}", hint=hint)
+
+
+def refused_read(text: str, table: str) -> StoreError:
+    """The error for a read that HBase refused."""
+    if _is_missing(text, table):
+        return no_table(table)
+    return StoreError(f"HBase cannot read this now: {_short(text)}")
+
+
+def refused_write(text: str, table: str, rows: int) -> BasaltError:
+    """The error for a write of so many rows that HBase refused, as a whole or in part."""
+    if _is_missing(text, table):
+        return no_table(table)
+    failed = _FAILED_ACTIONS.search(text)
+    none_written = rows == 1 or (failed is not None and int(failed.group(1)) >= rows)
+    if none_written and FENCED in text:
+        return FencedError(f"another server leads: {_short(text)}")
+    if none_written and REFUSED in text:
+        return StoreError(_short(text))
+    # HBase tells a write that failed before it was made from one whose answer got lost by nothing that reaches us.
+    return UnknownOutcomeError(f"HBase did not say that it has written this: {_short(text)}")
+
+
+def _is_missing(text: str, table: str) -> bool:
+    # Of a TableNotFoundException the gateway passes on the message alone, which is the table's name and nothing else.
+    return text.strip() == table or "TableNotFoundException" in text
+
+
+def _short(text: str) -> str:
+    """The exception's message without its stack and its package."""
+    line = " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at "))
+    line = without_package(line)
+    return line if len(line) <= _TEXT_CHARS_MAX else line[:_TEXT_CHARS_MAX] + "…"

@@ -114,8 +114,6 @@ service THBaseService {
   void enableTable(1: required TTableName tableName) throws (1: TIOError io)
   void disableTable(1: required TTableName tableName) throws (1: TIOError io)
   bool isTableEnabled(1: required TTableName tableName) throws (1: TIOError io)
-  bool isTableDisabled(1: required TTableName tableName) throws (1: TIOError io)
-  bool isTableAvailable(1: required TTableName tableName) throws (1: TIOError io)
   i32 getThriftServerType()
   string getClusterId()
 }

@@ -1,6 +1,8 @@
-"""The regions of a table, as hbase:meta has them: who serves which keys.
+"""The regions of a table: who serves which keys, and a major compaction of one of them.
 
-A region that was split stays in meta until its daughters have files of their own; it is offline then, and left out here.
+The list comes from hbase:meta. A region that was split stays there until its daughters have files of their own; it is
+offline then, and left out here. A compaction is asked for through HBase's first Thrift gateway, for only that one has
+the call; the library happybase is made for it.
 """
 
 from __future__ import annotations
@@ -8,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from basalt_engine.errors import CorruptionError
-from basalt_engine.stores.hbase.connection import types
+from basalt_engine.errors import CorruptionError, InputError, StoreError
+from basalt_engine.stores.hbase.connections import ConnectionPool, parse_address, types
 from basalt_engine.stores.hbase.gateway import Gateway
+from basalt_engine.stores.hbase.tables import table_name
 from basalt_engine.stores.hbase.thrift2 import META_TABLE, server_name
 
 INFO = b"info"
 CHUNK_ROWS = 1_000
 MAGIC = b"PBUF"  # before HBase's protocol buffers
 START_KEY, STOP_KEY, OFFLINE, SPLIT, REPLICA = 3, 4, 5, 6, 7  # fields of its RegionInfo
+COMPACT_TIMEOUT_MS = 10_000  # the region server notes the wish, and answers
 
 
 class Region(NamedTuple):
@@ -40,7 +44,7 @@ def read_regions(gateway: Gateway, table: str) -> list[Region]:
 
 
 def find_hole(regions: list[Region]) -> bytes | None:
-    """The first key that no region, or more than one, has; None when they cover all keys, each once."""
+    """The first key that no region has, or more than one; None when they cover all keys, each once."""
     start: bytes | None = b""
     for region in regions:
         if region.start != start:
@@ -111,3 +115,61 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+
+
+class ClusterCalls:
+    """The calls that pruning makes to a cluster beside reading rows, through the gateways at `host:port`.
+
+    Listing regions opens its own connection for each call: calls are few, and they need no lease on the store. `thrift`,
+    the first gateway's address, is needed for compactions alone.
+    """
+
+    def __init__(self, thrift2: str | None, prefix: str, thrift: str | None = None) -> None:
+        self._thrift2 = thrift2
+        self._prefix = prefix
+        self.compactor = None if thrift is None else Compactor(parse_address(thrift))
+
+    def regions(self, name: str) -> list[Region]:
+        """The regions of the table of this name, in order; `StoreError` when they cannot be listed."""
+        if self._thrift2 is None:
+            raise InputError("the regions are listed through HBase's Thrift 2 gateway", field="store.hbase.thrift2")
+        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1)
+        try:
+            return read_regions(Gateway(pool, self._thrift2), table_name(self._prefix, name))
+        finally:
+            pool.close()
+
+
+class Compactor:
+    """Major compactions of single regions, through the first Thrift gateway at an address; a connection for each call."""
+
+    def __init__(self, address: tuple[str, int], timeout_ms: int = COMPACT_TIMEOUT_MS) -> None:
+        self._address = address
+        self._timeout_ms = timeout_ms
+
+    def major_compact(self, region_name: bytes) -> None:
+        """Have the region of this whole name compacted soon; returns at once. `StoreError` when it will not be."""
+        import happybase
+        from Hbase_thrift import IOError as HBaseIOError  # the module that happybase makes of its IDL
+        from thriftpy2.thrift import TException
+
+        host, port = self._address
+        try:
+            connection = happybase.Connection(host, port, timeout=self._timeout_ms)
+            try:
+                connection.compact_table(region_name, major=True)  # HBase takes the name of either
+            finally:
+                connection.close()
+        except HBaseIOError as error:
+            raise StoreError(f"HBase does not compact region {region_name!r}: {_reason(error)}") from error
+        except (OSError, EOFError, TException) as error:
+            raise StoreError(
+                f"HBase's Thrift gateway at {host}:{port} does not answer: {_reason(error)}",
+                hint="see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
+            ) from error
+
+
+def _reason(error: Any) -> str:
+    """The first line of the error's text, which may be a whole Java stack."""
+    text = getattr(error, "message", None) or repr(error)
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).partition("\n")[0]

@@ -7,16 +7,14 @@ from pathlib import Path
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError
-from basalt_engine.stores.hbase.connection import parse_address
-from basalt_engine.stores.hbase.failures import NoTableError, no_table
-from basalt_engine.stores.hbase.gateway import Gateway
-from basalt_engine.stores.hbase.pool import CONNECTIONS_MAX, ConnectionPool
+from basalt_engine.stores.hbase.connections import ConnectionPool, parse_address
+from basalt_engine.stores.hbase.gateway import Gateway, NoTableError, no_table
 from basalt_engine.stores.hbase.regions import Region, read_regions
+from basalt_engine.stores.hbase.scan import Prefetcher
 from basalt_engine.stores.hbase.table import HBaseTable, Progress
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2
-from basalt_engine.stores.hbase.timestamps import Timestamps
-from basalt_engine.stores.hbase.workers import Workers
+from basalt_engine.stores.hbase.write_order import Timestamps
 from basalt_engine.stores.limits import check_table
 from basalt_engine.table import TABLE_NAMES, TableWrite
 
@@ -25,7 +23,11 @@ FENCE = b"basalt.fence"
 FIRST_KEY = b"\0"  # in the region that has no start key
 FENCE_ROUNDS_MAX = 20  # regions that split while they are fenced turn up in the next round
 DESCRIBE_TIMEOUT_MS = 10_000  # of the master, which has a table's descriptor in memory
-WORKERS = 8  # threads that fetch ahead; the salt buckets of a topic are read side by side by as many
+PREFETCH_THREADS_MAX = 8  # the salt buckets of a topic are read side by side by as many
+READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 that fetch ahead
+# Writes, and the reads that a write needs, have connections of their own, because readers of a region that does not answer
+# may hold all of theirs. A server has one writer, and at most 8 other threads at a time that change a topic or a note.
+WRITE_CONNECTIONS_MAX = 12
 
 
 class HBaseStore:
@@ -37,23 +39,25 @@ class HBaseStore:
 
     def __init__(
         self,
-        gateway: Gateway,
-        pool: ConnectionPool,
+        reads: Gateway,
+        writes: Gateway,
         prefix: str,
         *,
         applies_retention: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self.address = gateway.address
+        self.address = reads.address
         self.prefix = prefix
         self.applies_retention = applies_retention  # as Basalt's coprocessor does
-        self._gateway = gateway
-        self._pool = pool
+        self._reads = reads
+        self._writes = writes
         self._epoch = 0
         self._timestamps = Timestamps((clock or SystemClock()).now_ms)
-        self._workers = Workers(WORKERS)
+        self._prefetcher = Prefetcher(PREFETCH_THREADS_MAX)
         self._tables = {
-            name: HBaseTable(name, table_name(prefix, name), gateway, self._timestamps, self._workers, self._attributes)
+            name: HBaseTable(
+                name, table_name(prefix, name), reads, writes, self._timestamps, self._prefetcher, self._attributes
+            )
             for name in TABLE_NAMES
         }
 
@@ -63,17 +67,17 @@ class HBaseStore:
         address: str,
         prefix: str = "basalt",
         *,
-        connections_max: int = CONNECTIONS_MAX,
+        read_connections_max: int = READ_CONNECTIONS_MAX,
         clock: Clock | None = None,
     ) -> HBaseStore:
         """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
 
         Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing.
         """
-        pool = ConnectionPool(parse_address(address), connections_max=connections_max)
+        place = parse_address(address)
         store = cls(
-            Gateway(pool, address),
-            pool,
+            Gateway(ConnectionPool(place, connections_max=read_connections_max), address),
+            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX), address),
             prefix,
             applies_retention=_has_coprocessor(address, table_name(prefix, "message")),
             clock=clock,
@@ -120,7 +124,7 @@ class HBaseStore:
 
     def regions(self, name: str) -> list[Region]:
         """The regions of the table of this name, in order."""
-        return read_regions(self._gateway, self.table(name).hbase_name)
+        return read_regions(self._writes, self.table(name).hbase_name)
 
     def checkpoint(self, directory: Path) -> None:
         """`InputError`: a cluster's tables do not fit into a directory."""
@@ -131,8 +135,9 @@ class HBaseStore:
 
     def close(self) -> None:
         """Hang up and end the threads; closing twice is fine."""
-        self._pool.close()
-        self._workers.close()
+        self._reads.close()
+        self._writes.close()
+        self._prefetcher.close()
 
 
 def _has_coprocessor(address: str, table: str) -> bool:

@@ -1,23 +1,26 @@
-"""One table of the HBase store. How each call is made of the gateway's: docs/formats/hbase-store.md."""
+"""One table of the HBase store. The calls that each operation makes to the gateway: docs/formats/hbase-store.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase import cells
-from basalt_engine.stores.hbase.cells import Attributes
-from basalt_engine.stores.hbase.connection import types
+from basalt_engine.stores.hbase.connections import types
 from basalt_engine.stores.hbase.gateway import Gateway
-from basalt_engine.stores.hbase.limits import check_put
-from basalt_engine.stores.hbase.scanning import RowSize, Scan
-from basalt_engine.stores.hbase.size_estimate import estimated_bytes
-from basalt_engine.stores.hbase.spans import Span
-from basalt_engine.stores.hbase.timestamps import Timestamps
-from basalt_engine.stores.hbase.turns import Turns
-from basalt_engine.stores.hbase.workers import Workers
-from basalt_engine.stores.hbase.writing import Deletes, Puts, Step, steps
+from basalt_engine.stores.hbase.mutations import (
+    FAMILY,
+    Attributes,
+    Deletes,
+    Puts,
+    Step,
+    check_put,
+    gateway_delete,
+    gateway_put,
+    steps,
+)
+from basalt_engine.stores.hbase.scan import Prefetcher, RowSize, Scan, Span, columns_of, estimated_bytes
+from basalt_engine.stores.hbase.write_order import SharedWriteLock, Timestamps
 from basalt_engine.stores.limits import check_columns, check_key
 from basalt_engine.table import KEY_BYTES_MAX, Columns, Delete, DeleteRange, Insert, Mutation, Put, Row
 
@@ -32,26 +35,28 @@ class HBaseTable:
         self,
         name: str,
         hbase_name: str,
-        gateway: Gateway,
+        reads: Gateway,
+        writes: Gateway,
         timestamps: Timestamps,
-        workers: Workers,
+        prefetcher: Prefetcher,
         attributes: Callable[[], Attributes],
     ) -> None:
         self.name = name
         self.hbase_name = hbase_name
         self._table = hbase_name.encode()
-        self._gateway = gateway
+        self._reads = reads
+        self._writes = writes  # a write reads through it too, so that readers who hold all their connections do not hold up writers
         self._timestamps = timestamps
-        self._workers = workers
+        self._prefetcher = prefetcher
         self._attributes = attributes  # that each mutation carries
-        self._turns = Turns()
+        self._write_lock = SharedWriteLock()
         self._row_size = RowSize()
 
     def get(self, key: bytes) -> Columns | None:
         """The row's columns, or None when there is no such row."""
         if not 0 < len(key) <= KEY_BYTES_MAX:
             return None
-        return cells.columns_of(self._gateway.read("get", self._table, cells.get(key))) or None
+        return columns_of(self._reads.read("get", self._table, _gateway_get(key))) or None
 
     def write(self, mutations: Sequence[Mutation]) -> None:
         """Apply the mutations in order."""
@@ -68,10 +73,10 @@ class HBaseTable:
     ) -> Iterator[Row]:
         """Rows with start <= key < stop; limits as the SPI says."""
         span = Span(start, stop, reverse)
-        return Scan(self._fetch, self._workers, self._row_size, span, rows_max, bytes_max)
+        return Scan(self._fetch, self._prefetcher, self._row_size, span, rows_max, bytes_max)
 
     def _fetch(self, scan: Any, rows: int) -> list[Any]:
-        found: list[Any] = self._gateway.read("getScannerResults", self._table, scan, rows)
+        found: list[Any] = self._reads.read("getScannerResults", self._table, scan, rows)
         return found
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
@@ -79,7 +84,7 @@ class HBaseTable:
         check_key(key)
         check_columns(columns)
         check_put(key, columns)
-        with self._turns.conditional():
+        with self._write_lock.conditional():
             names = {column, *columns}
             found = {cell.qualifier: cell for cell in self._cells(key, names)}
             # HBase takes an empty value for an absent one in a condition, so it is told apart here.
@@ -89,26 +94,26 @@ class HBaseTable:
 
     def _insert(self, mutation: Insert) -> None:
         key, columns = mutation
-        with self._turns.conditional():
+        with self._write_lock.conditional():
             if self._put_if(key, mutation.first, None, columns):
                 return
         raise RowExistsError(f"row {key.hex()} of table {self.name} is there already")
 
     def _cells(self, key: bytes, names: set[bytes] | None = None) -> list[Any]:
-        """The row's cells; what is written next is above them."""
-        found: list[Any] = self._gateway.read("get", self._table, cells.get(key, names)).columnValues
+        """The row's cells. Timestamps given from now on are above theirs."""
+        found: list[Any] = self._writes.read("get", self._table, _gateway_get(key, names)).columnValues
         for cell in found:
             self._timestamps.saw(cell.timestamp)
         return found
 
     def _put_if(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """Put the columns if HBase finds the column so. An empty value is as good as none to it."""
+        """Put the columns if the column has the expected value. HBase takes an empty value for an absent one."""
         timestamp = self._timestamps.next()
-        put = cells.put(key, columns, timestamp, self._attributes())
-        condition = (self._table, key, cells.FAMILY, column, expected, put)
+        put = gateway_put(key, columns, timestamp, self._attributes())
+        condition = (self._table, key, FAMILY, column, expected, put)
         try:
             # The gateway tries again by itself when a region server's answer gets lost, and then finds what it put.
-            return bool(self._gateway.write_once("checkAndPut", *condition)) or self._is_put(key, columns, timestamp)
+            return bool(self._writes.write_once("checkAndPut", *condition)) or self._is_put(key, columns, timestamp)
         except UnknownOutcomeError:
             if self._is_put(key, columns, timestamp):
                 return True
@@ -131,11 +136,11 @@ class HBaseTable:
         self.write([DeleteRange(start, stop)])
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
-        """An estimate of the range's bytes: exact up to some hundred rows, see size_estimate.py."""
+        """An estimate of the range's bytes: exact up to some hundred rows, see `estimated_bytes`."""
         return estimated_bytes(self._fetch, start, stop)
 
     def apply(self, mutations: Sequence[Mutation], progress: Progress) -> None:
-        """Apply the mutations in order, as a part of a write that has come so far."""
+        """Apply the mutations in order, as a part of a write whose progress so far is given."""
         for step in steps(mutations):
             with progress.step():
                 self._do(step, progress)
@@ -151,25 +156,26 @@ class HBaseTable:
             self._delete(step)
 
     def _put_rows(self, puts: Sequence[Put]) -> None:
-        with self._turns.plain():
+        with self._write_lock.plain():
             timestamp, attributes = self._timestamps.next(), self._attributes()
-            sent = [cells.put(key, columns, timestamp, attributes) for key, columns in puts]
+            sent = [gateway_put(key, columns, timestamp, attributes) for key, columns in puts]
             if len(sent) == 1:
-                self._gateway.write("put", self._table, sent[0], rows=1)
+                self._writes.write("put", self._table, sent[0], rows=1)
             else:
-                self._gateway.write("putMultiple", self._table, sent, rows=len(sent))
+                self._writes.write("putMultiple", self._table, sent, rows=len(sent))
 
     def _delete(self, step: Deletes) -> None:
-        with self._turns.plain():
+        with self._write_lock.plain():
             timestamp, attributes = self._timestamps.next(), self._attributes()
-            sent = [cells.delete(mutation, timestamp, attributes) for mutation in step.deletes]
-            self._gateway.write("deleteMultiple", self._table, sent, rows=len(sent))
+            sent = [gateway_delete(mutation, timestamp, attributes) for mutation in step.deletes]
+            self._writes.write("deleteMultiple", self._table, sent, rows=len(sent))
 
     def _delete_rows(self, span: DeleteRange, progress: Progress) -> None:
         left = Span(span.start, span.stop)
         while not left.is_empty():
             scan, rows = left.scan(DELETE_ROWS, filterString=KEYS_ONLY)
-            keys = [result.row for result in self._fetch(scan, rows)]
+            found: list[Any] = self._writes.read("getScannerResults", self._table, scan, rows)
+            keys = [result.row for result in found]
             if keys:
                 self._delete(Deletes([Delete(key) for key in keys]))
                 progress.written = True
@@ -181,15 +187,21 @@ class HBaseTable:
         """Delete a column that no row has, with attributes for the region that the key lies in."""
         fence = types.TDelete(
             row=key,
-            columns=[types.TColumn(family=cells.FAMILY, qualifier=b"f")],
+            columns=[types.TColumn(family=FAMILY, qualifier=b"f")],
             deleteType=types.TDeleteType.DELETE_COLUMNS,
             attributes=attributes,
         )
-        self._gateway.write("deleteSingle", self._table, fence, rows=1)
+        self._writes.write("deleteSingle", self._table, fence, rows=1)
+
+
+def _gateway_get(key: bytes, names: Iterable[bytes] | None = None) -> Any:
+    """The gateway's get of a row, or of some of its columns."""
+    columns = None if names is None else [types.TColumn(family=FAMILY, qualifier=name) for name in names]
+    return types.TGet(row=key, columns=columns)
 
 
 class Progress:
-    """How far a write has come, for what its failure may claim: once something was written, not that nothing was."""
+    """Remembers whether a part of a write was made: from then on its failure must not claim that nothing was written."""
 
     def __init__(self) -> None:
         self.written = False

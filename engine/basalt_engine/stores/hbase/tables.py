@@ -1,14 +1,14 @@
-"""What Basalt's tables in HBase are: names, family options, split keys, attributes. Pure values and comparisons.
+"""The layout of Basalt's tables in HBase: names, family options, split keys, attributes. Pure values and comparisons.
 
-`layouts` says what an installation must have, `differences` what a table that is there has otherwise. The words are those
-of the HBase shell.
+`layouts` are the tables that an installation must have; `differences` tells how an existing table differs from its
+layout. The words are those of the HBase shell.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from basalt_engine.errors import InputError
@@ -87,13 +87,13 @@ class CoprocessorJar(NamedTuple):
     options: tuple[tuple[str, str], ...] = ()
 
     def of(self, table: str) -> Coprocessor:
-        """What the table of this name (one of `TABLE_NAMES`) gets."""
+        """The coprocessor for the table of this name (one of `TABLE_NAMES`)."""
         return Coprocessor(self.path, COPROCESSOR_CLASSES.get(table, COPROCESSOR_CLASS_DEFAULT), self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What one of Basalt's tables must be."""
+    """The name, splits and attributes that one of Basalt's tables must have."""
 
     name: str  # in HBase
     table: str  # in the storage SPI
@@ -141,7 +141,7 @@ def table_name(prefix: str, table: str) -> str:
 
 
 def checked_jar(path: str) -> str:
-    """The path, if region servers can make something of it; `InputError` if not."""
+    """The path, if region servers can load a jar from it; `InputError` if not."""
     if not _JAR.fullmatch(path) or "," in path:
         raise InputError(
             f"{path!r} is no path of a jar that every region server sees",
@@ -174,7 +174,7 @@ def with_coprocessor(attributes: Mapping[str, str], coprocessor: Coprocessor) ->
 
 
 def differences(layout: TableLayout, found: TableDescriptor) -> list[str]:
-    """In what a table that is there is no table of this layout; what an installation may mend is not among it."""
+    """The ways in which an existing table breaks this layout, without those that an installation can mend."""
     told = []
     if set(found.families) != {FAMILY}:
         told.append(f"has families {', '.join(sorted(found.families)) or 'none'} instead of {FAMILY}")
@@ -196,28 +196,3 @@ def missing_splits(layout: TableLayout, starts: Iterable[bytes]) -> Sequence[byt
     """Those of the layout's split keys at which no region starts: regions were merged over them."""
     present = set(starts)
     return [split for split in layout.splits if split not in present]
-
-
-__all__ = [
-    "COPROCESSOR",
-    "FAMILY",
-    "FAMILY_OPTIONS",
-    "FLUSH_INTERVAL",
-    "FLUSH_INTERVAL_MS_DEFAULT",
-    "REFRESH_INTERVAL",
-    "REPORT_INTERVAL",
-    "SALTED",
-    "Coprocessor",
-    "CoprocessorJar",
-    "TableLayout",
-    "checked_jar",
-    "coprocessors",
-    "differences",
-    "layouts",
-    "missing_splits",
-    "own_coprocessor",
-    "replace",
-    "salts_of",
-    "table_name",
-    "with_coprocessor",
-]

@@ -1,7 +1,8 @@
-"""HBase's second Thrift gateway, which can do what the first cannot: make, alter and drop tables with their attributes.
+"""The administrators' calls to HBase's second Thrift gateway: make, alter and drop tables with their attributes.
 
-One connection, for one thread. The IDL beside this file holds just the calls made here. What HBase refuses is a
-`StoreError` whose `refusal` names HBase's own exception; a gateway that is away is a `StoreError` without one.
+The first gateway cannot do that. One connection, for one thread. The IDL beside this file holds just the calls that Basalt
+makes. A call that HBase refuses raises a `StoreError` whose `refusal` names HBase's own exception; a gateway that is away
+raises one without.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from basalt_engine.errors import InputError, StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.failures import without_package
 from basalt_engine.table import prefix_stop
 
 CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
@@ -21,7 +21,7 @@ CALL_TIMEOUT_MS = 600_000  # altering a table reopens its regions one after the 
 SCAN_ROWS = 1_000  # rows of one answer; system rows are small
 META_TABLE = b"hbase:meta"
 NAMESPACE = b"default"
-SERVER_TYPE = 2  # what a Thrift 2 gateway calls itself; the first one answers 1
+SERVER_TYPE = 2  # the answer of a Thrift 2 gateway; the first one answers 1
 _MISSING_METHOD = 1  # TApplicationException.UNKNOWN_METHOD
 
 
@@ -109,19 +109,15 @@ class Thrift2:
         return sorted(name.qualifier.decode() for name in found if name.ns in (None, b"", NAMESPACE))
 
     def table_exists(self, table: str) -> bool:
-        """Whether there is such a table, enabled or not."""
+        """True when there is such a table, enabled or not."""
         return bool(self._call("tableExists", self._name(table)))
 
     def table_enabled(self, table: str) -> bool:
-        """Whether the table serves reads and writes; `StoreError` when there is none."""
+        """True when the table serves reads and writes; `StoreError` when there is none."""
         return bool(self._call("isTableEnabled", self._name(table)))
 
-    def table_available(self, table: str) -> bool:
-        """Whether every region of the table is open on a server."""
-        return bool(self._call("isTableAvailable", self._name(table)))
-
     def descriptor(self, table: str) -> TableDescriptor | None:
-        """How the table is made; None when there is none."""
+        """The table's options and attributes; None when there is no such table."""
         if not self.table_exists(table):
             return None
         found = self._call("getTableDescriptor", self._name(table))
@@ -133,7 +129,7 @@ class Thrift2:
         self._call("createTable", self._descriptor(descriptor), list(splits) or None)
 
     def modify(self, descriptor: TableDescriptor) -> None:
-        """Make the table as described: what is not mentioned is dropped. Returns when every region was reopened so."""
+        """Make the table as described; options that are not mentioned are dropped. Returns when every region was reopened so."""
         self._call("modifyTable", self._descriptor(descriptor))
 
     def enable(self, table: str) -> None:
@@ -172,7 +168,7 @@ class Thrift2:
             start = found[-1].row + b"\0"
 
     def scan_prefix(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """The rows whose keys start so."""
+        """The rows whose keys start with the prefix."""
         yield from self.scan(table, prefix, prefix_stop(prefix) or b"")
 
     def check_and_put(self, table: str, key: bytes, column: bytes, expected: bytes | None, value: bytes) -> bool:
@@ -231,6 +227,12 @@ def refusal(error: BaseException) -> str:
 def _first_line(message: str | None) -> str:
     """A Java exception without its package and its stack."""
     return without_package((message or "no reason given").partition("\n")[0].strip())
+
+
+def without_package(line: str) -> str:
+    """The line of a Java exception without the package of its class: `IOException: why`. Any other line as it is."""
+    head, colon, rest = line.partition(": ")
+    return f"{head.rpartition('.')[2]}: {rest}" if colon and " " not in head else line
 
 
 def _java_pattern(prefix: str) -> str:

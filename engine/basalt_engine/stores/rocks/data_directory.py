@@ -1,4 +1,4 @@
-"""The data directory around the RocksDB database: whose it is, in which format, and who has it open.
+"""The data directory around the RocksDB database: its owner, its format, and the process that has it open.
 
 FORMAT   written first; names the format, and whether the database was ever complete
 LOCK     held by the process that has the directory open, and names it
@@ -62,12 +62,12 @@ class DataDirectory:
 
     @property
     def database(self) -> Path:
-        """Where RocksDB's files are."""
+        """The directory of RocksDB's files."""
         return self.path / "rocks"
 
     @property
     def outdated(self) -> bool:
-        """Whether the directory is in a format before this program's, until `finish`."""
+        """True while the directory is in an older format than this program's: until `finish`."""
         return self.format_version < FORMAT_VERSION
 
     @property

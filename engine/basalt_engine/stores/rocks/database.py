@@ -1,18 +1,27 @@
-"""One opening of the RocksDB database: its column families, and every call into the binding that can fail."""
+"""One opening of the RocksDB database: its options, its column families, and every call into the binding that can fail.
+
+The options are in RocksDB's own text format, with a reason for each, because the Python binding has no setters for some
+of them. Their sections: one for the database, then one per kind of column family. `rows` holds packed rows, `large` the
+values that are too large for them (docs/formats/rocks-store.md).
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+import resource
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from rocksdict import (
     AccessType,
+    Cache,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
+    Options,
     Rdict,
     RdictIter,
     ReadOptions,
@@ -20,10 +29,14 @@ from rocksdict import (
 )
 
 from basalt_engine.errors import BasaltError
-from basalt_engine.stores.rocks.blob_files import BlobFile, check_blob_files, damaged_offset
 from basalt_engine.stores.rocks.errors import from_rocksdb
-from basalt_engine.stores.rocks.options import RocksOptions
+from basalt_engine.stores.rocks.file_checks import BlobFile, check_blob_files, damaged_offset
 from basalt_engine.table import TABLE_NAMES
+
+CACHE_BYTES = 64 << 20  # block cache of all tables together; payloads are not in it, the kernel caches their files
+OPEN_FILES_MAX = 512
+OPEN_FILES_MIN = 32  # fewer, and every read of a payload opens its file anew
+OPEN_FILES_SHARE = 4  # of the process's limit the store takes one in so many; the rest is for connections
 
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
 ADDED_FAMILIES = {2: ("cell",)}  # by the format of the data directory that they came with; all others are of format 1
@@ -38,6 +51,107 @@ _BLOB_FILE = re.compile(
 )
 
 log = logging.getLogger("basalt.store")
+
+_OPTIONS = """\
+[Version]
+  rocksdb_version=10.4.2
+  options_file_version=1.1
+
+[DBOptions]
+  # A torn record at the end of a log is what a crash leaves and was never acknowledged. Any other damage in a log stops
+  # the start; RocksDB's default would silently open with the records before it.
+  wal_recovery_mode=kTolerateCorruptedTailRecords
+  # A log that is gone, or shorter than when it was closed, stops the start too.
+  track_and_verify_wals_in_manifest=true
+  paranoid_checks=true
+  # What a start after a crash replays at most, about half a second of it.
+  max_total_wal_size=67108864
+  # Bounds the memory of all column families together, before the block cache.
+  db_write_buffer_size=134217728
+  # Hand written data to the disk steadily, not in one burst at the end of a file.
+  bytes_per_sync=1048576
+  max_background_jobs=2
+  max_manifest_file_size=16777216
+  keep_log_file_num=2
+  max_log_file_size=4194304
+  # No statistics in the log or in memory that nobody reads.
+  stats_dump_period_sec=0
+  stats_persist_period_sec=0
+  # After a failed write the store reopens the database itself, see durable_database.py; RocksDB must not do so on its own.
+  max_bgerror_resume_count=0
+
+[CFOptions "default"]
+  write_buffer_size=65536
+
+[TableOptions/BlockBasedTable "default"]
+  block_size=4096
+
+[CFOptions "rows"]
+  write_buffer_size=16777216
+  max_write_buffer_number=3
+  # A row that is put is looked up first; for one that is absent, as nearly all are, memory must answer.
+  memtable_whole_key_filtering=true
+  memtable_prefix_bloom_size_ratio=0.02
+  # What was deleted is gone from the disk after a day at the latest, even where nothing is written any more.
+  ttl=86400
+  compression=kLZ4Compression
+  # Small files make the estimate of a range's size exacter: table.py.
+  target_file_size_base=4194304
+
+[TableOptions/BlockBasedTable "rows"]
+  block_size=16384
+  filter_policy=bloomfilter:10:false
+  # In the block cache these count against its limit; outside they would grow with the data.
+  cache_index_and_filter_blocks=true
+  pin_l0_filter_and_index_blocks_in_cache=true
+  format_version=6
+  checksum=kXXH3
+
+[CFOptions "large"]
+  # One flush makes one blob file: larger buffers mean fewer files.
+  write_buffer_size=33554432
+  max_write_buffer_number=3
+  # What was deleted is gone from the disk after a day at the latest, even where nothing is written any more.
+  ttl=86400
+  enable_blob_files=true
+  min_blob_size=0
+  # Payloads may be compressed already, and records hold the choice per topic.
+  blob_compression_type=kNoCompression
+  compression=kNoCompression
+  enable_blob_garbage_collection=true
+  blob_garbage_collection_age_cutoff=0.5
+  blob_garbage_collection_force_threshold=0.5
+  target_file_size_base=4194304
+
+[TableOptions/BlockBasedTable "large"]
+  block_size=16384
+  filter_policy=bloomfilter:10:false
+  cache_index_and_filter_blocks=true
+  pin_l0_filter_and_index_blocks_in_cache=true
+  format_version=6
+  checksum=kXXH3
+"""
+
+
+class RocksOptions:
+    """The options of one store; its block cache lives as long as they do.
+
+    `database` are the options of the whole, `families` those of each kind of column family: `default`, `rows`, `large`.
+    """
+
+    def __init__(self, directory: Path, cache_bytes: int) -> None:
+        """Parse the options, by way of a file in `directory`, where one can be written."""
+        with tempfile.TemporaryDirectory(prefix=".options-", dir=directory) as scratch:
+            (Path(scratch) / "OPTIONS-000001").write_text(_OPTIONS)
+            self.database, self.families = Options.load_latest(scratch, cache=Cache(cache_bytes))
+        self.database.set_max_open_files(open_files_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def open_files_max(limit: int) -> int:
+    """The number of files that RocksDB may keep open, when the process may have `limit` (RLIM_INFINITY: any number)."""
+    if limit == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, limit // OPEN_FILES_SHARE))
 
 
 class TableFile(NamedTuple):
@@ -98,7 +212,7 @@ class Database:
         return self._families[large_name(table)]
 
     def handle(self, family: str) -> ColumnFamily:
-        """What names the family in a batch."""
+        """The handle that names the family in a batch."""
         return self._handles[family]
 
     def get(self, family: Rdict, key: bytes, *, checked: bool = False) -> bytes | None:
@@ -157,7 +271,7 @@ class Database:
             del iterator
 
     def sequence(self) -> int:
-        """How many changes were ever made: each put, delete and range delete counts one."""
+        """The number of changes that were ever made: each put, delete and range delete counts one."""
         return self._rocks.latest_sequence_number()
 
     def write(self, batch: WriteBatch) -> None:
@@ -198,7 +312,7 @@ class Database:
         return family.property_value("rocksdb.sstables") or ""
 
     def suspect(self, table: str, key: bytes) -> str:
-        """Which file is at fault when the large values under a key cannot be read, as far as that can be told."""
+        """The file at fault when the large values under a key cannot be read, as far as it can be found, for an error's text."""
         tables = {file.number for file in self.table_files(self.large(table)) if file.first <= key <= file.last}
         for blob in self._blob_files(table):
             if tables & blob.table_files:
@@ -213,7 +327,7 @@ class Database:
         return self.rows(table).property_int_value("rocksdb.estimate-num-keys") or 0
 
     def entries_in_memory(self, table: str) -> int:
-        """How many packed rows of the table are not in a file yet."""
+        """The number of packed rows of the table that are not in a file yet."""
         rows = self.rows(table)
         return sum(rows.property_int_value(name) or 0 for name in _MEMORY_ENTRIES)
 

@@ -24,9 +24,8 @@ from basalt_engine.errors import (
     UnknownOutcomeError,
 )
 from basalt_engine.stores.rocks.data_directory import DataDirectory
-from basalt_engine.stores.rocks.database import Database, families_since
+from basalt_engine.stores.rocks.database import Database, RocksOptions, families_since
 from basalt_engine.stores.rocks.errors import RESTORE, from_os
-from basalt_engine.stores.rocks.options import RocksOptions
 from basalt_engine.stores.rocks.synced import SyncedFile, create_synced_file
 
 SPARE_BYTES = 1 << 20  # beside the logs, which are written into table files, opening needs space for small files
@@ -134,13 +133,13 @@ class DurableDatabase:
                 database.sync()
         except BasaltError as error:
             self._failure = error
-            self._settle(error, appended, before, before + changes)
+            self._find_outcome(error, appended, before, before + changes)
             return
         if self._sync:
             self._synced.advance(before + changes, torn_tails=True)
 
-    def _settle(self, error: BasaltError, appended: bool, before: int, after: int) -> None:
-        """Find out what became of a failed write; returns when it has arrived after all."""
+    def _find_outcome(self, error: BasaltError, appended: bool, before: int, after: int) -> None:
+        """Look in the reopened log for a write that failed. Returns if it is there after all, else raises."""
         if isinstance(error, CorruptionError):
             raise error
         try:
@@ -186,7 +185,7 @@ class DurableDatabase:
         return total
 
     def why_closed(self) -> BasaltError:
-        """The reason why there is no database to read."""
+        """The error for a reader or writer who finds no database."""
         if self._closed or self._failure is None:
             return StoreError("the store is closed", hint="open it again")
         return type(self._failure)(self._failure.message, hint=self._failure.hint)

@@ -1,4 +1,4 @@
-"""What RocksDB's error texts mean to our callers: the binding raises plain `Exception`s, told apart by their words."""
+"""RocksDB's and the operating system's errors as ours. The binding raises plain `Exception`s, told apart by their words."""
 
 from __future__ import annotations
 

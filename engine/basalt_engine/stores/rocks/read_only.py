@@ -1,6 +1,6 @@
-"""A data directory that nobody has open, to be read only: a backup, or that of a server that was stopped.
+"""A read-only store over a data directory that no server has open: a backup, or that of a server that was stopped.
 
-Any number of processes may have it open so at a time, for it takes no lock and changes no file. Offline jobs read so.
+It takes no lock and changes no file, so any number of processes may have it open at a time. Offline jobs read so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import TypeVar
 from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.limits import check_table
 from basalt_engine.stores.rocks.data_directory import FORMAT_VERSION, read_format
-from basalt_engine.stores.rocks.database import Database
+from basalt_engine.stores.rocks.database import Database, RocksOptions
 from basalt_engine.stores.rocks.errors import from_os
-from basalt_engine.stores.rocks.options import RocksOptions
 from basalt_engine.stores.rocks.table import RocksTable
 from basalt_engine.table import TABLE_NAMES, Columns, TableWrite
 
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 class ReadOnlyRocksStore:
-    """The tables in one data directory, which do not change. Any thread may read them."""
+    """The tables in one data directory, which nobody changes. Any thread may read them."""
 
     kind = "rocks"
     atomic = True
@@ -81,7 +80,7 @@ class ReadOnlyRocksStore:
 
 
 def _check(directory: Path) -> None:
-    """Refuse what is no data directory that can be read as it lies there."""
+    """Raise `DataDirectoryError` unless the directory can be read as it is."""
     file = directory / "FORMAT"
     if not file.is_file():
         raise DataDirectoryError(
@@ -105,7 +104,7 @@ def _check(directory: Path) -> None:
 
 
 def _locks(directory: Path) -> Iterator[bool]:
-    """Whether a process has the directory's lock; a backup has no lock yet."""
+    """True if a process has the directory's lock; nothing for a backup, which has no lock file yet."""
     lock = directory / "LOCK"
     if not lock.exists():
         return

@@ -1,4 +1,4 @@
-"""How a row becomes RocksDB keys and values. Format and a worked example: docs/formats/rocks-store.md.
+"""Rows as RocksDB keys and values. Format and a worked example: docs/formats/rocks-store.md.
 
 A row is one key with one *packed row*. In tables that hold message payloads its large values lie back to back under the
 same key in a second column family, and the packed row says how long each is and what their CRC-32C must be. So a row's
@@ -103,7 +103,7 @@ def unpack(value: bytes) -> PackedRow:
 
 
 def row_bytes(value: bytes) -> int:
-    """What a packed row and its large values take, without unpacking the usual ones."""
+    """The bytes of a packed row and its large values. Only a row with several large values is unpacked for it."""
     if not value[2]:
         return len(value)
     if value[2] == 1:  # the one length lies before the checksum

@@ -14,10 +14,9 @@ from rocksdict import DbClosedError
 from basalt_engine.errors import DataDirectoryError
 from basalt_engine.stores.limits import check_columns, check_key, check_table
 from basalt_engine.stores.rocks.data_directory import DataDirectory, sync_directory, write_format
-from basalt_engine.stores.rocks.database import Database
+from basalt_engine.stores.rocks.database import CACHE_BYTES, Database
 from basalt_engine.stores.rocks.durable_database import DurableDatabase, OpenDatabase
 from basalt_engine.stores.rocks.errors import from_os
-from basalt_engine.stores.rocks.options import CACHE_BYTES
 from basalt_engine.stores.rocks.staged_write import StagedWrite
 from basalt_engine.stores.rocks.synced import create_synced_file
 from basalt_engine.stores.rocks.table import RocksTable

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, CorruptionError
 from basalt_engine.stores.rocks.errors import RESTORE, from_os
-from basalt_engine.stores.rocks.log_file import check_log
+from basalt_engine.stores.rocks.file_checks import check_log
 
 SLOT_BYTES = 4 << 10  # two slots take turns, each in a page of its own, so that a torn write leaves the other one whole
 LOGS_MAX = 64  # of these the newest are kept; RocksDB has about as many as it has column families
@@ -28,9 +28,10 @@ log = logging.getLogger("basalt.store")
 
 
 class Marks(NamedTuple):
-    """What is known to be on the disk: the number of changes, and file names with sizes in bytes; the `turn`th version.
+    """The part of the database that is known to be on the disk: the number of changes, and file names with sizes in bytes.
 
-    `torn_tails` tells whether everything behind these sizes is unacknowledged, as it is when every write is synced.
+    `turn` counts the versions of these marks. `torn_tails` tells whether everything behind the sizes is unacknowledged, as
+    it is when every write is synced.
     """
 
     turn: int

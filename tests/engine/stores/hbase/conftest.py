@@ -6,8 +6,8 @@ import pytest
 
 import basalt_engine.stores.hbase.gateway as gateway_module
 from basalt_engine.clock import ManualClock
+from basalt_engine.stores.hbase.connections import ConnectionPool
 from basalt_engine.stores.hbase.gateway import Gateway
-from basalt_engine.stores.hbase.pool import ConnectionPool
 from basalt_engine.stores.hbase.store import HBaseStore
 from tests.engine.stores.hbase.fake_gateway import FakeGateway
 
@@ -44,4 +44,4 @@ def store(fake, pool, clock):
 def open_store(fake, pool, clock):
     """A store as a process has one open."""
     gateway = Gateway(pool, f"127.0.0.1:{fake.address[1]}", sleep=lambda _: None)
-    return HBaseStore(gateway, pool, "t", clock=clock)
+    return HBaseStore(gateway, gateway, "t", clock=clock)

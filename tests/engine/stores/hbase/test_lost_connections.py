@@ -9,12 +9,11 @@ import time
 
 import pytest
 
-import basalt_engine.stores.hbase.pool as pool_module
+import basalt_engine.stores.hbase.connections as connections_module
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.connection import Connection, LostError, types
+from basalt_engine.stores.hbase.connections import PING_AFTER_IDLE_MS, Connection, ConnectionPool, LostError, types
 from basalt_engine.stores.hbase.gateway import TRIES_MAX, Gateway
-from basalt_engine.stores.hbase.pool import PING_AFTER_IDLE_MS, ConnectionPool
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import Delete, Insert, Put
 from tests.engine.stores.hbase.conftest import CALL_TIMEOUT_S, open_store
@@ -31,7 +30,7 @@ def table(store):
 def single_try(fake, pool, clock):
     """The table for a process that tries nothing twice."""
     gateway = Gateway(pool, "fake", tries_max=1)
-    return HBaseStore(gateway, pool, "t", clock=clock).table("message")
+    return HBaseStore(gateway, gateway, "t", clock=clock).table("message")
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -150,7 +149,7 @@ def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(fake, table)
 
 
 def test_a_connection_that_was_idle_for_long_is_asked_for_a_sign_of_life(fake, clock):
-    pool = ConnectionPool(fake.address, clock=clock)
+    pool = ConnectionPool(fake.address, connections_max=4, clock=clock)
     table = open_store(fake, pool, clock).table("message")
     table.get(b"k")
     assert fake.calls["getThriftServerType"] == 0
@@ -176,10 +175,26 @@ def test_no_more_connections_are_open_than_allowed(fake, table):
 
 
 def test_who_waits_too_long_for_a_connection_is_told_that_nothing_was_written(fake, pool, table, monkeypatch):
-    monkeypatch.setattr(pool_module, "LEND_TIMEOUT_MS", 10)
+    monkeypatch.setattr(connections_module, "LEND_TIMEOUT_MS", 10)
     with pool.lent(), pool.lent(), pool.lent(), pool.lent(), pytest.raises(StoreError, match="in use"):
         table.write([Put(b"k", {b"c": b"1"})])
     assert fake.calls["put"] == 0
+
+
+def test_writes_go_through_while_readers_hold_all_connections_of_theirs(fake, clock, monkeypatch):
+    monkeypatch.setattr(connections_module, "LEND_TIMEOUT_MS", 10)
+    pools = [ConnectionPool(fake.address, connections_max=1) for _ in range(2)]
+    store = HBaseStore(*[Gateway(pool, "fake", sleep=lambda _: None) for pool in pools], "t", clock=clock)
+    table = store.table("message")
+    with pools[0].lent():
+        with pytest.raises(StoreError, match="in use"):
+            table.get(b"k")
+        table.write([Put(b"k", {b"c": b"1"}), Insert(b"i", {b"c": b"1"}), Put(b"r", {b"c": b"1"}), Delete(b"r")])
+        assert table.check_and_write(b"k", b"c", b"1", {b"c": b"2"})
+        table.delete_range(b"i", b"j")
+        store.lead(1)
+    assert [(row.key, row.columns) for row in table.scan(b"", None)] == [(b"k", {b"c": b"2"})]
+    store.close()
 
 
 def test_conditional_puts_are_not_sent_twice_once_they_may_have_been_read(fake, table):

@@ -8,10 +8,9 @@ import time
 import pytest
 
 from basalt_engine.errors import InputError
-from basalt_engine.stores.hbase.pool import ConnectionPool
-from basalt_engine.stores.hbase.timestamps import EPOCH_MAX, TIME_BITS, Timestamps
-from basalt_engine.stores.hbase.turns import Turns
-from basalt_engine.stores.hbase.writing import CALL_BYTES_MAX, CALL_ROWS_MAX, Deletes, Puts, steps
+from basalt_engine.stores.hbase.connections import ConnectionPool
+from basalt_engine.stores.hbase.mutations import CALL_BYTES_MAX, CALL_ROWS_MAX, Deletes, Puts, steps
+from basalt_engine.stores.hbase.write_order import EPOCH_MAX, TIME_BITS, SharedWriteLock, Timestamps
 from basalt_engine.table import Delete, DeleteRange, Insert, Put
 from tests.engine.stores.hbase.conftest import open_store
 from tests.vector_lines import cases
@@ -20,7 +19,7 @@ from tests.vector_lines import cases
 @pytest.fixture
 def second(fake, clock):
     """A second process's store over the same tables."""
-    pool = ConnectionPool(fake.address)
+    pool = ConnectionPool(fake.address, connections_max=4)
     store = open_store(fake, pool, clock)
     yield store
     store.close()
@@ -108,7 +107,7 @@ def test_a_conditional_put_waits_for_plain_writes_and_they_wait_for_it(fake, sto
 
 
 def test_plain_writes_go_side_by_side_and_let_a_waiting_conditional_one_pass():
-    turns = Turns()
+    lock = SharedWriteLock()
     order = []
 
     def run(name, turn, seconds):
@@ -117,7 +116,7 @@ def test_plain_writes_go_side_by_side_and_let_a_waiting_conditional_one_pass():
             time.sleep(seconds)
 
     threads = []
-    for name, turn in [("a", turns.plain()), ("b", turns.plain()), ("C", turns.conditional()), ("d", turns.plain())]:
+    for name, turn in [("a", lock.plain()), ("b", lock.plain()), ("C", lock.conditional()), ("d", lock.plain())]:
         threads.append(threading.Thread(target=run, args=(name, turn, 0.1)))
         threads[-1].start()
         time.sleep(0.02)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-import basalt_engine.stores.hbase.scanning as scanning
+import basalt_engine.stores.hbase.scan as scan_module
 from basalt_engine.errors import StoreError
 from basalt_engine.table import KEY_BYTES_MAX, Put
 
@@ -17,7 +17,7 @@ KEYS = [b"%03d" % number for number in range(100)]
 
 @pytest.fixture
 def table(store, monkeypatch):
-    monkeypatch.setattr(scanning, "CHUNK_ROWS_MAX", 8)
+    monkeypatch.setattr(scan_module, "CHUNK_ROWS_MAX", 8)
     found = store.table("message")
     found.write([Put(key, {b"c": key}) for key in KEYS])
     return found
@@ -61,7 +61,7 @@ def test_a_reversed_scan_ends_with_its_start(table, start):
 
 
 def test_a_reversed_scan_yields_no_row_too_many_when_its_last_one_is_deleted_meanwhile(table, monkeypatch):
-    monkeypatch.setattr(scanning.Scan, "begin", lambda self: None)  # nothing is fetched ahead
+    monkeypatch.setattr(scan_module.Scan, "prefetch", lambda self: None)  # nothing is fetched ahead
     scan = table.scan(b"", None, reverse=True, rows_max=10)
     found = [next(scan) for _ in range(8)]
     table.delete_range(found[-1].key, found[-1].key + b"\0")
@@ -108,7 +108,7 @@ def test_no_chunk_is_fetched_ahead_beyond_a_limit(fake, table):
 def test_busy_workers_hold_no_scan_up(table, store):
     free = threading.Event()
     for _ in range(20):
-        store._workers.submit(free.wait)
+        store._prefetcher.submit(free.wait)
     started_s = time.monotonic()
     assert len(list(table.scan(b"", None))) == 100
     assert time.monotonic() - started_s < 1
@@ -116,7 +116,7 @@ def test_busy_workers_hold_no_scan_up(table, store):
 
 
 def test_chunks_follow_the_size_of_the_rows(store, monkeypatch):
-    monkeypatch.setattr(scanning, "CHUNK_BYTES", 100_000)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", 100_000)
     table = store.table("payload")
     table.write([Put(key, {b"c": bytes(5_000)}) for key in KEYS])
     for _ in range(3):
@@ -134,9 +134,7 @@ def test_a_range_is_deleted_in_parts(fake, table, monkeypatch):
 
 
 def test_a_large_range_is_estimated_from_its_beginning(store, monkeypatch):
-    import basalt_engine.stores.hbase.size_estimate as size_estimate
-
-    monkeypatch.setattr(size_estimate, "ROWS_COUNTED_MAX", 100)
+    monkeypatch.setattr(scan_module, "ROWS_COUNTED_MAX", 100)
     table = store.table("payload")
     table.write([Put(b"topic" + number.to_bytes(8), {b"c": bytes(100)}) for number in range(1_000)])
     exact = 1_000 * (13 + 1 + 100)

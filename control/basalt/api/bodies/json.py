@@ -1,0 +1,56 @@
+"""JSON of the bodies in this package: message ids are hex digits, other bytes base64, names in camel case."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+MESSAGE_ID_BYTES = 20
+
+
+class MessageId(bytes):
+    """A message id: 20 bytes in Python, 40 hex digits in JSON."""
+
+    __slots__ = ()
+
+
+def message_id(given: bytes | None) -> MessageId | None:
+    """The bytes as a message id; None stays None."""
+    return None if given is None else MessageId(given)
+
+
+def encode(body: object) -> bytes:
+    """The body as JSON."""
+    return _ENCODER.encode(body)
+
+
+def decode(encoded: bytes, kind: type[T]) -> T:
+    """The body of this kind. `msgspec.MsgspecError` when it is another, or no JSON."""
+    return msgspec.json.decode(encoded, type=kind, dec_hook=_from_json)
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """The JSON schema of the one type that msgspec does not know."""
+    if kind is MessageId:
+        return {"type": "string", "pattern": f"^[0-9a-f]{{{2 * MESSAGE_ID_BYTES}}}$"}
+    raise NotImplementedError(f"{kind} has no JSON schema")
+
+
+def _to_json(value: object) -> str:
+    if isinstance(value, MessageId):
+        return value.hex()
+    raise NotImplementedError(f"a {type(value).__name__} is no part of a body")
+
+
+def _from_json(kind: type, value: object) -> object:
+    if kind is MessageId and isinstance(value, str):
+        given = bytes.fromhex(value)  # msgspec tells its ValueError as a `ValidationError`
+        if len(given) == MESSAGE_ID_BYTES:
+            return MessageId(given)
+    raise ValueError(f"{value!r} is no message id")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_json)

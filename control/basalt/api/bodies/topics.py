@@ -1,0 +1,75 @@
+"""Topics: their properties, statistics and truncation. Routes: docs/reference/http-api.md."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class TopicInfo(Struct, frozen=True):
+    """A topic and its properties, whose values are text."""
+
+    name: str
+    properties: dict[str, str]
+
+    @property
+    def ttl_seconds(self) -> int:
+        """How long its messages are kept."""
+        return int(self.properties["ttl"])
+
+    @property
+    def generation(self) -> int:
+        """Its incarnation: higher each time that it is deleted and created again."""
+        return int(self.properties["generation"])
+
+
+class TopicDescription(Struct, frozen=True, rename="camel"):
+    """Everything that is stored of a topic. Of a deleted one, `generation` is the last that it had."""
+
+    namespace: str
+    name: str
+    generation: int
+    deleted: bool
+    properties: dict[str, str]
+    created_ms: int
+    updated_ms: int
+
+
+class TopicStats(Struct, frozen=True, rename="camel"):
+    """A topic's statistics. Times are milliseconds since 1970, ids hex digits; null where there is no message.
+
+    `exact` is false where the oldest part was estimated. Messages published before `truncated_before_ms` were truncated;
+    null: none were. Readers of committed messages stop at the transaction `oldest_open_write_pointer`.
+    """
+
+    messages: int
+    bytes: int
+    exact: bool
+    oldest_id: str | None
+    oldest_ms: int | None
+    newest_id: str | None
+    newest_ms: int | None
+    published_per_second: float
+    stored_bytes: int
+    oldest_open_write_pointer: int | None
+    truncated_before_ms: int | None
+
+
+class TruncateRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Truncate messages published before this time. With a `generation`, refuse a topic of another one."""
+
+    before_ms: int
+    generation: int | None = None
+
+
+class TopicTruncation(Struct, frozen=True, rename="camel"):
+    """The time before which a topic is truncated, and whether this call changed it.
+
+    A dry run tells what would be, and how many messages and bytes readers would lose: at least so many unless `exact`.
+    """
+
+    truncated_before_ms: int
+    changed: bool
+    dry_run: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    exact: bool | None = None

@@ -1,0 +1,287 @@
+"""Transactions, as their clients and as operators see them. Times are milliseconds since 1970 by the server's clock."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+TransactionKind: TypeAlias = Literal["short", "long"]
+
+
+class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """The body of a begin. `outside_writes`: the client also writes elsewhere under the transaction's pointer.
+
+    With a `session`, `session_epoch` is the one that opening it answered, and `version` that of the work, if it is to be
+    committed once. With a `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
+    version; `ledger` says whose version that is. `snapshot` false leaves the snapshot's bytes out of the answer.
+    """
+
+    kind: TransactionKind = "short"
+    timeout_ms: int | None = None
+    owner: str = ""
+    outside_writes: bool = False
+    snapshot: bool = True
+    session: str | None = None
+    session_epoch: int | None = None
+    version: int | None = None
+    run: str | None = None
+    ledger: str | None = None
+
+
+class CheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of a checkpoint, which may be empty."""
+
+    snapshot: bool = True
+
+
+class OneShotRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a one-shot transaction. `work` is described in docs/formats/json-bodies.md."""
+
+    work: Any
+    owner: str = ""
+
+
+class ChangesRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """The whole change set of a transaction; it replaces the one told before. Each change is base64.
+
+    `outside_writes` is false where all changes are in Basalt's own tables.
+    """
+
+    changes: list[bytes]
+    outside_writes: bool = True
+
+
+class OutsideParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="outside", tag_field="kind"):
+    """A store of the client's own takes part."""
+
+    name: str
+
+
+class TopicParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
+    """A topic takes part, ahead of its first write."""
+
+    namespace: str
+    topic: str
+
+
+class TransactionTopic(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A topic that takes part in a transaction. `stored_…` is what waits for the commit, where the server has it in memory."""
+
+    namespace: str
+    topic: str
+    generation: int
+    stored_messages: int | None = None
+    stored_bytes: int | None = None
+
+
+class TransactionTable(Struct, frozen=True):
+    """A transactional table that a transaction has written to, or may have."""
+
+    namespace: str
+    table: str
+    generation: int
+
+
+class TransactionSession(Struct, frozen=True):
+    """The named session that a transaction began in, and the version of the session's work that it is for, if any."""
+
+    name: str
+    epoch: int
+    version: int | None = None
+
+
+class TransactionInfo(Struct, frozen=True, rename="camel"):
+    """A transaction: its id, the pointers it reads and writes under, its state and its deadline.
+
+    `transaction` is its snapshot in bytes, as a poll takes it; only begin and checkpoint answer that. Of one that has
+    ended only id, write pointer and state are told.
+    """
+
+    id: str
+    write_pointer: int
+    state: str
+    read_pointer: int | None = None
+    kind: str = ""
+    owner: str = ""
+    began_ms: int | None = None
+    expires_ms: int | None = None
+    topics: tuple[TransactionTopic, ...] = ()
+    tables: tuple[TransactionTable, ...] = ()
+    outside_writes: bool = False
+    session: TransactionSession | None = None
+    transaction: bytes | None = None
+
+
+class TransactionList(Struct, frozen=True):
+    """All transactions that have not ended, oldest first."""
+
+    transactions: list[TransactionInfo]
+
+
+class CommittedBefore(Struct, frozen=True, rename="camel"):
+    """Answer of a begin that began nothing: the session has committed this version, or a later one, before."""
+
+    id: None
+    write_pointer: None
+    state: str
+    session: str
+    version: int
+    committed_by: str
+
+
+class Outcome(Struct, frozen=True, rename="camel"):
+    """How a transaction ended: `state` is COMMITTED, ABORTED or INVALID; or where it stands."""
+
+    id: str
+    write_pointer: int
+    state: str
+
+
+class Invalidated(Struct, frozen=True):
+    """False when the transaction was not in progress."""
+
+    invalidated: bool
+
+
+class TransactionLoss(Struct, frozen=True, rename="camel"):
+    """The conflict that a transaction lost: the winner had changed `key` and committed first."""
+
+    winner: str
+    winner_owner: str
+    key: str
+
+
+class BlockedTopic(Struct, frozen=True, rename="camel"):
+    """A topic whose readers of committed messages stop at message `at` (null: not found, the search was given up).
+
+    `messages` come after it (`exact` is false where there may be more); `waiting` long polls wait in the topic.
+    """
+
+    namespace: str
+    topic: str
+    at: str | None
+    messages: int
+    exact: bool
+    waiting: int
+
+
+class HeldBack(Struct, frozen=True, rename="camel"):
+    """What else cannot go on. Compactions do not pass `visibility_bound`, pruning does not look past `decided`.
+
+    `change_sets` of committed transactions, with `changes` keys, are kept because this one may still clash with them.
+    """
+
+    visibility_bound: int
+    visibility: bool
+    decided: int
+    pruning: bool
+    change_sets: int
+    changes: int
+
+
+class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
+    """A transaction that has not ended, as operators see it. `holds_readers`: it has published since the server started."""
+
+    id: str
+    write_pointer: int
+    read_pointer: int
+    state: str
+    kind: str
+    owner: str
+    began_ms: int
+    age_ms: int
+    expires_ms: int
+    remaining_ms: int
+    topics: tuple[TransactionTopic, ...]
+    tables: tuple[TransactionTable, ...]
+    outside_writes: bool
+    doomed: bool
+    holds_readers: bool
+    session: TransactionSession | None
+
+
+class InspectedList(Struct, frozen=True):
+    """Transactions, oldest first; `open` counts all that have not ended, also those that the filters left out."""
+
+    open: int
+    transactions: tuple[InspectedTransaction, ...]
+
+
+class HangingTransaction(InspectedTransaction, frozen=True, rename="camel", kw_only=True):
+    """A transaction that somebody should look at, and why."""
+
+    reasons: tuple[str, ...]
+    blocks: tuple[BlockedTopic, ...]
+    next_step: str
+
+
+class HangingList(Struct, frozen=True, rename="camel"):
+    """Worst first: those that hold most messages back, then the oldest. `left_out` pass the filters and were not looked at."""
+
+    open: int
+    left_out: int
+    hanging: tuple[HangingTransaction, ...]
+
+
+class TransactionDescription(InspectedTransaction, frozen=True, rename="camel", kw_only=True):
+    """Everything that is known of a transaction that has not ended."""
+
+    write_pointers: tuple[int, ...]
+    write_pointers_left_out: int
+    change_set: int | None
+    change_set_bytes: int
+    lost_to: TransactionLoss | None
+    timed_out: bool
+    blocks: tuple[BlockedTopic, ...]
+    held_back: HeldBack
+    waits_for: str
+    at_deadline: str
+    next_step: str
+
+
+class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
+    """How a transaction ended. `began_ms` is read off its id; `invalid_pointers` are those still on the invalid list."""
+
+    id: str
+    write_pointer: int
+    state: str
+    kind: str
+    owner: str
+    began_ms: int
+    ended_ms: int
+    timed_out: bool
+    topics: tuple[TransactionTopic, ...]
+    tables: tuple[TransactionTable, ...]
+    outside_writes: bool
+    invalid_pointers: int
+    meaning: str
+    next_step: str
+
+
+class ForcedEnd(Struct, frozen=True, rename="camel"):
+    """A transaction that an operator ended. `changed` is false when it had ended like that before."""
+
+    id: str
+    was: str
+    state: str
+    changed: bool
+    dry_run: bool
+
+
+class TimelineStep(Struct, frozen=True, rename="camel"):
+    """One step. `exact` is false where only a time is known after which it happened."""
+
+    at_ms: int
+    exact: bool
+    event: str
+    detail: dict[str, str | int | bool]
+
+
+class Timeline(Struct, frozen=True, rename="camel"):
+    """The steps of a transaction. Every step since `since_ms` is there; `whole`: every step there was."""
+
+    id: str
+    since_ms: int
+    whole: bool
+    steps: tuple[TimelineStep, ...]

@@ -1,0 +1,64 @@
+"""The data source behind `format("basalt")`: it gives Spark schemas, readers and writers, and speaks to no server.
+
+Spark makes an instance when a data frame is declared, pickles it, and makes readers and writers from it in processes of
+their own. So an instance holds the options alone, and they are checked when it is made: a fault is told before any job
+runs. docs/spark/source.md and docs/spark/sink.md describe the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from basalt_spark.columns import refuse_other_schema, row_schema
+from basalt_spark.options import Use, refuse_unknown
+from basalt_spark.options.read_options import read_options
+from basalt_spark.source.batch_reader import BasaltFilteringReader, BasaltReader
+from basalt_spark.source.stream_reader import BasaltStreamReader
+
+if TYPE_CHECKING:
+    from basalt_spark.sink.writers import BasaltStreamWriter, BasaltWriter
+
+
+class BasaltDataSource(DataSource):
+    """Topics as data frames: read, followed, written."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        refuse_unknown(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format()`."""
+        return "basalt"
+
+    def schema(self) -> StructType:
+        """The columns of a row."""
+        return row_schema(read_options(self.options, Use.READ).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the present messages."""
+        options = read_options(self.options, Use.BATCH)
+        refuse_other_schema(schema, options.columns)
+        return BasaltFilteringReader(options) if options.pushdown else BasaltReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # Spark's name
+        """A reader that follows the topics."""
+        options = read_options(self.options, Use.STREAM)
+        refuse_other_schema(schema, options.columns)
+        return BasaltStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BasaltWriter:
+        """A writer of one data frame."""
+        from basalt_spark.sink.writers import BasaltWriter  # readers' processes do not need it
+
+        return BasaltWriter(schema, overwrite, self.options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BasaltStreamWriter:  # Spark's name
+        """A writer of micro-batches."""
+        from basalt_spark.sink.writers import BasaltStreamWriter
+
+        return BasaltStreamWriter(schema, overwrite, self.options)

@@ -1,0 +1,154 @@
+"""One run of a job: its Spark session, its tasks, and its report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from basalt.errors import InputError
+
+PARTS_MAX = 10_000  # tasks of one job; each is some bytes in the driver and some ten milliseconds of Spark's own work
+LOOK_S = 0.2  # between two looks at Spark's progress
+EXIT_DONE, EXIT_FAULT = 0, 1
+
+LOCAL = "local[*,4]"  # all cores of this machine, and three more attempts at a task that fails
+_LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # the command has a bar of its own
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+
+Part = TypeVar("Part")
+Made = TypeVar("Made")
+
+Advance: TypeAlias = Callable[[int], None]  # moves the progress bar by so many parts
+Fact: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """The result of a job.
+
+    `facts` come first; `faults` are sentences on what is wrong; `tables` are named lists of rows.
+    """
+
+    job: str
+    job_id: str
+    facts: Fact
+    faults: Sequence[str] = ()
+    tables: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> str:
+        """The result in a word."""
+        return "fault" if self.faults else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        return EXIT_FAULT if self.faults else EXIT_DONE
+
+    def with_facts(self, **more: Any) -> JobReport:
+        """The same report with more facts."""
+        return replace(self, facts={**self.facts, **more})
+
+    def row(self) -> dict[str, Any]:
+        """The whole report, for programs."""
+        head = {"job": self.job, "job_id": self.job_id, "outcome": self.outcome}
+        return {**head, **self.facts, "faults": list(self.faults), **{k: list(v) for k, v in self.tables.items()}}
+
+
+@contextmanager
+def spark_session(name: str, master: str | None) -> Iterator[Any]:
+    """Open a session for the block: that of `spark-submit`, or one on `master`, Spark's own master or this machine."""
+    try:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed: offline jobs run on Spark", field="spark",
+            hint="pip install 'basalt-mq[spark]', and a Java of version 17 or later",
+        ) from None  # fmt: skip
+    # By default workers are `python3` of the PATH, which need not be the Python that has Basalt.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = master or SparkConf().get("spark.master") or LOCAL
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    builder = SparkSession.builder.master(chosen).appName(f"basalt {name}")
+    for setting, value in (_LOCAL_SETTINGS if chosen.startswith("local") else {}).items():
+        builder = builder.config(setting, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+class Runner:
+    """Spreads the parts of a job over a Spark session's executors: one task for each, one small answer back from each.
+
+    Spark repeats a task that fails, as it is set; each part is answered once all the same, because `collect` takes one
+    result of each task.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def __call__(self, parts: Sequence[Part], work: Callable[[Part], Made], advance: Advance) -> list[Made]:
+        """Call `work` for each part; the results are in the order of the parts. `advance` is called as tasks end."""
+        if not parts:
+            return []
+        context = self._spark.sparkContext
+        spread = context.parallelize(list(parts), min(len(parts), PARTS_MAX))
+        with _watched(context, len(parts), advance):
+            found: list[Made] = spread.mapPartitions(lambda some: map(work, some)).collect()
+        return found
+
+
+class _watched:  # noqa: N801 - used like a function, in a `with` block
+    """Reports the tasks that end while the block runs to `advance`, and at its end all the rest."""
+
+    def __init__(self, context: Any, parts: int, advance: Advance) -> None:
+        self._context, self._parts, self._advance = context, parts, advance
+        self._group = f"basalt-{uuid.uuid4().hex}"
+        self._reported = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="basalt-job-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._context.setJobGroup(self._group, "basalt jobs", interruptOnCancel=True)
+        self._thread.start()
+
+    def __exit__(self, raised: type[BaseException] | None, *_rest: object) -> None:
+        self._done.set()
+        self._thread.join()
+        if raised is None:
+            self._report(self._parts)
+        else:
+            self._context.cancelJobGroup(self._group)
+
+    def _look(self) -> None:
+        tracker = self._context.statusTracker()
+        while not self._done.wait(LOOK_S):
+            ended = 0
+            for job in tracker.getJobIdsForGroup(self._group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
+                    found = tracker.getStageInfo(stage)
+                    ended += found.numCompletedTasks if found is not None else 0
+            self._report(min(ended, self._parts))
+
+    def _report(self, ended: int) -> None:
+        if ended > self._reported:
+            self._advance(ended - self._reported)
+            self._reported = ended

@@ -1,0 +1,276 @@
+"""The options of `format("basalt")`: one table of them all, the kinds of values, and the reading of what a user gave.
+
+A misspelt option that did nothing would be found in production. So an option that is not in the table, or not for this
+use, is refused before any job runs, and the error names the nearest one. docs/spark/source.md and docs/spark/sink.md
+describe the options; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Flag, auto
+from typing import Any, NamedTuple
+
+from basalt.errors import InputError
+
+SIZE_UNITS = {"": 1, "b": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2, "g": 1024**3, "gib": 1024**3}
+DURATION_UNITS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+NUMBER_MAX = 2**63 - 1  # the largest whole number of Spark and of the server
+
+NAME_CHARS_MAX = 255  # of a session's or a task's name on a server
+
+_SERVER = re.compile(r"https?://[^\s/]\S*")
+_QUANTITY = re.compile(r"([0-9]{1,19})\s*([a-zA-Z]*)")
+_FLAGS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of values: its name in documents and errors, and its parser, which raises `ValueError` with the fault."""
+
+    shown: str
+    read: Callable[[str], Any]
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return text.strip()
+
+
+def _servers(text: str) -> str:
+    # An embedded store belongs to one process. A job of Spark has many, each of which would start a server of its own.
+    if not all(_SERVER.fullmatch(part.strip()) for part in text.split(",")):
+        raise ValueError("is not that of an HTTP server")
+    return text.strip()
+
+
+def _session(text: str) -> str:
+    name = text.strip()
+    if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable() or "/" in name or name in (".", ".."):
+        raise ValueError("is no name that a server remembers")
+    return name
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in _FLAGS:
+        raise ValueError("is neither true nor false")
+    return _FLAGS[text.strip().lower()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise ValueError("has an empty name between its commas")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"names {twice[0]} twice")
+    return names
+
+
+def _quantity(text: str, units: dict[str, int], unit_names: str) -> int:
+    match = _QUANTITY.fullmatch(text.strip())
+    factor = None if match is None else units.get(match[2].lower())
+    if match is None or factor is None:
+        raise ValueError(f"is not a whole number with a unit of {unit_names}")
+    if int(match[1]) * factor > NUMBER_MAX:
+        raise ValueError("is too large")
+    return int(match[1]) * factor
+
+
+def _count(text: str) -> int:
+    number = int(text) if re.fullmatch(r"\s*[0-9]{1,19}\s*", text) else 0
+    if not 1 <= number <= NUMBER_MAX:
+        raise ValueError("is not a whole number of at least 1")
+    return number
+
+
+def _version(text: str) -> int:
+    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", text) or int(text) > NUMBER_MAX:
+        raise ValueError("is not a whole number of at least 0")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    size = _quantity(text, SIZE_UNITS, "bytes, KiB, MiB or GiB")
+    if size < 1:
+        raise ValueError("is less than one byte")
+    return size
+
+
+def _duration_ms(text: str) -> int:
+    if text.strip().isdecimal():
+        raise ValueError("has no unit: write 250 ms, 10 seconds or 5 minutes")
+    return _quantity(text, DURATION_UNITS, "ms, seconds, minutes, hours or days")
+
+
+TEXT = Kind("text", _text)
+SERVERS = Kind("http://HOST:PORT, several with commas between them", _servers)
+SESSION = Kind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
+FLAG = Kind("true or false", _flag)
+NAMES = Kind("names with commas between them", _names)
+COUNT = Kind("whole number", _count)
+VERSION = Kind("whole number", _version)
+BYTES = Kind("bytes, such as 16 MiB", _bytes)
+DURATION = Kind("duration, such as 10 seconds", _duration_ms)
+
+
+def choice(*values: str) -> Kind:
+    """The kind of an option that takes one of a few words, in any case."""
+
+    def read(text: str) -> str:
+        if text.strip().lower() not in values:
+            raise ValueError(f"is none of {', '.join(values)}")
+        return text.strip().lower()
+
+    return Kind(" or ".join(values), read)
+
+
+class Use(Flag):
+    """The use of a data frame: to read, to follow, or to write."""
+
+    BATCH = auto()
+    STREAM = auto()
+    SINK = auto()
+    READ = BATCH | STREAM
+    ALL = READ | SINK
+
+
+class Option(NamedTuple):
+    """One option: its name, the kind of its values, its uses, and the value if it is not given (None: none)."""
+
+    name: str
+    kind: Kind
+    use: Use
+    doc: str
+    default: Any = None
+
+
+OPTIONS = (
+    Option("server", SERVERS, Use.ALL, "the server's URL; several servers of one store with commas between them"),
+    Option("namespace", TEXT, Use.ALL, "where topics without a namespace of their own lie", "default"),
+    Option("tokenEnv", TEXT, Use.ALL, "environment variable whose value is sent as a bearer token"),
+    Option("callTimeout", DURATION, Use.ALL, "longest time of a call, with its repetitions", 30_000),
+    Option("topic", TEXT, Use.ALL, "the topic"),
+    Option("topics", NAMES, Use.READ, "several topics"),
+    Option(
+        "isolation",
+        choice("committed", "uncommitted"),
+        Use.READ,
+        "messages that are read: of committed transactions, or of all",
+        "committed",
+    ),
+    Option("startingOffsets", TEXT, Use.READ, "earliest, latest, or JSON", None),
+    Option("startingTimestamp", TEXT, Use.READ, "from the first message published at or after this time"),
+    Option("startingId", TEXT, Use.READ, "from this message on"),
+    Option("startingInclusive", FLAG, Use.READ, "read the message `startingId` itself, too", True),
+    Option("endingOffsets", TEXT, Use.BATCH, "latest, or JSON"),
+    Option("endingTimestamp", TEXT, Use.BATCH, "up to the last message published before this time"),
+    Option("maxRowsPerTrigger", COUNT, Use.STREAM, "most messages in a micro-batch"),
+    Option("maxBytesPerTrigger", BYTES, Use.STREAM, "most bytes of payload in a micro-batch"),
+    Option("minRowsPerTrigger", COUNT, Use.STREAM, "wait until so many messages are there"),
+    Option("maxTriggerDelay", DURATION, Use.STREAM, "longest time to wait for them", 900_000),
+    Option("minPartitions", COUNT, Use.READ, "fewest tasks of a read, if there are enough messages", 1),
+    Option("fetchBytes", BYTES, Use.READ, "bytes that one request of a task asks for", 4 * 1024**2),
+    Option("failOnDataLoss", FLAG, Use.READ, "fail when messages that should be read are gone", True),
+    Option("control", choice("hide", "heartbeat", "rows"), Use.READ, "markers as rows", "hide"),
+    Option("watermarkIdleTimeout", DURATION, Use.STREAM, "leave tasks out that were silent for so long"),
+    Option("watermarkQuorum", COUNT, Use.STREAM, "other tasks that must be active then", 1),
+    Option("endOnEos", FLAG, Use.STREAM, "end the reading, and event time, at the end of the stream", False),
+    Option("columns", NAMES, Use.READ, "the columns to read"),
+    Option("pushdown", FLAG, Use.BATCH, "bound the read by filters of time and id", False),
+    Option("txnAppId", SESSION, Use.SINK, "the name under which the server remembers the write"),
+    Option("txnVersion", VERSION, Use.SINK, "the number of this write under that name; it is done once"),
+    Option("txnTimeout", DURATION, Use.SINK, "time after which an abandoned transaction is ended", 3_600_000),
+    Option("emitWatermark", FLAG, Use.SINK, "publish the highest value of column `watermark` with the rows", False),
+    Option("taskCount", COUNT, Use.SINK, "number of tasks that write the topic, for the watermark", 1),
+)
+
+# Spark itself adds these to a sink's options.
+SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+def options_for(use: Use) -> Iterator[Option]:
+    """The options that this use has."""
+    return (option for option in OPTIONS if use & option.use)
+
+
+def read_options_given(given: Mapping[str, str], use: Use) -> dict[str, Any]:
+    """The value of every option of this use, by its name; the default for those that were not given.
+
+    `InputError` names the first option that is unknown, is for another use, or has a wrong value.
+    """
+    values: dict[str, Any] = {option.name: option.default for option in options_for(use)}
+    for name, text in given.items():
+        option = _known(name, use)
+        if option is not None:
+            values[option.name] = _value(option, text)
+    if values["server"] is None:
+        raise InputError(
+            "option server is missing: give the server's URL, such as http://127.0.0.1:4780", field="server"
+        )
+    return values
+
+
+def refuse_unknown(given: Mapping[str, str]) -> None:
+    """Raise `InputError` for an option that no use has."""
+    for name in given:
+        _known(name, Use.ALL)
+
+
+def given_names(given: Mapping[str, str]) -> frozenset[str]:
+    """The names of the options that were given, as the table writes them."""
+    return frozenset(_BY_NAME[name.lower()].name for name in given if name.lower() in _BY_NAME)
+
+
+def refuse_together(given: frozenset[str], *names: str) -> None:
+    """Raise `InputError` when more than one of these was given."""
+    found = [name for name in names if name in given]
+    if len(found) > 1:
+        raise InputError(f"options {found[0]} and {found[1]} exclude each other: give one of them", field=found[1])
+
+
+def at_most(option: str, value: int, bound: int) -> int:
+    """Check a value; `InputError` when it is more than the bound."""
+    if value > bound:
+        raise InputError(f"option {option} is {value}; it must be {bound} or less", field=option)
+    return value
+
+
+def _known(name: str, use: Use) -> Option | None:
+    option = _BY_NAME.get(name.lower())
+    if option is not None and use & option.use:
+        return option
+    if use & Use.SINK and name.lower() in SPARKS_OWN:
+        return None
+    if option is not None:
+        raise InputError(f"option {option.name} is for {_uses(option.use)}, not for {_uses(use)}", field=option.name)
+    # Spark passes names in lower case only.
+    near = get_close_matches(name.lower(), [option.name.lower() for option in options_for(use)], n=1, cutoff=0.5)
+    meant = f"did you mean {_BY_NAME[near[0]].name}?" if near else "docs/spark has the list"
+    raise InputError(f"format basalt has no option {name!r}: {meant}", field=name)
+
+
+def _value(option: Option, text: str) -> Any:
+    try:
+        return option.kind.read(text)
+    except ValueError as error:
+        raise InputError(
+            f"option {option.name}: {text!r} {error}; it takes {option.kind.shown}", field=option.name
+        ) from None
+
+
+def _uses(use: Use) -> str:
+    shown = {Use.BATCH: "batch reads", Use.STREAM: "streams", Use.SINK: "writing"}
+    return " and ".join(text for one, text in shown.items() if one & use)

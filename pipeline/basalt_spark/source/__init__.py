@@ -1,0 +1,1 @@
+"""Reading topics in Spark: at once (`spark.read`) and in micro-batches (`spark.readStream`). docs/spark/source.md."""

@@ -1,0 +1,80 @@
+"""`basalt jobs`: found by its entry point, without Spark until a job runs; and what is refused before one does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.control.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+NO_SPARK = """
+import sys
+from basalt.cli.main import main
+code = main({arguments!r})
+loaded = [name for name in sys.modules if name.partition(".")[0] in {refused!r}]
+assert not loaded, loaded
+sys.exit(code)
+"""
+
+
+def in_a_process(arguments: list[str], refused: set[str]) -> subprocess.CompletedProcess[str]:
+    program = NO_SPARK.format(arguments=arguments, refused=refused)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_help_names_the_jobs_and_imports_nothing_of_them():
+    ran = in_a_process(["--help"], {"basalt_spark", "pyspark", "pyarrow"})
+    assert ran.returncode == 0, ran.stderr
+    assert "  jobs " in ran.stdout
+
+
+def test_help_of_a_job_imports_no_spark():
+    ran = in_a_process(["jobs", "archive", "--help"], {"pyspark", "pyarrow", "py4j"})
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_without_spark_a_job_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from basalt_engine.stores.rocks import RocksStore
+    from basalt_engine.system import SystemTable
+
+    store = RocksStore.open(tmp_path / "data")
+    SystemTable(store.table("system")).write("install", "facts", b'{"buckets":2,"created_ms":0,"instance":"00"}')
+    store.close()
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    ran = run("jobs", "prune-audit", "--checkpoint", str(tmp_path / "data"))
+    assert ran.code == 1
+    assert "pip install 'basalt-mq[spark]'" in ran.err
+
+
+def test_without_its_entry_point_the_command_says_so(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_wanted: ())
+    ran = run("jobs", "verify", "x", "y")
+    assert ran.code == 1
+    assert "does not say where `basalt jobs` is" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["prune-audit"], 2, "name one of --hbase and --checkpoint"),
+        (["prune-audit", "--hbase", "a:1", "--checkpoint", "b"], 2, "name one of --hbase and --checkpoint"),
+        (["prune-audit", "--checkpoint", "/nowhere"], 1, "no data directory"),
+        (["archive", "orders", "/x"], 2, "--job-id"),
+        (["archive", "orders", "/x", "--job-id", "a/b"], 1, "cannot be the id of a job"),
+        (["backfill", "/nowhere", "j", "orders", "--job-id", "k"], 3, "no archive of job j"),
+        (["verify", "/nowhere", "j"], 3, "no archive of job j"),
+        (["replay", "orders", "orders", "--job-id", "k"], 2, "copied to itself"),
+        (["replay", "a b", "orders", "--job-id", "k"], 2, "not the name of a topic"),
+        (["statistics", "orders", "--url", "embedded:/x"], 2, "start a server"),
+        (["statistic", "orders"], 2, "did you mean `basalt jobs statistics`?"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_spark_starts(run: Run, arguments: list[str], code: int, said: str):
+    ran = run("jobs", *arguments)
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert ran.err.count("\n") == 1

@@ -1,0 +1,239 @@
+"""A batch is published once: by its winning segments, in the order of its partitions, whatever Spark calls twice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import basalt
+from basalt.errors import (
+    SessionFencedError,
+    SessionForeignError,
+    TransactionEndedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from basalt_spark.options.write_options import SinkColumns
+from basalt_spark.sink import commit as sink_commit
+from basalt_spark.sink.commit import Segment, SegmentStored, batch_work, stream_work
+from basalt_spark.sink.segment_writer import SegmentWriter
+from tests.pipeline.sink_server import TOPIC, batch, options, payloads, task, work
+
+
+@pytest.fixture
+def client():
+    with basalt.connect("embedded:", settings={"store.kind": "memory"}) as connected:
+        connected.topics.create(TOPIC)
+        yield connected
+
+
+def transactions_open(client) -> int:
+    return len(client.transactions.list())
+
+
+def test_the_partitions_of_a_batch_are_published_in_their_order_whichever_task_was_first(client):
+    doing = work(0)
+    late = task(client, doing, [b"c", b"d"], partition=1)
+    early = task(client, doing, [b"a", b"b"], partition=0)
+    assert payloads(client) == []
+    sink_commit.commit(client, [late, early], options())
+    assert payloads(client) == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_lost_attempts_stored_is_never_published(client):
+    doing = work(0)
+    task(client, doing, [b"of an attempt that failed"], partition=0)
+    won = task(client, doing, [b"a"], partition=0)
+    task(client, doing, [b"of a slow twin"], partition=0)
+    sink_commit.commit(client, [won], options())
+    assert payloads(client) == [b"a"]
+
+
+def test_rows_for_several_topics_are_published_together(client):
+    client.topics.create("refunds")
+    rows = pa.record_batch(
+        [pa.array([TOPIC, "refunds", TOPIC]), pa.array([b"1", b"2", b"3"])], names=["topic", "value"]
+    )
+    stored = task(client, work(0), rows, columns=SinkColumns(("value",), has_topic=True))
+    assert stored.rows == 3
+    sink_commit.commit(client, [stored], options())
+    assert (payloads(client), payloads(client, "refunds")) == ([b"1", b"3"], [b"2"])
+
+
+def test_a_batch_that_was_committed_is_read_to_its_end_and_not_written_again(client):
+    batch(client, work(0), [[b"a"], [b"b"]])
+    seen = []
+
+    def rows():
+        for value in (b"a", b"b", b"c"):
+            seen.append(value)
+            yield pa.record_batch([pa.array([value])], names=["value"])
+
+    replayed = work(0, run="run-2")
+
+    def join():
+        joined = sink_commit.named(client, replayed, options().timeout_ms)
+        return None if joined.committed_before else Segment(joined.id, joined.segment())
+
+    def store(topic, body, write_pointer):
+        raise AssertionError("nothing is stored")
+
+    message = SegmentWriter(SinkColumns(("value",)), join, store, request_bytes_max=1).write(rows(), 0, replayed)
+    assert message.committed_before
+    assert seen == [b"a", b"b", b"c"]  # a stateful operator before the sink needs that
+    sink_commit.commit(client, [message], options())
+    assert payloads(client) == [b"a", b"b"]
+    assert transactions_open(client) == 0
+
+
+def test_versions_below_the_newest_are_done_too(client):
+    batch(client, work(3), [[b"a"]])
+    assert task(client, work(2, run="run-2"), [b"of before"]).committed_before
+    batch(client, work(4, run="run-2"), [[b"b"]])
+    assert payloads(client) == [b"a", b"b"]
+
+
+def test_a_batch_without_rows_commits_nothing(client):
+    message = task(client, work(0), [])
+    assert message.segment is None
+    sink_commit.commit(client, [message], options())
+    assert client.sessions.list() == []
+    assert payloads(client) == []
+
+
+def test_a_watermark_is_told_behind_the_rows_and_also_without_any(client):
+    columns = SinkColumns(("value",), has_watermark=True, has_control=True)
+    given = options(emitWatermark="true", taskCount="1")
+
+    def rows(value, watermark_ms, control):
+        time = pa.array([watermark_ms * 1_000], pa.timestamp("us", tz="UTC"))
+        return pa.record_batch(
+            [pa.array([value], pa.binary()), time, pa.array([control], pa.utf8())],
+            names=["value", "watermark", "control"],
+        )
+
+    messages = [
+        task(client, work(0), rows(b"a", 5_000, None), 0, columns),
+        task(client, work(0), rows(None, 7_000, "heartbeat"), 1, columns),
+    ]
+    sink_commit.commit(client, messages, given)
+    assert payloads(client) == [b"a"]
+    assert client.topic(TOPIC).markers().watermark_ms == 7_000
+    alone = task(client, work(1), rows(None, 9_000, "heartbeat"), 0, columns)
+    assert alone.segment is None
+    sink_commit.commit(client, [alone], given)
+    sink_commit.commit(client, [alone], given)
+    state = client.topic(TOPIC).markers()
+    assert (state.watermark_ms, [told.task for told in state.tasks]) == (9_000, ["etl"])
+    assert transactions_open(client) == 0
+
+
+def test_a_zombie_stores_and_commits_nothing_once_a_newer_run_has_begun(client):
+    batch(client, work(0), [[b"a"]])
+    zombie = task(client, work(1, run="run-1"), [b"of the zombie"])
+    newer = task(client, work(1, run="run-2"), [b"b"])
+    with pytest.raises(SessionFencedError, match="run-2"):
+        task(client, work(1, run="run-1"), [b"of the zombie"])
+    with pytest.raises(TransactionEndedError):
+        sink_commit.commit(client, [zombie], options())
+    sink_commit.abort(client, [zombie])
+    sink_commit.commit(client, [newer], options())
+    assert payloads(client) == [b"a", b"b"]
+
+
+def test_the_batch_numbers_of_a_query_with_another_checkpoint_are_refused(client):
+    batch(client, work(0), [[b"a"]])
+    with pytest.raises(SessionForeignError, match="query q") as refused:
+        task(client, work(0, run="run-2", ledger="query of a new checkpoint"), [b"a"])
+    assert refused.value.hint
+    with pytest.raises(SessionForeignError):
+        task(client, work(1, run="run-2", ledger="batch"), [b"a"])
+
+
+class LostAnswer:
+    """A client whose commit happens, and whose answer is lost; later calls work, or do not."""
+
+    def __init__(self, client, then_reachable: bool) -> None:
+        self._client = client
+        self._reachable = then_reachable
+        self.transactions = self
+
+    def commit_segments(self, *given):
+        self._client.transactions.commit_segments(*given)
+        raise UnknownOutcomeError("the answer was lost")
+
+    def get(self, transaction):
+        if not self._reachable:
+            raise UnavailableError("nobody is there")
+        return self._client.transactions.get(transaction)
+
+    def abort(self, transaction):
+        return self._client.transactions.abort(transaction)
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for(client):
+    message = task(client, work(0), [b"a"])
+    sink_commit.commit(LostAnswer(client, then_reachable=True), [message], options())
+    assert payloads(client) == [b"a"]
+
+
+def test_an_abort_after_a_commit_that_nobody_heard_of_undoes_nothing(client, caplog):
+    lost = LostAnswer(client, then_reachable=False)
+    message = task(client, work(0), [b"a"])
+    with pytest.raises(UnavailableError):
+        sink_commit.commit(lost, [message], options())
+    sink_commit.abort(lost, [message])
+    assert caplog.text == ""  # as it should be: nothing to warn of
+    batch(client, work(0, run="run-2"), [[b"a"]])
+    assert payloads(client) == [b"a"]
+
+
+def test_a_lost_commit_that_did_not_happen_stays_an_error():
+    unheard = SimpleNamespace(
+        commit_segments=lambda *given: (_ for _ in ()).throw(UnknownOutcomeError("lost")),
+        get=lambda transaction: SimpleNamespace(state="OPEN"),
+    )
+    with pytest.raises(UnknownOutcomeError):
+        sink_commit.commit_segments(SimpleNamespace(transactions=unheard), "17", [1], [])
+
+
+def test_an_abort_ends_what_was_begun_and_never_fails(client):
+    message = task(client, work(0), [b"a"])
+    assert transactions_open(client) == 1
+    sink_commit.abort(client, [message])
+    sink_commit.abort(client, [message])
+    assert transactions_open(client) == 0
+    assert payloads(client) == []
+    sink_commit.abort(client, [SegmentStored(0, work(0), Segment("0" * 32, 1))])  # which nobody knows
+    gone = SimpleNamespace(abort=lambda transaction: (_ for _ in ()).throw(UnavailableError("nobody is there")))
+    sink_commit.abort(SimpleNamespace(transactions=gone), [message])
+
+
+def test_after_all_tasks_failed_the_next_run_writes_the_batch(client):
+    task(client, work(0), [b"half of the ba"])  # a task that stored, and died
+    sink_commit.abort(client, sink_commit.stored([None, None]))
+    batch(client, work(0, run="run-2"), [[b"a"]])
+    assert payloads(client) == [b"a"]
+    assert transactions_open(client) == 0
+
+
+def test_rows_under_two_transactions_are_no_whole(client):
+    first = task(client, work(0), [b"a"], partition=0)
+    client.transactions.abort(first.segment.transaction)  # as its time-out does
+    second = task(client, work(0), [b"b"], partition=1)
+    with pytest.raises(TransactionEndedError, match="under 2 transactions") as refused:
+        sink_commit.commit(client, [first, second], options())
+    assert "txnTimeout" in refused.value.hint
+    assert payloads(client) == []
+
+
+def test_a_task_tells_whose_work_it_does_by_the_properties_of_its_job():
+    properties = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7", "spark.jobGroup.id": "r"}
+    assert stream_work("etl", properties.get) == work(7, run="q/r", ledger="query q")
+    assert batch_work("etl", 9, "mine", properties.get) == work(9, run="q/r", ledger="query q")  # in foreachBatch
+    assert batch_work("etl", 9, "mine", {}.get) == work(9, run="mine", ledger="batch")
+    assert batch_work("etl", 9, "mine", {"spark.jobGroup.id": "a user's"}.get) == work(9, run="mine", ledger="batch")
+    with pytest.raises(basalt.errors.InputError, match=r"streaming\.sql\.batchId is not set"):
+        stream_work("etl", {**properties, "streaming.sql.batchId": None}.get)
