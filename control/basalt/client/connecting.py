@@ -12,7 +12,7 @@ from basalt.client.asynchronous.client import AsyncClient
 from basalt.client.asynchronous.driver import AsyncDriver, AsyncRedirectingTransport, AsyncTransport
 from basalt.client.blocking.client import Client
 from basalt.client.blocking.driver import Driver, RedirectingTransport, Transport
-from basalt.client.plans.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, RetryPolicy
+from basalt.client.plans.replies import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, RetryPolicy
 from basalt.client.plans.run_plan import Environment
 from basalt.client.plans.scopes import ClientScope
 from basalt.client.transport.http_transport import HttpTransport

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from basalt.api.bodies.work import Buffer
 from basalt.client import Transaction, TransactionInfo
-from basalt.client.calls.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
+from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError
 from basalt.outbox.tables import Connection, Cursor, Driver, OutboxRows, Statements, driver_of
 

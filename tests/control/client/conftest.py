@@ -13,7 +13,7 @@ from basalt.client.asynchronous.driver import AsyncRedirectingTransport
 from basalt.client.blocking.driver import RedirectingTransport
 from basalt.client.connecting import async_client_of, client_of
 from basalt.client.plans.calls import Call, Lost, Reply, Steps
-from basalt.client.plans.retries import RetryPolicy
+from basalt.client.plans.replies import RetryPolicy
 from basalt.client.plans.run_plan import Send
 from basalt.client.plans.scopes import ClientScope, TopicScope
 from basalt.client.transport.http_transport import HttpTransport

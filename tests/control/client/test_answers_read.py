@@ -7,7 +7,7 @@ import pytest
 
 from basalt import errors
 from basalt.client.plans.calls import Answer, Call, Effect, nothing
-from basalt.client.plans.problems import error_of
+from basalt.client.plans.replies import error_of
 
 CALL = Call("try it", "GET", "/", nothing, Effect.NONE)
 

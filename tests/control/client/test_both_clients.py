@@ -15,7 +15,7 @@ from basalt.client.asynchronous import iterators as asynchronous_iterators
 from basalt.client.blocking import client as blocking_client
 from basalt.client.blocking import iterators as blocking_iterators
 from basalt.client.connecting import NAMESPACE_DEFAULT
-from basalt.client.plans.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
+from basalt.client.plans.replies import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
 from basalt.errors import InputError
 
 PAIRS = [

@@ -11,7 +11,7 @@ import pytest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.bodies.work import PublishResponse, Record, RecordIn
 from basalt.api.codecs import avro, batches, records_avro
-from basalt.client.calls import admin, messages, topic_facts, topics, transactions
+from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.pages import Message
 from basalt.client.calls.positions import position
 from basalt.client.plans.calls import Answer, Effect
@@ -95,10 +95,10 @@ def test_calls_of_a_topic(topic_scope, play):
             records_avro.decode_records_request,
             ONCE,
         ),
-        (topic_facts.stats(topic_scope), f"GET {here}/stats", None, NONE),
-        (topic_facts.peek(topic_scope, limit=3), f"GET {here}/messages", None, NONE),
-        (topic_facts.holder(topic_scope), f"GET {here}/holder", None, NONE),
-        (topic_facts.message(topic_scope, ID), f"GET {here}/messages/{ID.hex()}", None, NONE),
+        (topics.stats(topic_scope), f"GET {here}/stats", None, NONE),
+        (topics.peek(topic_scope, limit=3), f"GET {here}/messages", None, NONE),
+        (topics.holder(topic_scope), f"GET {here}/holder", None, NONE),
+        (topics.message(topic_scope, ID), f"GET {here}/messages/{ID.hex()}", None, NONE),
     ]
     for plan, line, decode, effect in rows:
         (call,) = play(plan).calls

@@ -10,8 +10,7 @@ from basalt.api.bodies import work as bodies
 from basalt.api.codecs import batches
 from basalt.api.codecs.avro import END_OF_ARRAY, encode_messages, encode_messages_block
 from basalt.api.codecs.avro_primitives import encode_long
-from basalt.client.calls.message_index import index_messages
-from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.pages import Message, Page, index_messages
 from basalt.errors import ProtocolError
 
 ID = bytes.fromhex("0000018bcfe56800" + "0001" + "0000018bcfe56800" + "0000")

@@ -12,7 +12,7 @@ import pytest
 from basalt import errors
 from basalt.client.calls import sessions, tables, topics, transactions
 from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
-from basalt.client.plans.retries import Again, RetryPolicy, judge
+from basalt.client.plans.replies import Again, RetryPolicy, judge
 from basalt.client.plans.run_plan import Environment, Pause, Send, run_plan
 from basalt.client.plans.scopes import TableScope
 from basalt_engine.clock import ManualClock

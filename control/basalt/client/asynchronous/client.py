@@ -16,18 +16,15 @@ from basalt.client.calls import (
     arrow,
     following,
     messages,
-    named_transactions,
     ranges,
     reading,
     sessions,
     tables,
-    topic_facts,
     topics,
     transactions,
 )
 from basalt.client.calls import markers as marker_calls
-from basalt.client.calls.named_transactions import NamedScope
-from basalt.client.calls.sessions import SessionScope
+from basalt.client.calls.sessions import NamedScope, SessionScope
 from basalt.client.plans.scopes import ClientScope, TableScope, TopicScope
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -57,10 +54,10 @@ class AsyncTopic(AsyncHandle[TopicScope]):
     range = awaiting(arrow.read_range)
     publish_arrow = awaiting(arrow.publish_arrow)
     store_arrow = awaiting(arrow.store_arrow)
-    stats = awaiting(topic_facts.stats)
-    message = awaiting(topic_facts.message)
-    peek = awaiting(topic_facts.peek)
-    holder = awaiting(topic_facts.holder)
+    stats = awaiting(topics.stats)
+    message = awaiting(topics.message)
+    peek = awaiting(topics.peek)
+    holder = awaiting(topics.holder)
     read = making(AsyncReader, reading.read)
     watermark = awaiting(marker_calls.watermark)
     end = awaiting(marker_calls.end)
@@ -221,7 +218,7 @@ class AsyncSession(AsyncHandle[SessionScope]):
 class AsyncNamedTransaction(AsyncHandle[NamedScope]):
     """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
 
-    segment = awaiting(named_transactions.segment)
+    segment = awaiting(sessions.segment)
 
     @property
     def committed_before(self) -> bool:
@@ -294,7 +291,7 @@ class AsyncClient(AsyncHandle[ClientScope]):
     table = making(AsyncTable, ClientScope.table)
     transaction = making(AsyncTransaction, open_transaction.transaction)
     session = opening(AsyncSession, sessions.open_session)
-    named_transaction = opening(AsyncNamedTransaction, named_transactions.begin)
+    named_transaction = opening(AsyncNamedTransaction, sessions.named_transaction)
     publish_atomically = awaiting(transactions.publish_atomically)
     ready = awaiting(admin.ready)
     live = awaiting(admin.live)

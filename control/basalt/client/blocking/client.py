@@ -17,18 +17,15 @@ from basalt.client.calls import (
     arrow,
     following,
     messages,
-    named_transactions,
     ranges,
     reading,
     sessions,
     tables,
-    topic_facts,
     topics,
     transactions,
 )
 from basalt.client.calls import markers as marker_calls
-from basalt.client.calls.named_transactions import NamedScope
-from basalt.client.calls.sessions import SessionScope
+from basalt.client.calls.sessions import NamedScope, SessionScope
 from basalt.client.plans.scopes import ClientScope, TableScope, TopicScope
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -58,10 +55,10 @@ class Topic(Handle[TopicScope]):
     range = blocking(arrow.read_range)
     publish_arrow = blocking(arrow.publish_arrow)
     store_arrow = blocking(arrow.store_arrow)
-    stats = blocking(topic_facts.stats)
-    message = blocking(topic_facts.message)
-    peek = blocking(topic_facts.peek)
-    holder = blocking(topic_facts.holder)
+    stats = blocking(topics.stats)
+    message = blocking(topics.message)
+    peek = blocking(topics.peek)
+    holder = blocking(topics.holder)
     read = making(Reader, reading.read)
     watermark = blocking(marker_calls.watermark)
     end = blocking(marker_calls.end)
@@ -222,7 +219,7 @@ class Session(Handle[SessionScope]):
 class NamedTransaction(Handle[NamedScope]):
     """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
 
-    segment = blocking(named_transactions.segment)
+    segment = blocking(sessions.segment)
 
     @property
     def committed_before(self) -> bool:
@@ -295,7 +292,7 @@ class Client(Handle[ClientScope]):
     table = making(Table, ClientScope.table)
     transaction = making(Transaction, open_transaction.transaction)
     session = opening(Session, sessions.open_session)
-    named_transaction = opening(NamedTransaction, named_transactions.begin)
+    named_transaction = opening(NamedTransaction, sessions.named_transaction)
     publish_atomically = blocking(transactions.publish_atomically)
     ready = blocking(admin.ready)
     live = blocking(admin.live)

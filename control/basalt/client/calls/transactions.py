@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-import msgspec
+from msgspec import ValidationError
 
+from basalt.api.bodies import json
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -21,8 +22,8 @@ from basalt.api.bodies.transactions import (
 )
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
-from basalt.client.calls.payloads import BODY_BYTES_MAX, Payloads, each_payload
-from basalt.client.plans.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, nothing
+from basalt.client.calls.messages import BODY_BYTES_MAX, Payloads, each_payload
+from basalt.client.plans.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, json_of, nothing
 from basalt.client.plans.scopes import ClientScope
 from basalt.errors import TooLargeError
 
@@ -55,33 +56,26 @@ def begin(
     After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
-    body = msgspec.json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot))
-    return (yield from ask(_post("begin a transaction", _path(), _info, body=body, lost_hint=_BEGAN_UNHEARD)))
+    body = json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot))
+    call = _post("begin a transaction", _path(), json_of(TransactionInfo), body=body, lost_hint=_BEGAN_UNHEARD)
+    return (yield from ask(call))
 
 
-def begin_in(
-    scope: ClientScope,
-    session: SessionBinding,
-    *,
-    kind: TransactionKind = "short",
-    timeout_ms: int | None = None,
-    owner: str = "",
-    outside_writes: bool = False,
-    snapshot: bool = True,
-) -> Steps[TransactionInfo | None]:
-    """Begin a transaction of a session; None when the session has committed this version before.
-
-    `SessionFencedError` when another run holds the session.
-    """
-    body = msgspec.json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot, *session))
-    what = f"begin a transaction in session {session.name}"
-    return (yield from ask(_post(what, _path(), _info_or_done, body=body, lost_hint=_BEGAN_UNHEARD)))
+def begin_call(body: BeginRequest) -> Call[TransactionInfo | CommittedBefore]:
+    """The call of a begin. `CommittedBefore`: the session has committed this version of its work, so nothing was begun."""
+    what, lost_hint = "begin a transaction", _BEGAN_UNHEARD
+    if body.run is not None:
+        # A second begin joins the first.
+        return _post(f"begin version {body.version} of session {body.session}", _path(), _begun, body=json.encode(body))
+    if body.session is not None:
+        what = f"begin a transaction in session {body.session}"
+    return _post(what, _path(), _begun, body=json.encode(body), lost_hint=lost_hint)
 
 
 def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A transaction, open or ended and still remembered. `TransactionNotFoundError` when it is neither."""
     what = f"get transaction {_id(transaction)}"
-    return (yield from ask(Call(what, "GET", _path(transaction), _info, Effect.NONE)))
+    return (yield from ask(Call(what, "GET", _path(transaction), json_of(TransactionInfo), Effect.NONE)))
 
 
 def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
@@ -92,7 +86,7 @@ def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
 def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Timeline]:
     """The steps of a transaction, as far as they are still known."""
     what = f"get the timeline of transaction {_id(transaction)}"
-    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), _timeline, Effect.NONE)))
+    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), json_of(Timeline), Effect.NONE)))
 
 
 def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
@@ -110,7 +104,7 @@ def commit_call(transaction: TransactionInfo | str, work: Work | None) -> Call[O
     return _post(
         what,
         _path(transaction, "commit"),
-        _outcome,
+        json_of(Outcome),
         body=body,
         content_type=AVRO if body else None,
         lost_hint=ask_its_state(transaction),
@@ -131,7 +125,7 @@ def commit_segments(
     body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments)))
     what = f"commit segments of transaction {_id(transaction)}"
     path = _path(transaction, "commit")
-    return (yield from ask(_post(what, path, _outcome, body=body, lost_hint=ask_its_state(transaction))))
+    return (yield from ask(_post(what, path, json_of(Outcome), body=body, lost_hint=ask_its_state(transaction))))
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:
@@ -147,7 +141,7 @@ def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Outco
 def abort_call(transaction: TransactionInfo | str) -> Call[Outcome]:
     """The call of an abort."""
     what = f"abort transaction {_id(transaction)}"
-    return _post(what, _path(transaction, "abort"), _outcome, content_type=None)
+    return _post(what, _path(transaction, "abort"), json_of(Outcome), content_type=None)
 
 
 def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[bool]:
@@ -158,7 +152,7 @@ def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[
 
 
 def invalidate_call(transaction: TransactionInfo | str) -> Call[bool]:
-    """The call of an invalidation whose answer does not matter, so that it may be sent again: it is idempotent."""
+    """The call of an invalidation that may be sent again: it is idempotent, and the answer to it does not matter."""
     what = f"invalidate transaction {_id(transaction)}"
     return _post(what, _path(transaction, "invalidate"), _invalidated, content_type=None)
 
@@ -166,14 +160,14 @@ def invalidate_call(transaction: TransactionInfo | str) -> Call[bool]:
 def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
     """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
     what = f"add a participant to transaction {_id(transaction)}"
-    body = msgspec.json.encode(OutsideParticipant(name))
+    body = json.encode(OutsideParticipant(name))
     return (yield from ask(_post(what, _path(transaction, "participants"), nothing, body=body)))
 
 
 def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A further write pointer for an open transaction, under the same snapshot."""
     what = f"checkpoint transaction {_id(transaction)}"
-    return (yield from ask(_post(what, _path(transaction, "checkpoint"), _info, content_type=None)))
+    return (yield from ask(_post(what, _path(transaction, "checkpoint"), json_of(TransactionInfo), content_type=None)))
 
 
 def changes(
@@ -189,7 +183,7 @@ def changes(
     `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
     what = f"send the changes of transaction {_id(transaction)}"
-    body = msgspec.json.encode(ChangesRequest(list(changed), outside_writes))
+    body = json.encode(ChangesRequest(list(changed), outside_writes))
     return (yield from ask(_post(what, _path(transaction, "changes"), nothing, body=body)))
 
 
@@ -209,7 +203,7 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
     hint = "Poll to see whether the messages came before publishing them again."
-    call = _post("publish atomically", _path(), _outcome, body=body, content_type=AVRO, lost_hint=hint)
+    call = _post("publish atomically", _path(), json_of(Outcome), body=body, content_type=AVRO, lost_hint=hint)
     return (yield from ask(call))
 
 
@@ -254,29 +248,16 @@ def _id(transaction: TransactionInfo | str) -> str:
     return transaction if isinstance(transaction, str) else transaction.id
 
 
-def _timeline(answer: Answer) -> Timeline:
-    return msgspec.json.decode(answer.body, type=Timeline)
-
-
-def _info(answer: Answer) -> TransactionInfo:
-    return msgspec.json.decode(answer.body, type=TransactionInfo)
-
-
-def _info_or_done(answer: Answer) -> TransactionInfo | None:
+def _begun(answer: Answer) -> TransactionInfo | CommittedBefore:
     try:
-        return _info(answer)
-    except msgspec.ValidationError:
-        msgspec.json.decode(answer.body, type=CommittedBefore)
-        return None
+        return json.decode(answer.body, TransactionInfo)
+    except ValidationError:
+        return json.decode(answer.body, CommittedBefore)
 
 
 def _listing(answer: Answer) -> list[TransactionInfo]:
-    return msgspec.json.decode(answer.body, type=TransactionList).transactions
-
-
-def _outcome(answer: Answer) -> Outcome:
-    return msgspec.json.decode(answer.body, type=Outcome)
+    return json.decode(answer.body, TransactionList).transactions
 
 
 def _invalidated(answer: Answer) -> bool:
-    return msgspec.json.decode(answer.body, type=Invalidated).invalidated
+    return json.decode(answer.body, Invalidated).invalidated

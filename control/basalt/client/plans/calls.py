@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 
+from basalt.api.bodies import json
+
 T = TypeVar("T")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
@@ -66,7 +68,7 @@ class Call(Generic[T]):
     """One request. `what` names it in error messages; `parse` reads a 2xx answer, or one of a status in `accepted`.
 
     `path` is quoted and starts with a slash. `wait_ms` is how long the server may hold the answer back (a long poll).
-    `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `problems` do not fit.
+    `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `replies` do not fit.
     """
 
     what: str
@@ -128,6 +130,11 @@ def done(value: T) -> Steps[T]:
 def joined_path(*parts: str) -> str:
     """Make a path of these parts. Each is quoted whole, so that no name leads elsewhere."""
     return "".join("/" + quote(part, safe="") for part in parts)
+
+
+def json_of(kind: type[T]) -> Callable[[Answer], T]:
+    """Make the function that reads an answer's body as JSON of this kind."""
+    return lambda answer: json.decode(answer.body, kind)
 
 
 def nothing(_answer: Answer) -> None:

@@ -1,6 +1,6 @@
 """Runs a plan to its result: attempts, pauses and one deadline per call, as a generator without input or output.
 
-A driver sends what this yields, sleeps when told to, and hands back the reply. The rules are in `retries`. The driver throws
+A driver sends what this yields, sleeps when told to, and hands back the reply. The rules are in `replies`. The driver throws
 in here whatever else happens meanwhile, an interrupt for one, because a plan may have something to undo.
 """
 
@@ -12,8 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 from basalt.client.plans.calls import Await, Call, Reply, Steps
-from basalt.client.plans.problems import REQUEST_ID_HEADER
-from basalt.client.plans.retries import Again, RetryPolicy, judge
+from basalt.client.plans.replies import REQUEST_ID_HEADER, Again, RetryPolicy, judge
 from basalt.errors import BasaltError, UnknownOutcomeError
 
 T = TypeVar("T")

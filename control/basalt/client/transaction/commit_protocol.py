@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
-from basalt.api.bodies.transactions import Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, CommittedBefore, Outcome, TransactionInfo
 from basalt.client.calls import transactions
 from basalt.client.plans.calls import Steps, ask
 from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
@@ -43,28 +43,12 @@ def enter(tx: OpenTransaction) -> Steps[None]:
     if tx.info is not None:
         raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
     snapshot = not all(participant.hosted for participant in tx.invited)
-    if tx.session is None:
-        tx.info = yield from transactions.begin(
-            tx.scope,
-            kind=tx.kind,
-            timeout_ms=tx.timeout_ms,
-            owner=tx.owner,
-            outside_writes=tx.outside_writes,
-            snapshot=snapshot,
-        )
-    else:
-        tx.info = yield from transactions.begin_in(
-            tx.scope,
-            tx.session,
-            kind=tx.kind,
-            timeout_ms=tx.timeout_ms,
-            owner=tx.owner,
-            outside_writes=tx.outside_writes,
-            snapshot=snapshot,
-        )
-    if tx.info is None:
+    body = BeginRequest(tx.kind, tx.timeout_ms, tx.owner, tx.outside_writes, snapshot, *(tx.session or ()))
+    begun = yield from ask(transactions.begin_call(body))
+    if isinstance(begun, CommittedBefore):
         tx.committed_before = tx.ended = True
         return
+    tx.info = begun
     tx.stored_under = tx.info.write_pointer
     yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
 

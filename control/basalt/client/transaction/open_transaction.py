@@ -15,8 +15,8 @@ from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers.marker import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.markers import marked
+from basalt.client.calls.messages import Payloads, each_payload
 from basalt.client.calls.pages import Page
-from basalt.client.calls.payloads import Payloads, each_payload
 from basalt.client.calls.positions import PositionLike
 from basalt.client.calls.reading import Bounds, TopicCursor
 from basalt.client.calls.sessions import SessionScope

@@ -1,6 +1,6 @@
 """The async transport: aiohttp, told to leave retries, redirects, cookies and decompression alone.
 
-Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `retries`.
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `replies`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blocking transport: `http.client` with a pool of kept connections, safe for threads and forks.
 
-Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `retries`.
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `replies`.
 """
 
 from __future__ import annotations

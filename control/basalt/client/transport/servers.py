@@ -1,7 +1,7 @@
 """The servers of a client: their URLs, and which of them a request goes to, the one that leads as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
-it did nothing. `retries` judges what else goes wrong, as with one server.
+it did nothing. `replies` judges what else goes wrong, as with one server.
 """
 
 from __future__ import annotations
