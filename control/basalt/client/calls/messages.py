@@ -36,6 +36,8 @@ from basalt.errors import BasaltError
 
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
+Payload: TypeAlias = Buffer | str
+Payloads: TypeAlias = Payload | Iterable[Payload]
 
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
@@ -43,10 +45,6 @@ PUBLISHED_UNHEARD = (
     "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."
 )
 STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
-
-
-Payload: TypeAlias = Buffer | str
-Payloads: TypeAlias = Payload | Iterable[Payload]
 BODY_BYTES_MAX = 10 * 1024 * 1024  # what a server takes unless it is told otherwise (http.body_bytes_max)
 ENTRY_BYTES_MAX = 5  # the length in front of a message, of up to 16 GiB
 REQUEST_BYTES_MAX = 2_048  # all of a body that is not messages: a pointer, counts, names of up to 255 characters
