@@ -8,9 +8,10 @@ from typing import Any
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
 from basalt.pruning.regions import Cluster
-from basalt.server.wiring import MEMORY_LIMITS, MemoryLimits, open_services
+from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
@@ -43,7 +44,7 @@ class Wired:
         settings: Settings | None = None,
         cached: bool = True,
         cluster: Cluster | None = None,
-        memory: MemoryLimits = MEMORY_LIMITS,
+        memory: LogLimits = LOG_LIMITS,
     ) -> Wired:
         """Services over a store; `cached=False` makes every fetch read it, a small `memory` nearly everything else."""
         store, clock = store or MemoryStore(), clock or ManualClock()

@@ -7,14 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from basalt.catalog.topics import TopicName, Topics
+from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.topic_participant import TopicPlan
 from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
-from basalt.messaging.publish import Messaging
+from basalt.messaging.publish import Messages
 from basalt.messaging.ranges.ranges import Ranges
 from basalt.messaging.read.blocked_readers import Blocking
 from basalt.messaging.truncation import Truncation
@@ -64,8 +65,8 @@ class Services:
     store: Store
     system: SystemTable
     writer: GroupCommit
-    topics: Topics
-    messaging: Messaging
+    topics: TopicLogs
+    messaging: Messages
     markers: TopicMarkers
     tables: Tables
     peek: Peek
@@ -115,9 +116,8 @@ class Services:
 
     async def join_topic(self, transaction_id: int, title: TopicName) -> None:
         """The topic takes part in the transaction from now on."""
-        topic = await self.topics.get(title)
-        await self.messaging.appender.ready(topic)
-        await self.transactions.join_topic(transaction_id, topic)
+        log = await self.topics.open(title)  # held, so that the stage finds it
+        await self.transactions.join_topic(transaction_id, log.topic)
 
     def holder(self, write_pointer: int) -> str:
         """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
@@ -126,6 +126,7 @@ class Services:
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""
         self.stopping = True
+        self.markers.stop_waiting()
         self.messaging.stop_waiting()
 
     async def close(self) -> None:

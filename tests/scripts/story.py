@@ -114,7 +114,7 @@ class Story(NamedCommands):
         await self._wired.topics.delete(topic(words))
 
     async def do_list(self, words: Words) -> list[str]:
-        return [" ".join(await self._wired.topics.list("shop")) or "no topics"]
+        return [" ".join(await self._wired.topics.catalog.list("shop")) or "no topics"]
 
     # Messages.
 

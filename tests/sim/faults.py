@@ -10,11 +10,9 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.commits.topic_participant import TopicParticipant
-from basalt.messaging.log.append import Appender
-from basalt.messaging.log.recent_entries import RecentEntries
-from basalt.messaging.log.staged_payloads import StoredPayloads
-from basalt.messaging.log.uncommitted_rows import EarlyRows
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
+from basalt.messaging.log.topic_log import LogMemory, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.pruning.embedded import read_notes
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.transactions import manager as durable_state
@@ -35,12 +33,8 @@ from basalt_engine.system import SystemTable
 
 def aborts_search_nothing() -> AbstractContextManager[object]:
     """The abort of a transaction that had become invalid does not search for its rows."""
-    range_of = EarlyRows.range_of
-
-    def not_searched(early: EarlyRows, topic: Any, transaction: Transaction, from_position: bytes) -> Any:
-        return range_of(early, topic, replace(transaction, was_invalid=False), from_position)
-
-    return patch.object(EarlyRows, "range_of", not_searched)
+    knows = LogMemory.knows
+    return patch.object(LogMemory, "knows", lambda memory, tx: knows(memory, replace(tx, was_invalid=False)))
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:
@@ -54,7 +48,7 @@ def references_in_doubt_count_as_absent() -> AbstractContextManager[object]:
     unknown_writers = TopicParticipant.unknown_writers
 
     async def undecided(participant: TopicParticipant, *given: Any) -> Any:
-        with patch.object(Appender, "settle_all", _nothing):
+        with patch.object(TopicLogs, "confirm_or_delete_all", _nothing):
             return await unknown_writers(participant, *given)
 
     return patch.object(TopicParticipant, "unknown_writers", undecided)
@@ -64,15 +58,22 @@ async def _nothing(*_: object) -> None:
     """Whatever was asked for is left."""
 
 
-def what_is_being_written_is_forgotten() -> AbstractContextManager[object]:
-    """Topics and writers go from memory while the store does not know yet what a group does to them."""
+@contextmanager
+def what_is_being_written_is_forgotten() -> Iterator[None]:
+    """Topics and writers leave memory while the store does not know yet what a group does to them."""
 
-    def put(entries: RecentEntries[Any, Any], key: Any, value: Any) -> None:
-        remember(entries, key, value)
-        entries.evict()
+    def forget_log(memory: LogMemory, log: TopicLog) -> None:
+        original(memory, log)
+        log.newest_row, log.markers = None, None
 
-    remember = RecentEntries.put
-    return patch.multiple(RecentEntries, put=put, pin=put)
+    def forget_writer(staged: StagedPayloads, writer: StagedWriter) -> None:
+        pin(staged, writer)
+        staged.unknown_up_to = max(staged.unknown_up_to, writer.pointer)
+        staged.forget(writer.log, writer.pointer)
+
+    original, pin = LogMemory.pin, StagedPayloads.pin
+    with patch.object(LogMemory, "pin", forget_log), patch.object(StagedPayloads, "pin", forget_writer):
+        yield
 
 
 # Of one-shot transactions.
@@ -108,7 +109,7 @@ def recovery_takes_no_place() -> AbstractContextManager[object]:
 
 def roll_backs_are_not_told() -> AbstractContextManager[object]:
     """What is known of a topic's markers outlives their roll back."""
-    return patch.object(Messaging, "gone", lambda *_: None)
+    return patch.object(TopicLog, "roll_back", lambda *_: None)
 
 
 # Of cells.
@@ -202,7 +203,7 @@ def every_segment_is_published() -> AbstractContextManager[object]:
 
 def losers_stay() -> AbstractContextManager[object]:
     """What the attempts have stored that lost is left where it is."""
-    return patch.object(StoredPayloads, "remove_unbound", lambda *_: None)
+    return patch.object(StagedPayloads, "remove_unpublished", lambda *_: None)
 
 
 def versions_are_committed_twice() -> AbstractContextManager[object]:

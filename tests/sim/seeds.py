@@ -11,9 +11,9 @@ from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.retention import cells
 from basalt.runtime import group_commit
-from basalt.server.wiring import MemoryLimits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
@@ -59,7 +59,7 @@ def first_failure_with_little_memory(seeds: Iterable[int]) -> str | None:
 def forgetful(world: Callable[[int], World], seed: int) -> World:
     """The world of a seed, in which servers remember one to three topics and writers."""
     made = world(seed)
-    made.memory = MemoryLimits(topics=1 + seed % 3, writers=1 + seed // 3 % 3, marked_topics=1 + seed // 9 % 3)
+    made.memory = LogLimits(logs=1 + seed % 3, writers=1 + seed // 3 % 3, detailed=1 + seed // 9 % 3)
     return made
 
 

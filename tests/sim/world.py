@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.server.wiring import MEMORY_LIMITS
+from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
 from basalt.transactions.rules.states import Transaction
@@ -33,7 +33,7 @@ LIFETIME_MS = 60_000  # what failed longer ago may be pruned; clocks jump furthe
 class World:
     """The run of one seed."""
 
-    memory = MEMORY_LIMITS  # of every server
+    memory = LOG_LIMITS  # of every server
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)

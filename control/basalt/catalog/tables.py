@@ -7,6 +7,8 @@ only one that changes tables, so what it has read once it may keep in memory. Fo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -18,6 +20,7 @@ from basalt.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.clock import Clock
@@ -105,9 +108,15 @@ class Catalog:
             return await self._read(title)
 
     def known(self, title: TableName) -> HostedTable:
-        """The same at once, for the moment at which its cells are written. Reads only what this process has not met yet."""
+        """In a stage, before it changes anything: the same at once. `NotLoadedError` when it is to be read first."""
         known = self._known.get(title)
-        return self._found(title, self._rows.get(table_prefix(*title))) if known is None else known
+        if known is None:
+            raise NotLoadedError(partial(self._load, title))
+        return known
+
+    async def _load(self, title: TableName) -> Callable[[], None]:
+        await self.get(title)
+        return _keep_all
 
     async def delete(self, title: TableName) -> HostedTable:
         """Delete the table. Its cells are out of reach at once, and are removed by retention later."""
@@ -150,6 +159,10 @@ class Catalog:
         keys = TableKeys(table_prefix(*title), metadata.generation, self._buckets)
         table = self._known[title] = HostedTable(title, metadata, keys)
         return table
+
+
+def _keep_all() -> None:
+    """Tables that were read stay in memory until they are deleted."""
 
 
 def table_title_of(prefix: bytes) -> TableName:

@@ -1,21 +1,18 @@
 """Topics: created, updated, deleted, and created again as a new generation. Stored by `basalt_engine.metadata`.
 
-This server is the only one that changes topics, so what it has read once it may keep in memory; the check-and-write
-guards against a second server all the same.
+This server is the only one that changes topics; the check-and-write guards against a second server all the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from basalt.catalog.topic_properties import DIGITS, settle
 from basalt.errors import (
-    BasaltError,
     ConflictError,
     CorruptionError,
     GenerationError,
@@ -30,6 +27,8 @@ from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN, Top
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.table import Store
+
+TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
 class TopicName(NamedTuple):
@@ -131,64 +130,53 @@ class Topic(NamedTuple):
 
 
 class Topics:
-    """The topics of one store."""
+    """The topics of one store, as it has them. Who uses topics opens their logs: `basalt.messaging.log.topic_logs`."""
 
     def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
         self._table = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self.buckets = buckets
-        self._known: dict[TopicName, Topic] = {}
-        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
-        self.when_deleted: list[Callable[[Topic], None]] = []
 
     async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
         prefix = topic_prefix(*title)
-        async with self._changing(title):
-            old = await self._call(self._table.get, prefix)
-            if old is not None and old.generation > 0:
-                raise _exists(title)
-            generation = 1 if old is None else -old.generation + 1
-            if generation > GENERATION_MAX:
-                raise ConflictError(f"topic {title} was created {GENERATION_MAX} times; choose another name")
-            settled = settle(properties, self.buckets, None)
-            now_ms = self._clock.now_ms()
-            new = TopicMetadata(
-                generation,
-                settled.ttl_ms,
-                settled.on_invalid,
-                settled.spread,
-                settled.spread,
-                now_ms,
-                now_ms,
-                settled.others,
-            )
-            if not await self._call(self._table.replace, prefix, old, new):
-                raise _exists(title)
-            return self._remember(title, new)
+        old = await self._call(self._table.get, prefix)
+        if old is not None and old.generation > 0:
+            raise _exists(title)
+        generation = 1 if old is None else -old.generation + 1
+        if generation > GENERATION_MAX:
+            raise ConflictError(f"topic {title} was created {GENERATION_MAX} times; choose another name")
+        settled = settle(properties, self.buckets, None)
+        now_ms = self._clock.now_ms()
+        new = TopicMetadata(
+            generation,
+            settled.ttl_ms,
+            settled.on_invalid,
+            settled.spread,
+            settled.spread,
+            now_ms,
+            now_ms,
+            settled.others,
+        )
+        if not await self._call(self._table.replace, prefix, old, new):
+            raise _exists(title)
+        return self.at(title, new)
+
+    async def read(self, title: TopicName) -> Topic:
+        """The topic; `TopicNotFoundError` when it does not exist or was deleted."""
+        metadata = await self._call(self._table.get, topic_prefix(*title))
+        if metadata is None or metadata.generation < 0:
+            raise topic_not_found(title)
+        return self.at(title, metadata)
 
     async def update(
-        self, title: TopicName, properties: Mapping[str, object], versions: Collection[str] | None = None
+        self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None = None
     ) -> Topic:
         """Replace all properties; absent ones go back to their defaults. Messages stay where they are.
 
         `TopicChangedError`: the present version is none of those given.
         """
-        async with self._changing(title):
-            return await self._update(await self._read(title), properties, versions)
-
-    async def merge(
-        self, title: TopicName, changes: Mapping[str, object], versions: Collection[str] | None = None
-    ) -> Topic:
-        """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
-        async with self._changing(title):
-            topic = await self._read(title)
-            merged = {**topic.properties, **changes}
-            removed = {name for name, value in changes.items() if value is None} - {"generation"}
-            return await self._update(topic, {name: merged[name] for name in merged.keys() - removed}, versions)
-
-    async def _update(self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None) -> Topic:
         if versions is not None and topic.version not in versions:
             raise _changed(topic)
         old = topic.metadata
@@ -201,70 +189,27 @@ class Topics:
             updated_ms=self._clock.now_ms(),
             others=settled.others,
         )
-        await self._replace(topic.title, old, new)
-        return self._remember(topic.title, new)
+        return await self._replace(topic, new)
 
-    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
-        """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.
+    async def merge(
+        self, topic: Topic, changes: Mapping[str, object], versions: Collection[str] | None = None
+    ) -> Topic:
+        """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
+        merged = {**topic.properties, **changes}
+        removed = {name for name, value in changes.items() if value is None} - {"generation"}
+        return await self.update(topic, {name: merged[name] for name in merged.keys() - removed}, versions)
 
-        `GenerationError`: it is of another generation than the one given.
-        """
-        async with self._changing(title):
-            topic = (await self._read(title)).of_generation(generation)
-            old = topic.metadata
-            if before_ms <= old.truncated_before_ms:
-                return topic
-            new = old._replace(truncated_before_ms=before_ms, updated_ms=self._clock.now_ms())
-            await self._replace(title, old, new)
-            return self._remember(title, new)
+    async def truncate(self, topic: Topic, before_ms: int) -> Topic:
+        """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing."""
+        if before_ms <= topic.truncated_before_ms:
+            return topic
+        new = topic.metadata._replace(truncated_before_ms=before_ms, updated_ms=self._clock.now_ms())
+        return await self._replace(topic, new)
 
-    async def get(self, title: TopicName) -> Topic:
-        """The topic; `TopicNotFoundError` when it does not exist or was deleted."""
-        known = self._known.get(title)
-        if known is not None:
-            return known
-        async with self._changing(title):
-            return await self._read(title)
-
-    def known(self, title: TopicName) -> Topic:
-        """The same at once, for the moment at which its rows are written. Reads only what this process has not met yet."""
-        known = self._known.get(title)
-        return self._found(title, self._table.get(topic_prefix(*title))) if known is None else known
-
-    def lives(self, topic: Topic) -> bool:
-        """In a stage: whether this generation is the present one. It may have ended since the topic was looked up."""
-        try:
-            return self.known(topic.title).generation == topic.generation
-        except TopicNotFoundError:
-            return False
-
-    async def _read(self, title: TopicName) -> Topic:
-        known = self._known.get(title)
-        return known or self._found(title, await self._call(self._table.get, topic_prefix(*title)))
-
-    def _found(self, title: TopicName, metadata: TopicMetadata | None) -> Topic:
-        if metadata is None or metadata.generation < 0:
-            raise _not_found(title)
-        return self._remember(title, metadata)
-
-    async def delete(self, title: TopicName) -> Topic:
-        """Delete the topic. Its rows are out of reach at once, and are removed by retention later."""
-        async with self._changing(title):
-            topic = await self._read(title)
-            old = topic.metadata
-            new = old._replace(generation=-old.generation, updated_ms=self._clock.now_ms())
-            await self._replace(title, old, new)
-            self._known.pop(title, None)
-        for call in self.when_deleted:
-            call(topic)
-        return topic
-
-    def _changing(self, title: TopicName) -> asyncio.Lock:
-        """Held while a topic is changed or read: a read that takes long must not bring back what was changed meanwhile."""
-        lock = self._locks.get(title)
-        if lock is None:
-            lock = self._locks[title] = asyncio.Lock()
-        return lock
+    async def delete(self, topic: Topic) -> None:
+        """Delete the topic: its generation counts as a past one."""
+        new = topic.metadata._replace(generation=-topic.generation, updated_ms=self._clock.now_ms())
+        await self._replace(topic, new)
 
     async def namespaces(self) -> list[str]:
         """Namespaces in which a topic exists, sorted."""
@@ -280,7 +225,7 @@ class Topics:
         """All that is stored of a topic, also of a deleted one; `TopicNotFoundError` when there never was one."""
         metadata = await self._call(self._table.get, topic_prefix(*title))
         if metadata is None:
-            raise _not_found(title)
+            raise topic_not_found(title)
         return metadata
 
     def at(self, title: TopicName, metadata: TopicMetadata) -> Topic:
@@ -289,22 +234,13 @@ class Topics:
         keys = TopicKeys(prefix, generation, self.buckets, metadata.spread)
         return Topic(title, metadata, keys, keys._replace(spread=metadata.spread_scanned))
 
-    def _remember(self, title: TopicName, metadata: TopicMetadata) -> Topic:
-        topic = self._known[title] = self.at(title, metadata)
-        return topic
-
-    async def _replace(self, title: TopicName, old: TopicMetadata, new: TopicMetadata) -> None:
-        try:
-            replaced = await self._call(self._table.replace, topic_prefix(*title), old, new)
-        except BasaltError:  # it may have taken effect
-            self._known.pop(title, None)
-            raise
-        if not replaced:
-            self._known.pop(title, None)
+    async def _replace(self, topic: Topic, new: TopicMetadata) -> Topic:
+        if not await self._call(self._table.replace, topic_prefix(*topic.title), topic.metadata, new):
             raise ConflictError(
-                f"topic {title} was changed by another call at the same time",
+                f"topic {topic.title} was changed by another call at the same time",
                 hint="read it again, then repeat the call",
             )
+        return self.at(topic.title, new)
 
     async def list(self, namespace: str) -> list[str]:
         """Names of the topics in a namespace, sorted."""
@@ -312,6 +248,7 @@ class Topics:
         return sorted(title.name for title, stored in await self.describe_all(namespace) if stored.generation > 0)
 
 
+@lru_cache(maxsize=TITLES_CACHED_MAX)
 def title_of(prefix: bytes) -> TopicName:
     """The names in a topic prefix; `CorruptionError` when it is none."""
     names = prefix.decode("ascii", "replace").split(":")
@@ -334,5 +271,6 @@ def _exists(title: TopicName) -> TopicExistsError:
     )
 
 
-def _not_found(title: TopicName) -> TopicNotFoundError:
+def topic_not_found(title: TopicName) -> TopicNotFoundError:
+    """The error that says so."""
     return TopicNotFoundError(f"topic {title} does not exist", field="topic", hint="create it, or check the name")

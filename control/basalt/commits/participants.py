@@ -65,6 +65,14 @@ class Participant(Protocol[P]):
         """Hide and remove what the transaction wrote; repeating it changes nothing."""
         ...
 
+    async def hold(self, transactions: Sequence[Transaction]) -> object:
+        """Have in memory what `invalidate` needs of these transactions, while what is returned is held."""
+        ...
+
+    def require(self, transactions: Sequence[Transaction]) -> None:
+        """In a stage, before anything is changed: `NotLoadedError` unless what `invalidate` needs is in memory."""
+        ...
+
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: the transaction's writers go to the invalid list."""
         ...

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
 from basalt.api.markers.marker import Marker
-from basalt.catalog.topics import Topic, Topics, title_of, topic_name
+from basalt.catalog.topics import Topic, title_of, topic_name
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
-from basalt.messaging.log.staged_payloads import StoredPayloads
+from basalt.messaging.log.roll_back import RollBacks
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers, check_shape
-from basalt.messaging.publish import Messaging
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.transactions.rules.states import Join, Transaction
@@ -32,20 +33,27 @@ MARKER_BYTES = 512  # what a marker counts in the queue
 class Publication(NamedTuple):
     """Messages that a commit publishes to one topic."""
 
-    topic: Topic
+    log: TopicLog
     messages: Sequence[Buffer]
 
 
 class TopicPlan(NamedTuple):
-    """What a commit will publish, checked before its stage. Markers come after the messages that they are about."""
+    """What a commit will publish, checked before its stage. Markers come after the messages that they are about.
+
+    It holds the logs, so that its stage finds them in memory.
+    """
 
     publications: list[Publication]
-    markers: Sequence[tuple[Topic, Marker]] = ()
+    markers: Sequence[tuple[TopicLog, Marker]] = ()
     segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
 
     @property
     def topics(self) -> list[Topic]:
-        return [*(publication.topic for publication in self.publications), *(topic for topic, _ in self.markers)]
+        return [log.topic for log in self.logs]
+
+    @property
+    def logs(self) -> list[TopicLog]:
+        return [*(publication.log for publication in self.publications), *(log for log, _ in self.markers)]
 
     @property
     def payload_bytes(self) -> int:
@@ -57,38 +65,39 @@ class TopicParticipant:
     """Commits and rolls back what transactions did to topics."""
 
     def __init__(
-        self, topics: Topics, messaging: Messaging, stored: StoredPayloads, writer: GroupCommit, markers: TopicMarkers,
-        *, notes_cells: bool,
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, notes_cells: bool,
+        notes_ends: bool,
     ) -> None:  # fmt: skip
-        """`notes_cells`: failed writers of transactional tables are noted, for nobody else finds their cells."""
-        self._topics = topics
-        self._messaging = messaging
-        self._stored = stored
+        """`notes_cells`: failed writers of transactional tables are noted, for nobody else finds their cells.
+
+        `notes_ends`: the store drops rows of failed writers itself, so that where their logs end must be noted.
+        """
+        self._logs = logs
+        self._roll_backs = roll_backs
+        self._staged = logs.staged
         self._writer = writer
         self._markers = markers
         self._notes_cells = notes_cells
+        self._notes_ends = notes_ends
         self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
         """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
-        self._messaging.early.nothing_known_of(last_pointer)
-        self._stored.recovered(last_pointer)
+        self._logs.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
         """See `Participant.unknown_writers`. What a write that was given up has left undecided is decided on the way."""
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
-        await self._messaging.appender.settle_all()
+        await self._logs.confirm_or_delete_all()
         found: dict[int, list[Join]] = {}
         for join in topics:
-            topic = await self._joined(join)
-            if topic is None:
+            log = await self._logs.joined(join)
+            if log is None:
                 continue  # whatever is left of its generation is never served again
-            await self._messaging.appender.ready(topic)
-            rows = await self._messaging.rows_after(topic, position(join.from_ms, 0), last_pointer)
-            for writer, where in rows.items():
-                for at in where:
-                    self._messaging.early.found(topic.keys[:2], writer, at)
-                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(where[0])[0]))
+            rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
+            for writer, (first, last) in rows.items():
+                log.found_uncommitted(writer, first, last)
+                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
         return found
 
     async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
@@ -98,16 +107,16 @@ class TopicParticipant:
             raise InputError("acknowledge is not supported yet", field="acknowledge", hint=hint)
         publications = []
         for number, part in enumerate(work.publish if work is not None else ()):
-            topic = await self._topics.get(topic_name(part.namespace, part.topic))
+            title = topic_name(part.namespace, part.topic)
+            log = self._logs.find(title) or await self._logs.open(title)
             if len(part.messages) > PUBLISH_MESSAGES_MAX:
                 raise TooLargeError(
                     f"publish[{number}] has {len(part.messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
                     field=f"publish[{number}].messages",
                     hint="give the same topic several times",
                 )
-            await self._messaging.appender.ready(topic)
             if part.messages:
-                publications.append(Publication(topic, part.messages))
+                publications.append(Publication(log, part.messages))
         segments = None if work is None else work.segments
         if transaction is not None:
             await self._read_ahead(transaction, early_rows=segments is not None)
@@ -116,38 +125,43 @@ class TopicParticipant:
     async def _read_ahead(self, transaction: Transaction, *, early_rows: bool) -> None:
         """Know what the stage would have to read otherwise: of a transaction that is older than this process."""
         for join in transaction.topics:
-            topic = await self._joined(join)
-            if topic is None:
+            log = await self._logs.joined(join)
+            if log is None:
                 continue
-            for pointer in transaction.pointers:
-                await self._stored.ready(topic, pointer)
-            if early_rows and not self._messaging.early.all_known(transaction):
-                rows = await self._messaging.rows_after(topic, position(join.from_ms, 0), transaction.id - 1)
+            await self._staged.ready(log, transaction.pointers)
+            if early_rows and not self._logs.memory.knows(transaction):
+                rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), transaction.id - 1)
                 for pointer in transaction.pointers:
-                    for at in rows.get(pointer, ()):
-                        self._messaging.early.found(topic.keys[:2], pointer, at)
+                    if pointer in rows:
+                        log.found_uncommitted(pointer, *rows[pointer])
 
-    async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[Topic, Marker]]:
+    async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[TopicLog, Marker]]:
         planned = []
         for number, part in enumerate(markers):
-            topic = await self._topics.get(topic_name(part.namespace, part.topic))
+            log = await self._logs.open(topic_name(part.namespace, part.topic))
             marker = Marker(part.task, part.task_count, part.event_time_ms)
             check_shape(marker, f"markers[{number}]")
-            await self._markers.ready(topic)
-            planned.append((topic, marker))
+            await self._markers.ready(log)
+            planned.append((log, marker))
         return planned
 
     def check(self, plan: TopicPlan, transaction: Transaction | None) -> None:
-        """In a stage: every topic is still the one that was planned for, and segments are the transaction's."""
-        for topic in plan.topics:
-            if self._topics.known(topic.title).generation != topic.generation:
+        """In a stage: every topic is still the one that was planned for, and segments are the transaction's.
+
+        All that `commit` needs is in memory: else `NotLoadedError`, for that must not happen once something was changed.
+        """
+        for log in plan.logs:
+            if not log.live and self._logs.present(log) is not log:
                 raise TopicNotFoundError(
-                    f"topic {topic.title} was deleted and created again meanwhile", field="topic", hint="send it again"
+                    f"topic {log.topic.title} was deleted and created again meanwhile",
+                    field="topic",
+                    hint="send it again",
                 )
+        if transaction is not None and transaction.topics:
+            joined = self._logs.loaded_joined(transaction.topics)
+            self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
         if plan.markers:
-            self._markers.check(
-                [(self._topics.known(topic.title), marker) for topic, marker in plan.markers], "markers"
-            )
+            self._markers.check(plan.markers, "markers")
         if plan.segments is not None:
             if transaction is None:
                 raise InputError(
@@ -169,9 +183,10 @@ class TopicParticipant:
                     hint="Name write pointers that its begin or a checkpoint of it answered, each once.",
                 )
             left.remove(pointer)
-        for join in transaction.topics:
-            for pointer in left:
-                if self._messaging.early.has(join[:2], pointer):
+        for join in transaction.topics if left else ():
+            log = self._logs.find_joined(join)
+            for pointer in left if log is not None else ():
+                if log is not None and log.has_uncommitted(pointer):
                     raise InputError(
                         f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
                         f" {title_of(join.topic)} ahead of the commit, which would show them",
@@ -181,7 +196,7 @@ class TopicParticipant:
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended to the topic from now on has an earlier publish time."""
-        return self._messaging.newest_ms(topic)
+        return self._logs.loaded(topic.title).newest_ms
 
     def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
         """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
@@ -189,88 +204,85 @@ class TopicParticipant:
         With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
         are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
         """
-        # Read first: a read may fail, and then nothing must have been added that the group would write all the same.
-        unbound: list[tuple[Topic, int, Reference]] = []
-        lost = unbound
-        if transaction is not None:
+        unpublished: list[tuple[TopicLog, int, Reference]] = []
+        lost = unpublished
+        if transaction is not None and transaction.topics:
             segments = transaction.pointers if plan.segments is None else plan.segments
-            unbound = self._unbound(transaction, segments)
-            lost = self._unbound(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
-        publications = [(self._topics.known(topic.title), messages) for topic, messages in plan.publications]
-        for topic, pointer, reference in unbound:
-            payload_bytes = self._stored.unbound_bytes(topic, pointer)
+            unpublished = self._unpublished(transaction, segments)
+            lost = self._unpublished(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
+        for log, pointer, reference in unpublished:
             # No note is left that these are published: the writer ends here, or is rolled back.
-            self._messaging.appender.refer(group, topic, reference, pointer, payload_bytes)
-        for topic, messages in publications:
-            self._messaging.appender.append(group, topic, messages, None, write_pointer)
-        for topic, marker in plan.markers:
-            self._markers.emit(group, self._topics.known(topic.title), marker, write_pointer)
-        for topic, pointer, _ in lost:
-            self._stored.remove_unbound(group, topic, pointer)
+            log.refer(group, reference, pointer, self._staged.unpublished_bytes(log, pointer))
+        for log, messages in plan.publications:
+            log.append(group, messages, None, write_pointer)
+        for log, marker in plan.markers:
+            self._markers.emit(group, log, marker, write_pointer)
+        for log, pointer, _ in lost:
+            self._staged.remove_unpublished(group, log, pointer)
 
-    def _unbound(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[Topic, int, Reference]]:
-        """What was stored under the pointers and no reference publishes yet; where its topics end is known from then on."""
+    def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
+        """What was stored under the pointers and no reference publishes yet."""
         found = []
-        for join in transaction.topics:
-            topic = self._known(join)  # a topic that was deleted took along all that was stored in it
-            for pointer in pointers if topic is not None else ():
-                assert topic is not None
-                reference = self._stored.unbound(topic, pointer)
+        # A topic that was deleted took along all that was stored in it.
+        for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
+            for pointer in pointers:
+                reference = self._staged.unpublished(log, pointer)
                 if reference is not None:
-                    self._messaging.appender.newest(topic)
-                    found.append((topic, pointer, reference))
+                    found.append((log, pointer, reference))
         return found
 
     async def roll_back(self, transaction: Transaction) -> None:
         """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""
         for join in transaction.topics:
-            topic = await self._joined(join)
-            if topic is None:
+            log = await self._logs.joined(join)
+            if log is None:
                 continue
-            rows = self._messaging.early.range_of(topic.keys[:2], transaction, position(join.from_ms, 0))
+            rows = log.uncommitted_range(transaction, position(join.from_ms, 0))
             if rows is not None:
-                await self._messaging.hide(topic, list(transaction.pointers), *rows)
+                await self._roll_backs.roll_back(log, list(transaction.pointers), *rows)
             for start in range(0, len(transaction.pointers), REMOVED_TOGETHER_MAX):
                 pointers = transaction.pointers[start : start + REMOVED_TOGETHER_MAX]
-                for pointer in pointers:
-                    await self._stored.ready(topic, pointer)
-                await self._writer.run(partial(self._remove_unbound, topic, pointers))
+                await self._staged.ready(log, pointers)
+                await self._writer.run(partial(self._remove_unpublished, log, pointers))
 
-    def _remove_unbound(self, topic: Topic, pointers: Sequence[int], group: Group) -> None:
+    def _remove_unpublished(self, log: TopicLog, pointers: Sequence[int], group: Group) -> None:
+        if log.ended:
+            return
+        self._staged.require({log: pointers})
         for pointer in pointers:
-            self._stored.remove_unbound(group, topic, pointer)
+            self._staged.remove_unpublished(group, log, pointer)
+
+    async def hold(self, transactions: Sequence[Transaction]) -> object:
+        """Open the topics of transactions that are about to go to the invalid list; they stay open while what is returned is held."""
+        return await self._logs.hold(
+            {title_of(join.topic) for transaction in transactions for join in transaction.topics}
+        )
+
+    def require(self, transactions: Sequence[Transaction]) -> None:
+        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory."""
+        if self._notes_ends:
+            self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         if self._notes_cells:
             hidden_cells.note(group, transaction)
         for join in transaction.topics:
-            topic = self._known(join)
-            if topic is not None:
-                # Also where it has no rows: its stored payloads are found by the note, too.
-                from_position = position(join.from_ms, 0)
-                rows = self._messaging.early.range_of(topic.keys[:2], transaction, from_position)
-                start, stop = (from_position, from_position) if rows is None else rows
-                self._messaging.note_hidden(group, topic, list(transaction.pointers), start, stop or FOREVER)
+            # Also where it has no rows: its stored payloads are found by the note, too.
+            from_position = position(join.from_ms, 0)
+            log = self._logs.find_joined(join)
+            if log is not None:
+                rows = log.uncommitted_range(transaction, from_position)
+            else:  # what is not in memory has no rows that this process noted
+                rows = None if self._logs.memory.knows(transaction) else (from_position, None)
+            start, stop = (from_position, from_position) if rows is None else rows
+            self._roll_backs.note_garbage(group, join, list(transaction.pointers), start, stop or FOREVER, log)
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""
         for join in transaction.topics:
-            for pointer in transaction.pointers:
-                self._stored.forget((join.topic, join.generation), pointer)
-                self._messaging.early.forget((join.topic, join.generation), pointer)
-            self._messaging.arrivals.notify((join.topic, join.generation))
-
-    async def _joined(self, join: Join) -> Topic | None:
-        try:
-            topic = await self._topics.get(title_of(join.topic))
-        except TopicNotFoundError:
-            return None
-        return topic if topic.generation == join.generation else None
-
-    def _known(self, join: Join) -> Topic | None:
-        try:
-            topic = self._topics.known(title_of(join.topic))
-        except TopicNotFoundError:
-            return None
-        return topic if topic.generation == join.generation else None
+            log = self._logs.find_joined(join)
+            if log is not None:
+                for pointer in transaction.pointers:
+                    log.end_writer(pointer)
+                log.notify()

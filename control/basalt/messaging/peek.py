@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName, Topics
+from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, MessageNotFoundError
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
 from basalt.messaging.read.fetch import Limits, Slice, start_from
 from basalt.messaging.read.first_unstable import Holds, HoldSearch
+from basalt.messaging.read.log_reads import LogReads
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
@@ -53,16 +55,16 @@ class PeekPage(NamedTuple):
 class Peek:
     """Looks into all topics of one store."""
 
-    def __init__(self, topics: Topics, messaging: Messaging, decisions: Decisions, holds: Holds) -> None:
-        self._topics = topics
-        self._messaging = messaging
+    def __init__(self, logs: TopicLogs, reads: LogReads, decisions: Decisions, holds: Holds) -> None:
+        self._logs = logs
+        self._reads = reads
         self._decisions = decisions
         self._holds = holds
 
     async def message(self, title: TopicName, message_id: bytes) -> Peeked:
         """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
         MessageId.decode(message_id)
-        page = await self._page(await self._topics.get(title), message_id, True, Limits(1, 1))
+        page = await self._page(await self._logs.open(title), message_id, True, Limits(1, 1))
         if not page.messages or page.messages[0].id != message_id:
             raise MessageNotFoundError(
                 f"topic {title} has no message {message_id.hex()}",
@@ -78,14 +80,14 @@ class Peek:
         if messages_max <= 0:
             raise InputError(f"limit {messages_max} is not a number of messages", field="limit", hint="give 1 or more")
         limits = Limits(min(messages_max, MESSAGES_MAX), BYTES_MAX)
-        return await self._page(await self._topics.get(title), start, inclusive, limits)
+        return await self._page(await self._logs.open(title), start, inclusive, limits)
 
     async def first_hold(self, title: TopicName, start: bytes = b"") -> HoldSearch:
         """At which row, from a position on, a reader of committed messages stops."""
-        return await self._holds.first(await self._topics.get(title), start)
+        return await self._holds.first(await self._logs.open(title), start)
 
-    async def _page(self, topic: Topic, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
-        found = await self._messaging.read(topic, start_from(start, inclusive), limits, None, markers=True)
+    async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
+        found = await self._reads.read(log, start_from(start, inclusive), limits, None, markers=True)
         snapshot = self._decisions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName, Topics
+from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.ranges.ranges import Ranges
 from basalt.messaging.read.fetch import end_of
@@ -40,11 +42,11 @@ class Truncation:
     """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
 
     def __init__(
-        self, clock: Clock, topics: Topics, markers: TopicMarkers, ends: StableEnds, holds: Holds, ranges: Ranges,
+        self, clock: Clock, logs: TopicLogs, markers: TopicMarkers, ends: StableEnds, holds: Holds, ranges: Ranges,
         named: Callable[[int], str],
     ) -> None:  # fmt: skip
         self._clock = clock
-        self._topics = topics
+        self._logs = logs
         self._markers = markers
         self._ends = ends
         self._holds = holds
@@ -56,29 +58,28 @@ class Truncation:
 
         `ConflictError`: a transaction in progress has published before that time. `GenerationError`: the topic is another one.
         """
-        topic, found = await self._checked(title, before_ms, generation)
+        found = await self.checked(title, before_ms, generation)
         if found.changed:
-            await self._markers.keep(topic)
-            await self._topics.truncate(title, before_ms, topic.generation)
+            log = await self._logs.open(title)
+            await self._markers.keep(log)
+            await self._logs.truncate(title, before_ms, log.topic.generation)
         return found
 
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
         """What `truncate` would answer; it fails as that would."""
-        return (await self._checked(title, before_ms, generation))[1]
-
-    async def _checked(self, title: TopicName, before_ms: int, generation: int | None) -> tuple[Topic, Truncated]:
         now_ms = self._clock.now_ms()
         if before_ms > now_ms:
             raise InputError(
                 f"a topic cannot be truncated before {before_ms}, which is {before_ms - now_ms} ms ahead of the server's clock",
-                field="beforeMs",
+                field="before",
                 hint="give a time that has come, in milliseconds since 1970",
             )
-        topic = (await self._topics.get(title)).of_generation(generation)
+        log = await self._logs.open(title)
+        topic = log.topic.of_generation(generation)
         if before_ms <= topic.truncated_before_ms:
-            return topic, Truncated(topic.truncated_before_ms, False)
-        await self._refuse_undecided(topic, before_ms)
-        return topic, Truncated(before_ms, True)
+            return Truncated(topic.truncated_before_ms, False)
+        await self._refuse_undecided(log, before_ms)
+        return Truncated(before_ms, True)
 
     async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
         """How much readers would not get any more."""
@@ -88,21 +89,21 @@ class Truncation:
         found = await self._ranges.advance(title, None, through=end_of(stop), committed=committed)
         return Lost(found.messages, found.payload_bytes, found.at_end)
 
-    async def _refuse_undecided(self, topic: Topic, before_ms: int) -> None:
+    async def _refuse_undecided(self, log: TopicLog, before_ms: int) -> None:
         """A transaction whose first messages are gone when it commits would not be one any more."""
-        settled = await self._ends.settled(topic)
-        found = await self._holds.first(topic, settled.position + b"\0" if settled.position else b"")
+        settled = await self._ends.settled(log)
+        found = await self._holds.first(log, settled.position + b"\0" if settled.position else b"")
         stop = position(before_ms, 0)
         if found.held_by is not None and found.held_at is not None and found.held_at[:POSITION_BYTES] < stop:
             at_ms = position_fields(found.held_at[:POSITION_BYTES])[0]
             raise ConflictError(
-                f"transaction {self._named(found.held_by)} has published messages in topic {topic.title} at {at_ms}, "
+                f"transaction {self._named(found.held_by)} has published messages in topic {log.topic.title} at {at_ms}, "
                 f"before {before_ms}, and has not ended",
-                field="beforeMs",
+                field="before",
                 hint="wait until it has ended, or give an earlier time",
             )
         if found.searched_to is not None and found.searched_to[:POSITION_BYTES] < stop:
             raise BusyError(
-                f"topic {topic.title} is still being searched for messages of transactions in progress",
+                f"topic {log.topic.title} is still being searched for messages of transactions in progress",
                 hint="send the same call again: it goes on from there",
             )

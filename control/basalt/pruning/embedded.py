@@ -1,6 +1,6 @@
 """The certificate of a store without regions: retention's notes, of topics and of transactional tables.
 
-Whatever puts a writer on the invalid list leaves a note for each topic (`basalt.messaging.log.garbage_ranges`) and each table
+Whatever puts a writer on the invalid list leaves a note for each topic (`basalt.messaging.log.garbage_notes`) and each table
 (`basalt.tables.garbage_cells`) of its, in the same write. Retention removes a note together with the rows that it is
 about, and with what the writer stored and never published; or when it has marked its rows as rolled back. A note about a
 table goes after a look at the whole table. Nobody else writes to the store, and a writer that has ended is refused before
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from basalt.messaging.log.garbage_ranges import KIND, HiddenRange
+from basalt.messaging.log.garbage_notes import KIND, GarbageRange
 from basalt.pruning.certificate import OUTSIDE_HOLD, Cause, Hold, Terms, lifetime_hold
 from basalt.tables import garbage_cells as hidden_cells
 from basalt_engine.system import SystemTable
@@ -25,7 +25,7 @@ def read_notes(system: SystemTable) -> Notes:
     """All notes that there are; to be read after the invalid list that is asked about."""
     found: dict[int, list[str]] = {}
     for name, body in system.scan(KIND):
-        for pointer in msgspec.json.decode(body, type=HiddenRange).write_pointers:
+        for pointer in msgspec.json.decode(body, type=GarbageRange).write_pointers:
             found.setdefault(pointer, []).append(name)
     for note in hidden_cells.notes(system):
         for pointer in note.write_pointers:

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName, Topics
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.log.tail import TopicKey
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -69,19 +68,18 @@ class ExpiredRows:
     """Finds and removes what has expired."""
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
+        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit,
         lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
-        self._topics = topics
-        self._messaging = messaging
-        self._usage = usage
+        self._logs = logs
+        self._messages = MessageTable(store.table(MessageTable.name))
         self._writer = writer
         self._lifetime_ms = lifetime_ms_max
-        self._known: dict[TopicKey, _Known] = {}
+        self._known: dict[tuple[bytes, int], _Known] = {}  # by topic prefix and generation
         self._payload_looks = 0
 
     async def begin(self) -> None:
@@ -94,7 +92,7 @@ class ExpiredRows:
         """Look at some topics and remove what has expired in them."""
         plans: list[_Plan] = []
         for title, metadata in described:
-            plan = None if metadata.generation < 0 else await self._plan(self._topics.at(title, metadata))
+            plan = None if metadata.generation < 0 else await self._plan(self._logs.catalog.at(title, metadata))
             if plan is not None:
                 plans.append(plan)
             if len(plans) == GROUP_TOPICS:
@@ -137,14 +135,14 @@ class ExpiredRows:
 
     def _expired(self, topic: Topic, now_ms: int) -> _Expired:
         before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
-        rows = self._messaging.messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
+        rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
-        known = removed.expired(self._system, topic)
+        known = log_bounds.expired(self._system, topic)
         last = bytes.fromhex(known.last or "") if known is not None else b""
         return _Expired(before_ms, last if newest is None else newest.position)
 
     def _oldest_ms(self, topic: Topic, now_ms: int) -> int:
-        row = self._messaging.messages.first(topic.read_keys)
+        row = self._messages.first(topic.read_keys)
         return now_ms if row is None else position_fields(row.position)[0]
 
     def _oldest_pointer_ms(self, topic: Topic, now_ms: int) -> int:
@@ -156,48 +154,48 @@ class ExpiredRows:
 
     async def _remove(self, plans: Sequence[_Plan], counts: Counter[str]) -> None:
         async with AsyncExitStack() as locks:
+            found: list[tuple[TopicLog, _Plan]] = []
             for plan in plans:
                 with suppress(TopicNotFoundError):
-                    await self._topics.get(plan.topic.title)  # so that the stage knows the topic as it is then
-                await self._messaging.appender.ready(plan.topic)
-                await locks.enter_async_context(self._messaging.changes.of(plan.topic.keys[:2]))
-            await self._writer.run(lambda group: self._stage(group, plans, counts))
+                    log = await self._logs.open(plan.topic.title)
+                    if log.topic.generation == plan.topic.generation:
+                        await locks.enter_async_context(log.lock)
+                        found.append((log, plan))
+            await self._writer.run(lambda group: self._stage(group, found, counts))
 
-    def _stage(self, group: Group, plans: Sequence[_Plan], counts: Counter[str]) -> None:
+    def _stage(self, group: Group, plans: Sequence[tuple[TopicLog, _Plan]], counts: Counter[str]) -> None:
         """Add the range deletes to the group, and what others must know of them."""
         ranges: list[tuple[str, DeleteRange]] = []
-        for plan in plans:
-            try:
-                topic = self._topics.known(plan.topic.title)
-            except TopicNotFoundError:
-                continue
-            if topic.generation == plan.topic.generation:
-                ranges += self._message_ranges(group, topic, plan.messages, counts)
-                ranges += self._payload_ranges(group, topic, counts) if plan.payloads else []
+        for log, plan in plans:
+            if log.live:  # else it was deleted, or changed: the next run looks at it again
+                ranges += self._message_ranges(group, log, plan.messages, counts)
+                ranges += self._payload_ranges(group, log.topic, counts) if plan.payloads else []
         if not self._store.applies_retention:
             for table, mutation in ranges:
                 group.add(table, mutation)
 
     def _message_ranges(
-        self, group: Group, topic: Topic, expired: _Expired | None, counts: Counter[str]
+        self, group: Group, log: TopicLog, expired: _Expired | None, counts: Counter[str]
     ) -> list[tuple[str, DeleteRange]]:
         """The ranges, unless the TTL has become longer since the topic was looked at: then the next run looks again."""
+        topic = log.topic
         removable_ms = max(group.now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
         if expired is None or not 0 < expired.before_ms <= removable_ms:
             return []
-        key, before_ms = topic.keys[:2], expired.before_ms
+        before_ms = expired.before_ms
         counts["expired_topics"] += 1
-        removed.note_newest(group, topic, self._messaging.appender.newest(topic))
-        removed.note_expired(group, topic, before_ms, expired.last)
-        group.when_durable(lambda: self._gone(topic, before_ms))
-        group.when_failed(lambda: self._messaging.tail.forget(key))
+        log_bounds.note_newest(group, topic, log.newest)
+        log_bounds.note_expired(group, topic, before_ms, expired.last)
+        group.when_durable(lambda: self._gone(log, before_ms))
+        group.when_failed(lambda: self._logs.tails.drop(log))
         before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
         return [(MessageTable.name, mutation) for mutation in before]
 
-    def _gone(self, topic: Topic, before_ms: int) -> None:
-        key = topic.keys[:2]
-        self._messaging.tail.drop_before(key, position(before_ms, 0))
-        self._usage.expired(topic, before_ms)
+    def _gone(self, log: TopicLog, before_ms: int) -> None:
+        key = log.topic.keys[:2]
+        self._logs.tails.remove_before(log.tail, position(before_ms, 0))
+        if log.counts is not None:
+            log.counts.expired(before_ms)
         if key in self._known:
             self._known[key].oldest_ms = before_ms
 

@@ -1,6 +1,6 @@
 """Removes rows that no snapshot shows any more: rolled back ones, and those of failed writers.
 
-Whoever hides rows leaves a note of where they lie (`basalt.messaging.log.garbage_ranges`). Here the rows of each note are found, the
+Whoever hides rows leaves a note of where they lie (`basalt.messaging.log.garbage_notes`). Here the rows of each note are found, the
 retention rule is asked about each of them, and the note goes in the same write as the rows. What the rule cannot decide
 yet (the transaction manager reads its log) keeps its note.
 """
@@ -12,17 +12,16 @@ from collections import Counter
 from itertools import takewhile
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic, Topics, topic_name
+from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.index.counts import RowCount
 from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log import garbage_ranges as hidden
-from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.log.garbage_ranges import HiddenRange
-from basalt.messaging.log.rolled_back import RolledBack
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log import garbage_notes, log_bounds
+from basalt.messaging.log.counts import RowCount
+from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.log.topic_log import RolledBack, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
-from basalt.messaging.read.row_pages import read_page
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import MessageKey, topic_prefix
@@ -49,7 +48,7 @@ ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
 class _Found(NamedTuple):
     """One note, the rows of its writers among the first rows of its range, and where the rest of the range begins."""
 
-    note: HiddenRange
+    note: GarbageRange
     rows: list[tuple[MessageRow, RowCount]]
     looked_at: int
     rest: bytes | None
@@ -61,8 +60,7 @@ class HiddenRows:
     def __init__(
         self,
         store: Store,
-        topics: Topics,
-        messaging: Messaging,
+        logs: TopicLogs,
         usage: Usage,
         writer: GroupCommit,
         decisions: Decisions,
@@ -70,8 +68,8 @@ class HiddenRows:
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
-        self._topics = topics
-        self._messaging = messaging
+        self._messages = MessageTable(store.table(MessageTable.name))
+        self._logs = logs
         self._usage = usage
         self._writer = writer
         self._decisions = decisions
@@ -81,7 +79,7 @@ class HiddenRows:
         """Deal with the notes, a bounded number of rows at a time."""
         looked_at = 0
         while looked_at < ROWS_MAX:
-            notes = await self._call(hidden.notes, self._system, NOTES_MAX, self._next)
+            notes = await self._call(garbage_notes.notes, self._system, NOTES_MAX, self._next)
             if not notes:
                 self._next = ""
                 return
@@ -90,7 +88,7 @@ class HiddenRows:
             self._next = done.name + "\0"
             await asyncio.sleep(0)
 
-    async def _deal_with(self, notes: list[HiddenRange], counts: Counter[str]) -> tuple[HiddenRange, int]:
+    async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[GarbageRange, int]:
         """Deal with notes of one generation of a topic; the last one that was looked at, and how many rows were."""
         title = topic_name(notes[0].namespace, notes[0].topic)
         metadata = await self._call(self._metadata.get, topic_prefix(*title))
@@ -99,20 +97,20 @@ class HiddenRows:
         if is_old_generation(notes[0].generation, metadata.generation):
             await self._writer.run(lambda group: _remove_all(group, notes))
             return notes[-1], 0
-        topic = self._topics.at(title, metadata)
         try:
-            await self._topics.get(title)
+            log = await self._logs.open(title)
         except TopicNotFoundError:
             return notes[-1], 0
-        await self._usage.ready(topic)
-        await self._messaging.appender.ready(topic)
-        async with self._messaging.changes.of(topic.keys[:2]):
-            found = await self._call(self._find, topic, notes)
-            reasons = await self._writer.run(lambda group: self._stage(group, topic, found))
+        if log.topic.generation != notes[0].generation:
+            return notes[-1], 0
+        await self._usage.ready(log)
+        async with log.lock:
+            found = await self._call(self._find, log.topic, notes)
+            reasons = await self._writer.run(lambda group: self._stage(group, log, found))
         counts.update(reasons)
         return found[-1].note, sum(each.looked_at for each in found)
 
-    def _find(self, topic: Topic, notes: list[HiddenRange]) -> list[_Found]:
+    def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
         found: list[_Found] = []
         read_bytes = 0
         for note in notes:
@@ -120,28 +118,25 @@ class HiddenRows:
                 break
             pointers = frozenset(note.write_pointers)
             stop = bytes.fromhex(note.last) + b"\0"
-            page = read_page(self._messaging.messages, topic.read_keys, bytes.fromhex(note.start), stop)
+            page = read_page(self._messages, topic.read_keys, bytes.fromhex(note.start), stop)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
             counted = [(row, self._usage.count(topic, row)) for row in rows]
             found.append(_Found(note, counted, len(page.rows), page.rest))
         return found
 
-    def _stage(self, group: Group, topic: Topic, found: list[_Found]) -> Counter[str]:
+    def _stage(self, group: Group, log: TopicLog, found: list[_Found]) -> Counter[str]:
         """Judge the rows by what is known now, which may be more than when they were found."""
         reasons: Counter[str] = Counter()
-        try:
-            current = self._topics.known(topic.title)
-        except TopicNotFoundError:
+        if not log.live:  # deleted, or changed: the next run looks at it again
             return reasons
-        if current.generation != topic.generation:
-            return reasons
+        current = log.topic
         snapshot = self._decisions.snapshot()
         gone: list[tuple[bytes, RowCount]] = []
         for note, rows, _, rest in found:
             decided = True
             for row, counted in rows:
-                verdict = self._judge(group, current, row, snapshot)
+                verdict = self._judge(group, log, row, snapshot)
                 if verdict is None:
                     decided = False
                     reasons["undecided"] += 1
@@ -152,57 +147,57 @@ class HiddenRows:
             if decided:
                 self._move_on(group, current, note, rest, snapshot)
         if gone:
-            removed.note_newest(group, current, self._messaging.appender.newest(current))
-            self._usage.remove(group, current, gone)
+            log_bounds.note_newest(group, current, log.newest)
+            self._usage.remove(group, log, gone)
         return reasons
 
     def _judge(
-        self, group: Group, topic: Topic, row: MessageRow, snapshot: TransactionSnapshot | None
+        self, group: Group, log: TopicLog, row: MessageRow, snapshot: TransactionSnapshot | None
     ) -> Verdict | None:
         """Do what the rule says of the row; None when it cannot say yet."""
-        rule, written_by, key = topic.metadata.rule, row.written_by, topic.keys[:2]
+        topic, tails, written_by = log.topic, self._logs.tails, row.written_by
+        rule = topic.metadata.rule
         assert written_by is not None
         verdict = judge_message(MessageKey.decode(row.key), written_by, row.expire_ms, rule, snapshot, group.now_ms)
-        tail = self._messaging.tail
         if verdict.fate is not Fate.KEEP and snapshot is not None and snapshot.judge(written_by) is Visibility.SKIP:
             gone = RolledBack({abs(written_by)}, row.position, row.position + b"\0")
-            group.when_durable(lambda: self._messaging.gone(key, gone))
+            group.when_durable(lambda: log.roll_back(gone))
         if verdict.fate is Fate.DROP:
             group.add(MessageTable.name, Delete(row.key))
             if row.reference is not None:
                 first, last, _ = row.reference
                 rows = PayloadTable.remove_between(topic.keys, abs(written_by), first, last)
                 group.add(PayloadTable.name, rows)
-            group.when_durable(lambda: tail.remove(key, row.position))
-            group.when_failed(lambda: tail.forget(key))
+            group.when_durable(lambda: tails.remove(log.tail, row.position))
+            group.when_failed(lambda: tails.drop(log))
         elif verdict.fate is Fate.ROLL_BACK:
             group.add(MessageTable.name, MessageTable.roll_back(row.key, written_by))
-            group.when_durable(lambda: tail.roll_back(key, row.position))
-            group.when_failed(lambda: tail.forget(key))
+            group.when_durable(lambda: None if log.tail is None else log.tail.roll_back(row.position))
+            group.when_failed(lambda: tails.drop(log))
         elif verdict is NO_SNAPSHOT or (snapshot is not None and snapshot.judge(written_by) is Visibility.HOLD):
             return None
         return verdict
 
     def _move_on(
-        self, group: Group, topic: Topic, note: HiddenRange, left: bytes | None, snapshot: TransactionSnapshot | None
+        self, group: Group, topic: Topic, note: GarbageRange, left: bytes | None, snapshot: TransactionSnapshot | None
     ) -> None:
         """Keep of the note what is left to do, or remove it."""
         if left is not None:
-            hidden.advance(group, note, left)
+            garbage_notes.advance(group, note, left)
             return
-        hidden.remove(group, note)
+        garbage_notes.remove(group, note)
         rule = topic.metadata.rule
         for pointer in note.write_pointers:
             if judge_payload_writer(pointer, rule, snapshot).fate is Fate.DROP:  # also what it never published
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
 
 
-def _remove_all(group: Group, notes: list[HiddenRange]) -> None:
+def _remove_all(group: Group, notes: list[GarbageRange]) -> None:
     for note in notes:
-        hidden.remove(group, note)
+        garbage_notes.remove(group, note)
 
 
-def _of_one_generation(notes: list[HiddenRange]) -> list[HiddenRange]:
+def _of_one_generation(notes: list[GarbageRange]) -> list[GarbageRange]:
     """The notes at the beginning that are about the same generation of the same topic."""
     first = notes[0]
     topic = (first.namespace, first.topic, first.generation)

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from basalt.catalog.topics import TopicName, Topics
+from basalt.catalog.topics import TopicName
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.log import log_bounds as removed
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import topic_markers
-from basalt.messaging.publish import Messaging
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import TopicKeys, topic_prefix
@@ -42,12 +42,11 @@ class Swept(msgspec.Struct, frozen=True):
 class OldGenerations:
     """Finds and removes the rows of past generations."""
 
-    def __init__(self, store: Store, topics: Topics, messaging: Messaging, writer: GroupCommit) -> None:
+    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
-        self._topics = topics
-        self._messaging = messaging
+        self._logs = logs
         self._writer = writer
         self._swept: dict[bytes, int] = {}
         self._left = 0
@@ -71,9 +70,9 @@ class OldGenerations:
     async def _swept_to(self, prefix: bytes) -> int:
         known = self._swept.get(prefix)
         if known is None:
-            name = removed.entry_name(prefix)
+            name = log_bounds.entry_name(prefix)
             body = await self._call(self._system.get, KIND, name)
-            known = 0 if body is None else removed.decoded(body, KIND, name, Swept).generation
+            known = 0 if body is None else log_bounds.decoded(body, KIND, name, Swept).generation
             self._remember(prefix, known)
         return known
 
@@ -83,18 +82,18 @@ class OldGenerations:
         self._swept[prefix] = generation
 
     async def _remove(self, title: TopicName, prefix: bytes, living: int, *, deleted: bool) -> None:
-        async with self._messaging.changes.of((prefix, living - 1)):
-            # A store that applies the retention rule itself removes them when it compacts.
-            ranges = [] if self._store.applies_retention else await self._call(self._ranges, prefix, living)
-            await self._writer.run(lambda group: self._stage(group, prefix, living, ranges, title if deleted else None))
+        # A store that applies the retention rule itself removes them when it compacts.
+        ranges = [] if self._store.applies_retention else await self._call(self._ranges, prefix, living)
+        # Nothing is rolled back in a past generation any more: see `RollBacks`.
+        await self._writer.run(lambda group: self._stage(group, prefix, living, ranges, title if deleted else None))
         self._remember(prefix, living)
 
     def _ranges(self, prefix: bytes, living: int) -> list[tuple[str, DeleteRange]]:
         """The ranges in which there is anything: a range delete of nothing would be a burden all the same."""
-        keys = TopicKeys(prefix, 0, self._topics.buckets)
+        keys = TopicKeys(prefix, 0, self._logs.catalog.buckets)
         found = []
         for table in TABLES:
-            for salt in range(self._topics.buckets):  # whatever its spread was then
+            for salt in range(self._logs.catalog.buckets):  # whatever its spread was then
                 whole = MessageTable.whole_generations(keys, salt, living)
                 if next(self._store.table(table).scan(whole.start, whole.stop, rows_max=1), None) is not None:
                     found.append((table, whole))
@@ -103,15 +102,21 @@ class OldGenerations:
     def _stage(
         self, group: Group, prefix: bytes, living: int, ranges: list[tuple[str, DeleteRange]], deleted: TopicName | None
     ) -> None:
+        is_there = deleted is None or self._is_there(deleted)
         for table, mutation in ranges:
             group.add(table, mutation)
-        name = removed.entry_name(prefix)
+        name = log_bounds.entry_name(prefix)
         group.add(SystemTable.name, SystemTable.put(KIND, name, msgspec.json.encode(Swept(living))))
-        if deleted is None:
+        if is_there:
             return
+        log_bounds.forget(group, prefix)
+        for kind in (usage.KIND, topic_markers.KIND):
+            group.add(SystemTable.name, SystemTable.delete(kind, name))
+
+    def _is_there(self, deleted: TopicName) -> bool:
+        """Whether it was created again meanwhile: what is kept of it may be of that generation."""
         try:
-            self._topics.known(deleted)  # it was created again meanwhile: what is kept of it may be of that generation
+            self._logs.loaded(deleted)
         except TopicNotFoundError:
-            removed.forget(group, prefix)
-            for kind in (usage.KIND, topic_markers.KIND):
-                group.add(SystemTable.name, SystemTable.delete(kind, name))
+            return False
+        return True

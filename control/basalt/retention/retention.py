@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from itertools import islice
 
-from basalt.catalog.topics import Topics, title_of
+from basalt.catalog.topics import title_of
 from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
 from basalt.operations.jobs.job import Report
 from basalt.retention.cells import CellVersions, Transactions
@@ -35,15 +35,15 @@ class RetentionJob:
     interval_ms = INTERVAL_MS
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage, writer: GroupCommit,
+        self, store: Store, clock: Clock, logs: TopicLogs, usage: Usage, writer: GroupCommit,
         decisions: Decisions, lifetime_ms_max: int, transactions: Transactions, activity: CellActivity,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
-        self._expired = ExpiredRows(store, clock, topics, messaging, usage, writer, lifetime_ms_max)
-        self._generations = OldGenerations(store, topics, messaging, writer)
-        self._hidden = HiddenRows(store, topics, messaging, usage, writer, decisions)
-        self._cells = CellVersions(store, topics.buckets, transactions, writer, activity)
+        self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
+        self._generations = OldGenerations(store, logs, writer)
+        self._hidden = HiddenRows(store, logs, usage, writer, decisions)
+        self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
     async def run(self) -> Report:
         """See `Job.run`. The report counts what was done by reason: ranges by topic, single rows by row."""

@@ -5,6 +5,9 @@ its mutations to the `Group`. Stages run one after the other and never wait, so 
 is written, and each caller gets what its own stage returned, or the error that its own stage raised. When the write
 fails, every caller in it is told so: also one whose stage raised, for it may have done so because of a stage before it.
 
+A stage never reads the store. One that needs what is not in memory raises `NotLoadedError` before it changes anything:
+it is undone, what it needs is read while others go on, and it is run again.
+
 On a store that is atomic over rows and tables the group is one batch. On others its phases are written one after the
 other, so that an intent is durable before the rows that it announces, and those before the outcome that relies on them.
 """
@@ -15,8 +18,8 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
@@ -38,6 +41,9 @@ INLINE_BYTES_MAX = 64 << 10
 INLINE_WRITE_MS_MAX = 3.0  # with a slower disk others would wait too long; of the last writes the quickest tells
 INLINE_WRITES_SEEN = 16
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
+# How often what a stage needs is read before its caller is told to come again. What was read stays in memory until the
+# stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
+STAGE_LOADS_MAX = 8
 
 log = logging.getLogger("basalt.group_commit")
 
@@ -52,6 +58,17 @@ class Phase(enum.IntEnum):
 
 class NextGroupError(Exception):
     """Raised by a stage that must see what the group before it made durable: it is run again, in the next group."""
+
+
+class NotLoadedError(Exception):
+    """Raised by a stage that needs something that is not in memory, before it changes anything: it is undone, `load`
+    reads it, and the stage is run again. What `load` returns is called when the stage has run: until then what was loaded
+    stays in memory.
+    """
+
+    def __init__(self, load: Callable[[], Awaitable[Callable[[], None]]]) -> None:
+        super().__init__("a stage needs what is not in memory, and is run again")
+        self.load = load
 
 
 class Part(Protocol):
@@ -145,8 +162,16 @@ class _Caller(Generic[T]):
     stage: Callable[[Group], T]
     size_bytes: int
     waiter: Waiter[T]
+    number: int  # callers are numbered in the order in which they came
     result: Any = None  # the stage's, once it has run
     refusal: Exception | None = None  # or what it raised
+    releases: list[Callable[[], None]] = field(default_factory=list)  # of what was loaded for the stage
+
+    def release(self) -> None:
+        """Let go of what was loaded for the stage."""
+        releases, self.releases = self.releases, []
+        for release in releases:
+            release()
 
 
 class GroupCommit:
@@ -163,6 +188,8 @@ class GroupCommit:
         self.write_ms = 0.0  # all writes together
         self._recent_ms: deque[float] = deque(maxlen=INLINE_WRITES_SEEN)  # that the last writes took
         self._callers = 0  # of the last group
+        self._number = 0  # of the last caller
+        self.loading = 0  # callers for whose stages something is being read
         self._loop: asyncio.AbstractEventLoop
         self._busy = False
         self._stopping = False
@@ -190,18 +217,22 @@ class GroupCommit:
                 f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
                 hint="send the same call again after Retry-After",
             )
-        self._queue.append(_Caller(stage, size_bytes, waiter))
+        self._number += 1
+        self._queue.append(_Caller(stage, size_bytes, waiter, self._number))
         self.queue_bytes += size_bytes
         if not self._busy:
-            loop = self._running_loop()
-            self._busy = True
-            self._idle.clear()
-            self._next_turn(loop)
+            self._wake()
 
     async def stop(self) -> None:
         """Take no more calls; return once all that were taken are answered."""
         self._stopping = True
         await self._idle.wait()
+
+    def _wake(self) -> None:
+        loop = self._running_loop()
+        self._busy = True
+        self._idle.clear()
+        self._next_turn(loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if not self._busy:  # else it is that of the calls that wait; asking for it is a system call
@@ -269,6 +300,7 @@ class GroupCommit:
             caller = self._queue.popleft()
             self.queue_bytes -= caller.size_bytes
             if caller.waiter.cancelled():  # its client has gone; nothing was promised
+                caller.release()
                 continue
             mark = group._mark()
             try:
@@ -278,16 +310,62 @@ class GroupCommit:
                 self._queue.appendleft(caller)
                 self.queue_bytes += caller.size_bytes
                 break
+            except NotLoadedError as missing:
+                group._undo(mark)
+                self._load(caller, missing)
+                continue
             except Exception as error:  # noqa: BLE001  # it is raised where the stage came from
                 group._undo(mark)
+                caller.release()
                 if not staged:  # it has seen only what is durable
                     self._tell(caller, error)
                     continue
                 caller.refusal = error
             else:
                 group_bytes += caller.size_bytes
+                if caller.releases:
+                    caller.release()
             staged.append(caller)
         return staged, group_bytes
+
+    def _load(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
+        """Read what a stage needs, off the stage, and run it again; it counts in the queue meanwhile."""
+        if len(caller.releases) >= STAGE_LOADS_MAX:
+            caller.release()
+            hint = "send the same call again after Retry-After"
+            self._tell(caller, BusyError("what the call needs leaves memory faster than it is read", hint=hint))
+            return
+        self.queue_bytes += caller.size_bytes
+        self.loading += 1
+        task = self._loop.create_task(self._load_and_queue(caller, missing))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load_and_queue(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
+        error: Exception | None = None
+        try:
+            caller.releases.append(await missing.load())
+        except Exception as raised:  # noqa: BLE001  # it is raised where the stage came from
+            error = raised
+        self.loading -= 1
+        if error is None:
+            self._queue_again(caller)
+            return
+        self.queue_bytes -= caller.size_bytes
+        caller.release()
+        if not caller.waiter.done():
+            self._tell(caller, error)
+        if not self._busy and not self.loading:
+            self._idle.set()
+
+    def _queue_again(self, caller: _Caller[Any]) -> None:
+        """Before all that came later; stages that wait are few, and most came later."""
+        place = 0
+        while place < len(self._queue) and self._queue[place].number < caller.number:
+            place += 1
+        self._queue.insert(place, caller)
+        if not self._busy:
+            self._wake()
 
     @staticmethod
     def _tell(caller: _Caller[Any], error: Exception | None) -> None:
@@ -333,4 +411,5 @@ class GroupCommit:
             self._next_turn(self._loop)
         else:
             self._busy = False
-            self._idle.set()
+            if not self.loading:
+                self._idle.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from basalt.catalog.tables import Catalog
 from basalt.catalog.topics import Topics
@@ -11,21 +10,20 @@ from basalt.commits.coordinator import Coordinator
 from basalt.commits.topic_participant import TopicParticipant, TopicPlan
 from basalt.errors import InvalidSettingError
 from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log.append import STAMPS_MAX, Appender
-from basalt.messaging.log.staged_payloads import WRITERS_MAX, StoredPayloads
-from basalt.messaging.log.tail import TailCache
-from basalt.messaging.log.waiting_fetches import Arrivals
+from basalt.messaging.log.roll_back import RollBacks
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.log.writers import ExternalWriters
-from basalt.messaging.markers.topic_markers import TOPICS_MAX as MARKED_TOPICS_MAX
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
-from basalt.messaging.publish import Messaging
+from basalt.messaging.publish import Messages
 from basalt.messaging.ranges.ranges import Ranges
 from basalt.messaging.read.blocked_readers import Blocking
 from basalt.messaging.read.decisions import Decisions
 from basalt.messaging.read.fetch import Limits as FetchLimits
 from basalt.messaging.read.first_unstable import Holds
 from basalt.messaging.read.last_stable import StableEnds
+from basalt.messaging.read.log_reads import LogReads
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
@@ -86,17 +84,6 @@ def _open_hbase(settings: HBaseSettings) -> Store:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
 
-class MemoryLimits(NamedTuple):
-    """How much the services remember of what they can read again. Tests run across these limits."""
-
-    topics: int = STAMPS_MAX
-    writers: int = WRITERS_MAX
-    marked_topics: int = MARKED_TOPICS_MAX
-
-
-MEMORY_LIMITS = MemoryLimits()
-
-
 async def open_services(
     settings: Settings,
     data_directory: Path | None,
@@ -105,12 +92,13 @@ async def open_services(
     clock: Clock | None = None,
     epoch: int = 0,
     cluster: Cluster | None = None,
-    memory: MemoryLimits = MEMORY_LIMITS,
+    memory: LogLimits = LOG_LIMITS,
 ) -> Services:
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
-    `cluster` are the region servers that keep the store's tables, where they are not those of the settings.
+    `cluster` are the region servers that keep the store's tables, where they are not those of the settings. `memory`: how
+    much of topics stays in it.
     """
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
@@ -123,52 +111,57 @@ async def open_services(
 
 async def _wire(
     settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None,
-    memory: MemoryLimits,
+    memory: LogLimits,
 ) -> Services:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    topics = Topics(store, clock, facts.buckets)
+    topics = TopicLogs(
+        store,
+        clock,
+        Topics(store, clock, facts.buckets),
+        tail_bytes_max=settings.messaging.cache_bytes_max,
+        limits=memory,
+    )
     limits = transaction_limits(settings)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
     log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
     transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
     manager = transactions if settings.transactions.manager == "builtin" else None
-    arrivals, stored = Arrivals(), StoredPayloads(store, clock, writers_max=memory.writers)
-    tail = TailCache(settings.messaging.cache_bytes_max)
-    appender = Appender(store, tail, arrivals, topics_max=memory.topics)
-    topics.when_deleted.append(appender.forget)
-    messaging = Messaging(
-        store, clock, topics, writer, manager or ExternalWriters(),
-        tail=tail, arrivals=arrivals, appender=appender, stored=stored,
-        limits=FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max),
-        lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    writers = manager or ExternalWriters()
+    reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
+    fetch_limits = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
+    messaging = Messages(
+        clock, topics, reads, roll_backs, writer, writers,
+        limits=fetch_limits, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     decisions = Decisions(manager)
-    holds = Holds(store, clock, messaging, decisions)
-    ends = StableEnds(store, messaging, holds, manager)
-    topics.when_deleted.append(ends.forget)
-    markers = TopicMarkers(store, clock, topics, messaging, writer, ends, topics_max=memory.marked_topics)
-    participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
+    holds = Holds(store, clock, reads, decisions)
+    ends = StableEnds(store, reads, topics, holds, manager)
+    markers = TopicMarkers(store, clock, topics, reads, writer, ends)
+    participant = TopicParticipant(
+        topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
+    )
     transactions.attach(participant)
     await transactions.recover()
-    usage = Usage(store, clock, topics, messaging, writer, holds)
-    peek = Peek(topics, messaging, decisions, holds)
+    usage = Usage(store, clock, topics, reads, writer, holds)
+    peek = Peek(topics, reads, decisions, holds)
     activity = CellActivity()
     tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
-        settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
+        settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
-    ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, messaging, ends)
+    ids = TransactionIds(facts.instance)
+    ranges = Ranges(store, clock, topics, reads, writers, ends, look=fetch_limits)
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
         peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        blocking=Blocking(store, clock, topics, messaging, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
+        blocking=Blocking(store, clock, topics, reads, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
 

@@ -182,12 +182,15 @@ class DurableState(Generic[P]):
             taking_over = state.lead(self._epoch).edits
             self._participant.recovered(state.last_pointer)
             unknown = await self._participant.unknown_writers(state.one_shots.in_use(), state.last_pointer)
+            held = await self._participant.hold(state.transactions(State.COMMITTING))
             try:
                 await self._writer.run(partial(self._settle, state, taking_over, unknown))
                 return
             except RowExistsError:
                 if not tries_left:
                     raise
+            finally:
+                del held
 
     def _settle(
         self, state: TransactionState, taking_over: Sequence[Edit], unknown: Mapping[int, Sequence[Join]], group: Group
@@ -209,6 +212,9 @@ class DurableState(Generic[P]):
     def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> None:
         """In a stage: make the edits true in the working state, and log them with the group, in their phase or this one."""
         entry, state = self._entry(group), self.state
+        for edit in made:
+            if isinstance(edit, edits.Invalidated):  # before anything is changed: the stage may have to run again
+                self._participant.require([each for each in map(state.find, edit.ids) if each is not None])
         for edit in made:
             if isinstance(edit, ENDS):
                 ids = edit.ids if isinstance(edit, edits.Invalidated) else (edit.id,)

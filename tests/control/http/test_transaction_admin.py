@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from basalt.http.routes import transaction_admin
+from basalt.messaging.log import row_pages
 from basalt.messaging.read import blocked_readers as blocking_module
-from basalt.messaging.read import row_pages
 
 ADMIN = "/v1/admin/transactions"
 ORDERS = "/v1/namespaces/shop/topics/orders"

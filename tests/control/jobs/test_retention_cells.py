@@ -293,8 +293,8 @@ async def test_there_is_no_note_where_the_store_applies_retention_itself(monkeyp
 
 async def test_lists_of_topics_do_not_know_tables(shop: Wired):
     await shop.topics.create(A, {})
-    assert await shop.topics.list("shop") == [A.name]
-    assert [title for title, _ in await shop.topics.describe_all(None)] == [A]
+    assert await shop.topics.catalog.list("shop") == [A.name]
+    assert [title for title, _ in await shop.topics.catalog.describe_all(None)] == [A]
     assert await shop.services.tables.catalog.list("shop") == [STOCK.name]
     await shop.topics.delete(A)
-    assert await shop.topics.namespaces() == []
+    assert await shop.topics.catalog.namespaces() == []

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.catalog.topics import Topic, topic_name
+from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import MessageId, PayloadKey
@@ -71,13 +72,14 @@ async def test_a_shorter_ttl_acts_at_once_on_old_messages(shop: Wired):
 async def test_a_ttl_that_is_raised_in_the_last_moment_saves_the_messages(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     await shop.topics.update(A, {"ttl": "60"})
     await published_each_minute(shop, 10)
-    ready = shop.messaging.appender.ready
+    opened = shop.topics.open
 
-    async def raised(topic: Topic) -> None:
-        await ready(topic)
+    async def raised(title: TopicName) -> TopicLog:
+        log = await opened(title)
         await shop.topics.update(A, {"ttl": "3600"})
+        return log
 
-    monkeypatch.setattr(shop.messaging.appender, "ready", raised)
+    monkeypatch.setattr(shop.topics, "open", raised)
     await run(shop)
     assert len((await seen(shop, A)).plain) == 10
 
@@ -87,16 +89,17 @@ async def test_a_topic_that_is_created_again_in_the_last_moment_keeps_its_messag
 ):
     await shop.topics.update(A, {"ttl": "60"})
     await published_each_minute(shop, 10)
-    ready = shop.messaging.appender.ready
+    opened = shop.topics.open
 
-    async def recreated(topic: Topic) -> None:
+    async def recreated(title: TopicName) -> TopicLog:
         monkeypatch.undo()
-        await ready(topic)
+        log = await opened(title)
         await shop.topics.delete(A)
         await shop.topics.create(A, {"ttl": "60"})
         await shop.publish(A, "new")
+        return log
 
-    monkeypatch.setattr(shop.messaging.appender, "ready", recreated)
+    monkeypatch.setattr(shop.topics, "open", recreated)
     await run(shop)
     assert [payload for _, payload, _ in (await seen(shop, A)).plain] == [b"new"]
 
@@ -104,14 +107,15 @@ async def test_a_topic_that_is_created_again_in_the_last_moment_keeps_its_messag
 async def test_a_topic_that_is_deleted_in_the_last_moment_fails_no_run(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     await shop.topics.update(A, {"ttl": "60"})
     await published_each_minute(shop, 10)
-    ready = shop.messaging.appender.ready
+    opened = shop.topics.open
 
-    async def deleted(topic: Topic) -> None:
+    async def deleted(title: TopicName) -> TopicLog:
         monkeypatch.undo()
-        await ready(topic)
+        log = await opened(title)
         await shop.topics.delete(A)
+        return log
 
-    monkeypatch.setattr(shop.messaging.appender, "ready", deleted)
+    monkeypatch.setattr(shop.topics, "open", deleted)
     await run(shop)
 
 
@@ -141,8 +145,7 @@ async def test_rows_of_a_topic_that_somebody_is_changing_wait_until_he_is_done(s
     await shop.topics.update(A, {"ttl": "60"})
     await shop.publish(A, "x")
     shop.clock.advance(HOUR_MS)
-    topic = await shop.topics.get(A)
-    async with shop.messaging.changes.of(topic.keys[:2]):
+    async with (await shop.topics.open(A)).lock:
         task = asyncio.get_running_loop().create_task(run(shop))
         for _ in range(100):
             await asyncio.sleep(0)

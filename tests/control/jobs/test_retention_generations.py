@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from basalt.catalog.topics import topic_name
+from basalt.messaging.log.positions import EMPTY_LOG
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import generations
 from basalt_engine.keys import MessageKey
 from tests.control.jobs.readers import entries, rows, run, seen
@@ -101,7 +103,8 @@ async def test_a_topic_created_again_during_the_sweep_keeps_what_is_noted_of_it(
 
     def meanwhile(self: generations.OldGenerations, prefix: bytes, living: int) -> object:
         monkeypatch.undo()
-        shop.topics._remember(A, metadata)
+        again = TopicLog(shop.topics.catalog.at(A, metadata), EMPTY_LOG, shop.topics.memory)
+        shop.topics._keep(again)
         return sweep(self, prefix, living)
 
     await shop.topics.create(A, {"ttl": "60"})

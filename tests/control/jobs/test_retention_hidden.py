@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from basalt.api.bodies.work import PublishResponse
-from basalt.messaging.log import garbage_ranges as hidden
-from basalt.messaging.read import row_pages
+from basalt.messaging.log import garbage_notes as hidden
+from basalt.messaging.log import roll_back, row_pages
 from basalt.retention import garbage as hidden_rows
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
@@ -134,7 +136,9 @@ async def test_rows_of_a_failed_writer_are_looked_for_only_where_they_may_lie(sh
     await shop.transactions.invalidate(tx.id)
     (note,) = hidden.notes(shop.services.system, 9)
     topic = await shop.topics.get(A)
-    between = shop.messaging.messages.scan(topic.read_keys, bytes.fromhex(note.start), bytes.fromhex(note.last))
+    between = MessageTable(shop.store.table(MessageTable.name)).scan(
+        topic.read_keys, bytes.fromhex(note.start), bytes.fromhex(note.last)
+    )
     assert [row.written_by for row in between] == [tx.write_pointer]
     await run(shop)
     assert (len(rows(shop, "message", A)), rows(shop, "payload", A)) == (2, [])
@@ -234,19 +238,21 @@ async def test_rows_of_a_spread_topic_are_found_in_all_their_buckets(shop: Wired
     assert rows(shop, "message", B) == []
 
 
-async def test_a_roll_back_waits_for_a_removal_so_that_no_half_row_comes_into_being(shop: Wired):
+async def test_a_roll_back_waits_for_a_removal_so_that_no_half_row_comes_into_being(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+):
     """Were a row removed after a roll back has found it, only its column t would be written again."""
     tx = await shop.transactions.begin()
     published = await shop.messaging.publish(A, [b"x"], tx.write_pointer)
-    topic = await shop.topics.get(A)
-    found = shop.messaging._rows_of
+    log = await shop.topics.open(A)
+    topic, looked = log.topic, []
 
-    def removed_since(*args: object) -> object:
-        rows_found = found(*args)  # type: ignore[arg-type]
-        assert shop.messaging.changes.of(topic.keys[:2]).locked()
-        return rows_found
+    def read_page(*args: Any) -> row_pages.Page:
+        looked.append(log.lock.locked())
+        return row_pages.read_page(*args)
 
-    shop.messaging._rows_of = removed_since  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(roll_back, "read_page", read_page)
     await shop.messaging.roll_back(A, published)
     (row,) = MessageTable(shop.store.table("message")).scan(topic.read_keys)
     assert row.written_by == -tx.write_pointer
+    assert set(looked) == {True}

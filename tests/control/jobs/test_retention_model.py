@@ -104,7 +104,7 @@ class Shop:
                 self._compare(earlier, now)
 
     async def _seen(self, title: TopicName) -> Seen | None:
-        exists = title.name in await self.wired.topics.list(title.namespace)
+        exists = title.name in await self.wired.topics.catalog.list(title.namespace)
         return await seen(self.wired, title, self.held) if exists else None
 
     def _compare(self, before: Seen, after: Seen) -> None:

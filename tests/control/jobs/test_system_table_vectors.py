@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from basalt.cluster.lease import LeaseRecord
-from basalt.messaging.index.topic_counts import SavedCounts, TopicCounts
-from basalt.messaging.log.garbage_ranges import HiddenRange
-from basalt.messaging.log.log_bounds import Expired, Newest
+from basalt.messaging.log.counts import SavedCounts, TopicCounts
+from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.log_bounds import LogEnd, LogStart
 from basalt.operations.audit import Line
 from basalt.operations.jobs.history import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
@@ -28,9 +28,9 @@ FORMS: dict[str, type[Any]] = {
     "lease": LeaseRecord,
     "job": Definition,
     "job-runs": Runs,
-    "hidden": HiddenRange,
-    "newest": Newest,
-    "expired": Expired,
+    "hidden": GarbageRange,
+    "newest": LogEnd,
+    "expired": LogStart,
     "swept": Swept,
     "usage": SavedCounts,
     "outside": Outside,
@@ -63,7 +63,7 @@ def test_an_entry_is_read_as_its_vector_says(data: bytes, meaning: dict[str, Any
 
 def test_the_name_of_a_note_follows_from_its_body():
     (note,) = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "hidden"]
-    assert msgspec.convert(note["body"], HiddenRange).name == note["name"]
+    assert msgspec.convert(note["body"], GarbageRange).name == note["name"]
 
 
 def test_the_name_of_what_was_pruned_follows_from_its_body():

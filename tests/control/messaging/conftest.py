@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from basalt.server.wiring import MEMORY_LIMITS, MemoryLimits
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, B, Wired
 
@@ -20,13 +20,13 @@ HBASE = [pytest.param(f"hbase-{caching}", marks=pytest.mark.hbase) for caching i
 
 
 @pytest.fixture
-def memory() -> MemoryLimits:
+def memory() -> LogLimits:
     """How much the services remember."""
-    return MEMORY_LIMITS
+    return LOG_LIMITS
 
 
 @pytest.fixture(params=["atomic-cached", "atomic-stored", "by-row-cached", "by-row-stored", *HBASE])
-async def shop(request: pytest.FixtureRequest, memory: MemoryLimits) -> AsyncIterator[Wired]:
+async def shop(request: pytest.FixtureRequest, memory: LogLimits) -> AsyncIterator[Wired]:
     """Two empty topics, orders and invoices."""
     kind, caching = request.param.rsplit("-", 1)
     if kind == "hbase":

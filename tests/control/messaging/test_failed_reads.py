@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import StoreError
-from basalt.server.wiring import MemoryLimits
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.table import Columns
 from tests.wiring import A, B, Wired
@@ -14,13 +13,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def memory() -> MemoryLimits:
-    return MemoryLimits(writers=1)
-
-
-@pytest.fixture
-async def opened(shop: Wired) -> Transaction:
+async def opened(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> Transaction:
     """A transaction that has stored in both topics, of which the process remembers the second one only."""
+    monkeypatch.setattr(shop.topics.staged, "_writers_max", 1)
     tx = await shop.transactions.begin()
     for title in (A, B):
         await shop.store_aside(title, f"stored in {title.name}", tx=tx)

@@ -106,7 +106,7 @@ async def test_an_end_of_stream_that_was_shown_is_there_after_a_crash(call: Call
 @pytest.mark.parametrize("act", ["keep", "emit"])
 async def test_markers_of_a_past_generation_are_refused_before_anything_is_written(act: str):
     shop = await with_markers_and_an_open_row()
-    past, markers = await shop.topics.get(A), shop.services.markers
+    past, markers = await shop.topics.open(A), shop.services.markers
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     await emit(shop, "second")
@@ -179,12 +179,12 @@ async def test_a_place_is_not_given_out_again_for_a_roll_back_in_the_generation_
         tx = await shop.transactions.begin()
         for number in range(5):  # later than all of the generation before, though the clock stands
             await shop.publish(A, str(number), tx=tx)
-        given_out = shop.messaging.appender.newest(await shop.topics.get(A))
+        given_out = (await shop.topics.open(A)).newest
         await shop.transactions.abort(tx.id)
         await paused.finish()
         drop_rows(shop)
         again = await shop.restarted()
-        assert again.messaging.appender.newest(await again.topics.get(A)) == given_out
+        assert (await again.topics.open(A)).newest == given_out
         await again.publish(A, "next")
         assert texts(await again.messaging.fetch(A, given_out, False)) == ["next"]
 
@@ -193,8 +193,8 @@ async def test_a_place_is_not_given_out_again_for_a_roll_back_in_the_generation_
 
 def drop_rows(shop: Wired) -> None:
     """What a store does by itself to rows that were rolled back."""
-    keys = TopicKeys(ENTRY.encode(), 0, shop.topics.buckets)
-    for salt in range(shop.topics.buckets):
+    keys = TopicKeys(ENTRY.encode(), 0, shop.topics.catalog.buckets)
+    for salt in range(shop.topics.catalog.buckets):
         shop.store.table(MessageTable.name).write([MessageTable.whole_generations(keys, salt, 3)])
 
 

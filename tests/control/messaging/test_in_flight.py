@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from basalt.messaging.log.tail import TopicKey
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import TableWrite
 from tests.wiring import A, Wired
@@ -82,7 +81,7 @@ async def test_a_read_that_began_before_a_write_does_not_see_half_of_it(ask: str
     shop = await Wired.start(store, cached=False)
     await shop.topics.create(A, {})
     await shop.publish(A, "durable")
-    shop.services.usage.forget(await key_of(shop))
+    (await shop.topics.open(A)).counts = None
     store.asked.clear()
     store.reading.clear()
     reading = asyncio.ensure_future(shop.read(A) if ask == "fetch" else shop.services.usage.stats(A))
@@ -111,20 +110,16 @@ async def test_only_the_event_loop_looks_into_the_tail(monkeypatch: pytest.Monke
     await shop.topics.create(A, {})
     await shop.publish(A, "one")
     threads = set()
-    rows = shop.messaging.tail.rows
+    rows = shop.topics.tails.rows
 
     def noted(*args: Any) -> Any:
         threads.add(threading.current_thread())
         return rows(*args)
 
-    monkeypatch.setattr(shop.messaging.tail, "rows", noted)
+    monkeypatch.setattr(shop.topics.tails, "rows", noted)
     assert await shop.read(A) == ["one"]
     assert threads == {threading.current_thread()}
     await shop.services.close()
-
-
-async def key_of(shop: Wired) -> TopicKey:
-    return (await shop.topics.get(A)).keys[:2]
 
 
 class DroppingStore(MemoryStore):

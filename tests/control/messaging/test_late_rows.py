@@ -111,8 +111,8 @@ async def test_a_topic_that_is_deleted_takes_its_doubts_along(shop: Wired):
     store.arrive()
     await shop.publish(A, "new")
     assert await shop.read(A) == ["new"]
-    assert not shop.messaging.appender.doubtful
-    assert not shop.messaging.appender.in_flight
+    assert not shop.topics.memory.with_unconfirmed
+    assert (await shop.topics.open(A)).in_flight is None
 
 
 @pytest.mark.parametrize("end", ["roll back", "invalidate"])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from basalt.api.markers.marker import Marker
-from basalt.server.wiring import MemoryLimits
+from basalt.messaging.log.topic_log import LogLimits
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
 from tests.wiring import A, B, Wired
@@ -36,7 +36,7 @@ class HeldStore(MemoryStore):
 async def test_an_end_of_stream_is_not_forgotten_while_it_is_written() -> None:
     """Read again before it is durable it would be missing, and what comes later would be saved without it."""
     store = HeldStore()
-    shop = await Wired.start(store, memory=MemoryLimits(marked_topics=1))
+    shop = await Wired.start(store, memory=LogLimits(detailed=1))
     markers = shop.services.markers
     for title in (A, B):
         await shop.topics.create(title, {})

@@ -15,8 +15,8 @@ import pytest
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.runtime.group_commit import Group
-from basalt.server.wiring import MemoryLimits
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
@@ -77,7 +77,7 @@ def store(request: pytest.FixtureRequest, atomic: bool) -> Store:
 @pytest.fixture(params=[1, 2, 3])
 async def shop(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[Wired]:
     """Five empty topics, of which one to three are remembered, and as many writers."""
-    wired = await Wired.start(store, memory=MemoryLimits(topics=request.param, writers=request.param))
+    wired = await Wired.start(store, memory=LogLimits(logs=request.param, writers=request.param))
     for title in TOPICS:
         await wired.topics.create(title, {})
     yield wired
@@ -225,7 +225,7 @@ async def test_after_a_group_that_failed_no_place_is_given_out_twice(shop: Wired
 async def test_calls_that_come_while_a_group_is_written_do_not_make_it_forgotten(atomic: bool) -> None:
     """They read what they need to know, which takes room in memory, and are staged when that group is durable."""
     store = Store(atomic=atomic, remote=True)
-    shop = await Wired.start(store, memory=MemoryLimits(topics=2, writers=2))
+    shop = await Wired.start(store, memory=LogLimits(logs=2, writers=2))
     for title in TOPICS:
         await shop.topics.create(title, {})
     txs = [await shop.transactions.begin() for _ in range(2)]

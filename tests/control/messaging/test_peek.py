@@ -106,7 +106,8 @@ async def test_what_cannot_be_looked_at_is_refused(shop: Wired):
 async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop: Wired):
     await of_every_state(shop)
     nobody = Decisions(None)
-    elsewhere = Peek(shop.topics, shop.messaging, nobody, holds.Holds(shop.store, shop.clock, shop.messaging, nobody))
+    reads = shop.services.peek._reads
+    elsewhere = Peek(shop.topics, reads, nobody, holds.Holds(shop.store, shop.clock, reads, nobody))
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]
     assert states == ["plain", "unknown", "rolled back", "unknown", "unknown"]
     assert await elsewhere.first_hold(A) == (None, None, None)
@@ -141,8 +142,8 @@ async def test_the_search_reads_only_where_open_transactions_published_early(sho
     late = await shop.transactions.begin()
     await shop.store_aside(A, "aside", tx=late)
     reads: list[object] = []
-    scan = shop.messaging.messages.scan
-    shop.messaging.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
+    scan = shop.services.peek._reads.messages.scan
+    shop.services.peek._reads.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
     assert (await shop.services.peek.first_hold(A)).held_by is None
     assert reads == []
 

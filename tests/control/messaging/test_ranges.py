@@ -17,10 +17,10 @@ from basalt.api.markers.marker import Marker, decode_marker
 from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
 from basalt.messaging.index import sparse_index
+from basalt.messaging.log import row_pages
 from basalt.messaging.ranges import range_scan as range_walk
 from basalt.messaging.ranges.range_scan import MESSAGE_WEIGHT_BYTES, before_id
 from basalt.messaging.ranges.ranges import Ranges
-from basalt.messaging.read import row_pages
 from basalt_engine.records import Kind
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_topic_markers import emit, work
@@ -166,7 +166,9 @@ def places(chance: random.Random, items: list[Seen], end: bytes | None) -> bytes
 
 async def check_everywhere(shop: Wired, chance: random.Random) -> None:
     indexed = shop.services.ranges
-    plain = Ranges(shop.store, shop.clock, shop.topics, shop.messaging, indexed._ends)
+    plain = Ranges(
+        shop.store, shop.clock, shop.topics, indexed._reads, indexed._writers, indexed._ends, look=indexed._look
+    )
     items = await seen_by_all(shop)
     end = (await indexed.stable_end(A)).id
     assert not items or items[-1].id <= end

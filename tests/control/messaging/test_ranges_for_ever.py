@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.errors import BasaltError
-from basalt.messaging.ranges.range_reading import read_range
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_topic_markers import emit, work
 from tests.wiring import A, B, Wired
@@ -31,8 +30,7 @@ class Told(NamedTuple):
 
 
 async def told(shop: Wired, after: bytes | None, through: bytes) -> Told:
-    topic = await shop.topics.get(A)
-    found = await read_range(shop.messaging, topic, after, through, 1 << 20, committed=True)
+    found = await shop.services.ranges.read(await shop.topics.open(A), after, through, 1 << 20, committed=True)
     assert found.next_id is None
     advanced = await shop.services.ranges.advance(A, after, through=through)
     splits = await shop.services.ranges.splits(A, after, through, 3)

@@ -32,7 +32,7 @@ async def test_concurrent_publishes_share_a_row_and_keep_their_own_answers(shop:
     for number, answer in enumerate(answers):
         assert place[answer.start_ms, answer.start_sequence] == f"{number}x"
         assert place[answer.end_ms, answer.end_sequence] == f"{number}y"
-    rows = len(list(shop.messaging.messages.scan((await shop.topics.get(A)).read_keys)))
+    rows = len(list(shop.services.peek._reads.messages.scan((await shop.topics.get(A)).read_keys)))
     # A write over the network begins before all of them are there; those that came meanwhile share the next one.
     assert rows < 20 if shop.store.remote else rows == 1
 
@@ -219,18 +219,18 @@ async def test_two_topics_written_at_the_same_time_never_mix(shop: Wired) -> Non
 
 async def test_a_fetch_that_waits_is_answered_by_the_next_publish(shop: Wired) -> None:
     waiting = asyncio.ensure_future(shop.messaging.fetch(A, None, True, wait_ms=30_000))
-    while not shop.messaging.arrivals.waiters:
+    while not shop.topics.memory.waiting:
         await asyncio.sleep(0)
     await shop.publish(A, "news")
     assert texts(await asyncio.wait_for(waiting, 5)) == ["news"]
-    assert shop.messaging.arrivals.waiters == 0
+    assert shop.topics.memory.waiting == 0
 
 
 async def test_a_fetch_that_waits_for_a_transaction_is_answered_by_its_commit(shop: Wired) -> None:
     tx = await shop.transactions.begin()
     await shop.publish(A, "held", tx=tx)
     waiting = asyncio.ensure_future(shop.messaging.fetch(A, None, True, committed=True, wait_ms=30_000))
-    while not shop.messaging.arrivals.waiters:
+    while not shop.topics.memory.waiting:
         await asyncio.sleep(0)
     await shop.commit(tx)
     assert texts(await asyncio.wait_for(waiting, 5)) == ["held"]

@@ -7,10 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from basalt.messaging.log.tail import SLOT_BYTES, TailCache, TopicKey
+from basalt.messaging.log import tail
+from basalt.messaging.log.tail import SLOT_BYTES, Tail, Tails
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
 
+TopicKey = tuple[bytes, int]
 A, B, C = (b"shop:a:", 1), (b"shop:a:", 2), (b"shop:b:", 1)
 TOPICS = st.sampled_from([A, A, A, B, C])
 STEPS = st.integers(1, 3)
@@ -19,6 +21,40 @@ FIRST = position(0, 0)
 
 def row_at(place: int, size: int = 0, written_by: int | None = None) -> MessageRow:
     return MessageRow(position(place, 0), written_by, bytes(size))
+
+
+class Log:
+    """Whose tail it is."""
+
+    tail: Tail | None = None
+
+
+class TailCache(Tails):
+    """The tails of three topics, by their names."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.logs = {A: Log(), B: Log(), C: Log()}
+
+    def append(self, topic: TopicKey, row: MessageRow, after: bytes) -> None:  # type: ignore[override]
+        super().append(self.logs[topic], row, after)
+
+    def rows(self, topic: TopicKey, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:  # type: ignore[override]
+        return super().rows(self.logs[topic].tail, start, rows_max)
+
+    def roll_back(self, topic: TopicKey, where: bytes) -> None:
+        tail = self.logs[topic].tail
+        if tail is not None:
+            tail.roll_back(where)
+
+    def remove(self, topic: TopicKey, where: bytes) -> None:  # type: ignore[override]
+        super().remove(self.logs[topic].tail, where)
+
+    def drop_before(self, topic: TopicKey, where: bytes) -> None:
+        super().remove_before(self.logs[topic].tail, where)
+
+    def forget(self, topic: TopicKey) -> None:
+        super().drop(self.logs[topic])
 
 
 class TailMachine(RuleBasedStateMachine):
@@ -121,102 +157,117 @@ TestTailMachine.settings = settings(max_examples=150, stateful_step_count=40, de
 
 
 def test_what_was_just_appended_is_answered_without_the_store() -> None:
-    tail = TailCache(10_000)
+    cache = TailCache(10_000)
     rows = [row_at(place) for place in (5, 6, 7)]
     for row, after in zip(rows, [b"", rows[0].position, rows[1].position], strict=True):
-        tail.append(A, row, after)
-    assert tail.rows(A, FIRST) == rows  # the topic was empty before: these are all
-    assert tail.rows(A, rows[1].position) == rows[1:]
-    assert tail.rows(A, rows[2].position + b"\0") == []
-    assert (tail.hits, tail.misses) == (3, 0)
+        cache.append(A, row, after)
+    assert cache.rows(A, FIRST) == rows  # the topic was empty before: these are all
+    assert cache.rows(A, rows[1].position) == rows[1:]
+    assert cache.rows(A, rows[2].position + b"\0") == []
+    assert (cache.hits, cache.misses) == (3, 0)
 
 
 def test_what_lies_before_the_tail_is_asked_of_the_store() -> None:
-    tail = TailCache(10_000)
-    tail.append(A, row_at(5), position(4, 9))
-    assert tail.rows(A, position(4, 9)) is None
-    assert tail.rows(A, FIRST) is None
-    assert tail.rows(B, FIRST) is None
-    assert tail.rows(A, position(4, 10)) == [row_at(5)]
-    assert (tail.hits, tail.misses) == (1, 3)
+    cache = TailCache(10_000)
+    cache.append(A, row_at(5), position(4, 9))
+    assert cache.rows(A, position(4, 9)) is None
+    assert cache.rows(A, FIRST) is None
+    assert cache.rows(B, FIRST) is None
+    assert cache.rows(A, position(4, 10)) == [row_at(5)]
+    assert (cache.hits, cache.misses) == (1, 3)
 
 
 def test_the_oldest_row_of_all_topics_goes_first() -> None:
     size = row_at(1).size_bytes
-    tail = TailCache(3 * size)
+    cache = TailCache(3 * size)
     order = [(A, 1), (C, 1), (A, 2), (C, 2), (A, 3)]
     newest: dict[TopicKey, bytes] = {}
     for topic, place in order:
-        tail.append(topic, row_at(place), newest.get(topic, b""))
+        cache.append(topic, row_at(place), newest.get(topic, b""))
         newest[topic] = position(place, 0)
-    assert tail.bytes == 3 * size
-    assert tail.rows(A, position(1, 1)) == [row_at(2), row_at(3)]
-    assert tail.rows(A, position(1, 0)) is None
-    assert tail.rows(C, position(1, 1)) == [row_at(2)]
+    assert cache.bytes == 3 * size
+    assert cache.rows(A, position(1, 1)) == [row_at(2), row_at(3)]
+    assert cache.rows(A, position(1, 0)) is None
+    assert cache.rows(C, position(1, 1)) == [row_at(2)]
 
 
 def test_a_row_larger_than_the_cache_is_not_kept_and_pushes_out_the_rest() -> None:
-    tail = TailCache(1_000)
-    tail.append(A, row_at(1), b"")
-    tail.append(C, row_at(1, 5_000), b"")
-    assert (tail.bytes, tail.rows(A, FIRST), tail.rows(C, FIRST)) == (0, None, None)
+    cache = TailCache(1_000)
+    cache.append(A, row_at(1), b"")
+    cache.append(C, row_at(1, 5_000), b"")
+    assert (cache.bytes, cache.rows(A, FIRST), cache.rows(C, FIRST)) == (0, None, None)
 
 
 def test_a_cache_of_no_bytes_keeps_nothing() -> None:
-    tail = TailCache(0)
-    tail.append(A, row_at(1), b"")
-    assert (tail.bytes, tail.rows(A, FIRST)) == (0, None)
+    cache = TailCache(0)
+    cache.append(A, row_at(1), b"")
+    assert (cache.bytes, cache.rows(A, FIRST)) == (0, None)
 
 
 def test_a_page_looks_at_no_more_of_a_long_tail_than_it_needs() -> None:
-    tail = TailCache(10**9)
+    cache = TailCache(10**9)
     for place in range(1, 1_001):
-        tail.append(A, row_at(place), position(place - 1, 0))
+        cache.append(A, row_at(place), position(place - 1, 0))
     for place in range(10, 900):
-        tail.remove(A, position(place, 0))
-    found = tail.rows(A, position(1, 0), 5)
+        cache.remove(A, position(place, 0))
+    found = cache.rows(A, position(1, 0), 5)
     assert found == [row_at(place) for place in range(1, 6)]
-    found = tail.rows(A, position(8, 0), 5)
+    found = cache.rows(A, position(8, 0), 5)
     assert found is not None
     assert found[:3] == [row_at(8), row_at(9), row_at(900)]
     assert len(found) < 15
 
 
 def test_a_removed_row_frees_its_bytes_but_for_its_place() -> None:
-    tail = TailCache(10**6)
-    tail.append(A, row_at(1, 5_000), b"")
-    tail.append(A, row_at(2), position(1, 0))
+    cache = TailCache(10**6)
+    cache.append(A, row_at(1, 5_000), b"")
+    cache.append(A, row_at(2), position(1, 0))
     for _ in range(2):
-        tail.remove(A, position(1, 0))
-        assert tail.bytes == SLOT_BYTES + row_at(2).size_bytes
-    assert tail.rows(A, FIRST) == [row_at(2)]
+        cache.remove(A, position(1, 0))
+        assert cache.bytes == SLOT_BYTES + row_at(2).size_bytes
+    assert cache.rows(A, FIRST) == [row_at(2)]
 
 
 @pytest.mark.parametrize("first", range(2, 12))
 @pytest.mark.parametrize("second", range(13, 24))
 def test_rows_can_be_dropped_again_after_the_tail_has_moved_on(first: int, second: int) -> None:
-    tail = TailCache(8 * row_at(1).size_bytes)
+    cache = TailCache(8 * row_at(1).size_bytes)
     for place in range(1, 25):
         if place == 12:
-            tail.drop_before(A, position(first, 0))
-        tail.append(A, row_at(place), position(place - 1, 0))
-    tail.drop_before(A, position(second, 0))
+            cache.drop_before(A, position(first, 0))
+        cache.append(A, row_at(place), position(place - 1, 0))
+    cache.drop_before(A, position(second, 0))
     kept = [row_at(place) for place in range(second, 25)]
-    answers = [tail.rows(A, position(place, 0)) for place in range(1, 25)]
+    answers = [cache.rows(A, position(place, 0)) for place in range(1, 25)]
     assert all(answer is None or answer == kept[-len(answer) :] for answer in answers)
     assert kept[-1:] in answers
 
 
 @pytest.mark.parametrize("where", [position(1, 1), position(9, 0), FIRST])
 def test_changes_of_rows_that_are_not_there_change_nothing(where: bytes) -> None:
-    tail = TailCache(10**6)
+    cache = TailCache(10**6)
     row = row_at(1, written_by=5)
-    tail.append(A, row, b"")
-    tail.roll_back(A, where)
-    tail.remove(A, where)
+    cache.append(A, row, b"")
+    cache.roll_back(A, where)
+    cache.remove(A, where)
     for other in (B, C):
-        tail.roll_back(other, row.position)
-        tail.remove(other, row.position)
-        tail.drop_before(other, position(9, 0))
-        tail.forget(other)
-    assert tail.rows(A, FIRST) == [row]
+        cache.roll_back(other, row.position)
+        cache.remove(other, row.position)
+        cache.drop_before(other, position(9, 0))
+        cache.forget(other)
+    assert cache.rows(A, FIRST) == [row]
+
+
+def test_rows_of_dropped_tails_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic whose writes fail again and again drops its tail each time, while no row is pushed out by newer ones."""
+    monkeypatch.setattr(tail, "DEAD_ROWS_MAX", 2)
+    cache = TailCache(10**9)
+    cache.append(B, row_at(1), b"")
+    for place in range(1, 100):
+        cache.append(A, row_at(place), position(place - 1, 0))
+        cache.forget(A)
+        assert len(cache._order) <= 4
+    cache.append(A, row_at(100), position(99, 0))
+    assert cache.rows(B, FIRST) == [row_at(1)]
+    assert cache.rows(A, position(99, 1)) == [row_at(100)]
+    assert cache.bytes == row_at(1).size_bytes + row_at(100).size_bytes

@@ -37,8 +37,8 @@ def work(*markers: tuple[str, int | None], messages: tuple[str, ...] = ()) -> Wo
 
 async def kinds(wired: Wired) -> list[str]:
     """What a committed reader who asks for markers is given, in order."""
-    topic = await wired.topics.get(A)
-    found = await wired.messaging.read(topic, start_from(None, True), Limits(100, 10_000), None, markers=True)
+    log = await wired.topics.open(A)
+    found = await wired.services.peek._reads.read(log, start_from(None, True), Limits(100, 10_000), None, markers=True)
     return [
         bytes(payload).decode() if piece.batch.kind is Kind.USER else piece.batch.kind.name
         for piece in found.slices
@@ -251,14 +251,13 @@ async def test_a_topic_without_markers_is_not_searched_for_any(shop: Wired):
 
 
 async def test_a_marker_is_alone_in_its_row_among_messages_of_its_group(shop: Wired):
-    topic = await shop.topics.get(A)
-    markers, appender = shop.services.markers, shop.messaging.appender
-    await markers.ready(topic)
+    log, markers = await shop.topics.open(A), shop.services.markers
+    await markers.ready(log)
 
     def stage(group):
-        appender.append(group, topic, [b"one"])
-        markers.emit(group, topic, Marker("a", 1, 5), None)
-        appender.append(group, topic, [b"two"])
+        log.append(group, [b"one"])
+        markers.emit(group, log, Marker("a", 1, 5), None)
+        log.append(group, [b"two"])
 
     await shop.services.writer.run(stage)
     assert await kinds(shop) == ["one", "WATERMARK", "two"]

@@ -13,10 +13,8 @@ from basalt.api.bodies.work import RecordIn
 from basalt.api.markers.marker import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
 from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.index.counts import Expiry, RowCount
-from basalt.messaging.index.topic_counts import TopicCounts
+from basalt.messaging.log.counts import Expiry, RowCount, TopicCounts
 from basalt.messaging.log.log_bounds import entry_name
-from basalt.messaging.ranges.range_reading import read_range
 from basalt.messaging.read.fetch import end_of
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
@@ -62,8 +60,7 @@ async def test_every_way_of_reading_begins_at_the_time_of_the_truncation(shop: W
         assert await shop.page_through(A, 1, committed=committed) == ["ccc", "dddd"]
         assert texts(await shop.messaging.fetch(A, gone[0], True, committed=committed)) == ["ccc", "dddd"]
         assert texts(await shop.messaging.fetch(A, times[0], True, committed=committed)) == ["ccc", "dddd"]
-        topic = await shop.topics.get(A)
-        found = await read_range(shop.messaging, topic, gone[0], end, 1 << 20, committed=committed)
+        found = await ranges.read(await shop.topics.open(A), gone[0], end, 1 << 20, committed=committed)
         assert [message_id for part in found.slices for message_id in part.ids()] == kept
         advance = await ranges.advance(A, gone[0], committed=committed)
         assert (advance.messages, advance.payload_bytes, advance.at_end, advance.expired) == (2, 7, True, True)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
 from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.log.append import Appended
+from basalt.messaging.log.append import RowBuilder
 from basalt.messaging.log.log_bounds import entry_name
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable
@@ -185,7 +186,7 @@ async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired):
 
 
 async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(usage, "TOPICS_MAX", 1)
+    monkeypatch.setattr(shop.topics.memory, "_limits", LogLimits(detailed=1))
     for number in range(5):
         await shop.publish(A, "a" * number)
         await shop.publish(B, "b")
@@ -215,21 +216,23 @@ async def test_a_row_that_was_read_before_it_was_told_of_counts_once(shop: Wired
     for _ in range(2):
         await shop.publish(A, "x")
         shop.clock.advance(40_000)
-    topic = await shop.topics.get(A)
+    log = await shop.topics.open(A)
+    topic = log.topic
     if not counted_before:
-        shop.services.usage.forget(topic.keys[:2])
+        log.counts = None
     row = MessageRow(position(shop.clock.now_ms(), 0), None, encode([b"yy"]))
     shop.store.table("message").write([MessageTable.put(topic.keys, row)])  # as another thread does
     await shop.services.usage.stats(A)
-    shop.services.usage.observe(Appended(topic, row, 1, 2))
+    builder = RowBuilder(topic, None, b"", 0)
+    builder.messages, builder.payload_bytes = 1, 2
+    log.count(builder, row, shop.clock.now_ms())
     assert await figures(shop) == (2, 3)
 
 
 async def test_rows_whose_write_failed_half_way_are_counted_from_the_store(shop: Wired):
     await shop.publish(A, "x")
     await figures(shop)
-    for observe in shop.messaging.appender.doubts:  # as after a write of which nobody can tell
-        observe((b"shop:orders:", 1))
+    (await shop.topics.open(A)).forget_counts_and_markers()  # as after a write of which nobody can tell
     await assert_exact(shop)
 
 

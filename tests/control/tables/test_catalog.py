@@ -19,6 +19,7 @@ from basalt.errors import (
     TableNotFoundError,
     TopicNotFoundError,
 )
+from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import GENERATION_MAX, NAME_PATTERN, table_prefix, topic_prefix
 from basalt_engine.metadata import MetadataTable
@@ -58,8 +59,10 @@ def test_a_table_that_was_deleted_comes_back_as_its_next_generation(catalog: Cat
         run(catalog.get(STOCK))
     with pytest.raises(TableNotFoundError):
         run(catalog.delete(STOCK))
-    with pytest.raises(TableNotFoundError):
+    with pytest.raises(NotLoadedError) as missing:
         catalog.known(STOCK)
+    with pytest.raises(TableNotFoundError):
+        run(missing.value.load())
     assert run(catalog.create(STOCK, "none")).generation == 2
 
 
@@ -111,10 +114,10 @@ def test_tables_and_topics_of_one_name_do_not_know_of_each_other(catalog: Catalo
     assert run(catalog.list("shop")) == ["prices", "stock"]
     assert run(topics.list("shop")) == ["orders", "stock"]
     assert run(topics.namespaces()) == ["shop"]
-    run(topics.delete(topic_name("shop", "stock")))
+    run(topics.delete(run(topics.read(topic_name("shop", "stock")))))
     assert run(catalog.get(STOCK)).generation == 1
     with pytest.raises(TopicNotFoundError):
-        run(topics.get(topic_name("shop", "prices")))
+        run(topics.read(topic_name("shop", "prices")))
 
 
 @pytest.mark.parametrize("name", ["", "~stock", "a:b", "ä", "x" * 256])

@@ -29,7 +29,6 @@ from basalt.http.metrics.thrift import thrift_series
 from basalt.http.metrics.topics import TopicCounts, TopicSeries
 from basalt.http.metrics.transactions import transaction_series
 from basalt.http.routes.operations import Operation
-from basalt.messaging.log.append import Appended
 from basalt.runtime.durations import Durations
 from basalt.services import Services
 
@@ -52,7 +51,7 @@ class Figures(Collector):
         for collector in (self, ProcessCollector(registry=None), PlatformCollector(registry=None)):
             self.registry.register(collector)
         GCCollector(registry=self.registry)
-        services.messaging.appender.observers.append(self._appended)
+        services.topics.memory.meter = self.topics.published
         if services.leadership is not None:
             self.registry.register(LeaderFigures(services.leadership))
 
@@ -81,9 +80,6 @@ class Figures(Collector):
         yield from self._store()
         yield from self._server()
 
-    def _appended(self, appended: Appended) -> None:
-        self.topics.published(appended.topic.title, appended.messages, appended.payload_bytes)
-
     def _requests(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(
             "basalt_http_request_duration_seconds", "Time from a request's head to its answer's end", labels=_LABELS
@@ -99,13 +95,12 @@ class Figures(Collector):
         yield counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
 
     def _messages(self) -> Iterator[Metric]:
-        messaging = self._services.messaging
-        appender = messaging.appender
-        yield counter("basalt_published_messages", "Messages appended to topics", appender.messages_total)
-        yield counter("basalt_published_bytes", "Bytes of their payloads", appender.payload_bytes_total)
+        messaging, memory = self._services.messaging, self._services.topics.memory
+        yield counter("basalt_published_messages", "Messages appended to topics", memory.messages_total)
+        yield counter("basalt_published_bytes", "Bytes of their payloads", memory.payload_bytes_total)
         yield counter("basalt_fetched_messages", "Messages that readers got", messaging.fetched_messages_total)
         yield counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
-        yield gauge("basalt_waiting_fetches", "Long polls that wait for a message", messaging.arrivals.waiters)
+        yield gauge("basalt_waiting_fetches", "Long polls that wait for a message", memory.waiting)
 
     def _by_topic(self) -> Iterator[Metric]:
         series: Sequence[tuple[tuple[str, str], TopicCounts]] = list(self.topics.series())

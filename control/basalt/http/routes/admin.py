@@ -26,7 +26,7 @@ _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so 
 
 async def namespaces(request: Request) -> Answer:
     """The namespaces in which a topic exists."""
-    return json_answer(await request.services.topics.namespaces())
+    return json_answer(await request.services.topics.catalog.namespaces())
 
 
 async def topics(request: Request) -> Answer:
@@ -34,14 +34,14 @@ async def topics(request: Request) -> Answer:
     namespace = request.text("namespace")
     if namespace is not None:
         check_name(namespace, "namespace")
-    service = request.services.topics
+    service = request.services.topics.catalog
     shown = [_topic(service.at(title, stored)) for title, stored in await service.describe_all(namespace)]
     return json_answer(sorted(shown, key=lambda topic: (topic.namespace, topic.name)))
 
 
 async def topic(request: Request) -> Answer:
     """One topic with all its metadata, also a deleted one."""
-    service = request.services.topics
+    service = request.services.topics.catalog
     title = topic_name(request.path["namespace"], request.path["topic"])
     return json_answer(_topic(service.at(title, await service.describe(title))))
 

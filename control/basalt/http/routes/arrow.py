@@ -22,7 +22,7 @@ from basalt.http.routes.operations import Operation, Query, integer
 from basalt.http.routes.ranges import AFTER, ISOLATION, backwards, id_parameter, is_committed, range_id
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.http.routes.topics import TOPIC_PATH, named_topic
-from basalt.messaging.ranges.range_reading import read_range, undecided
+from basalt.messaging.ranges.range_reading import undecided
 from basalt.messaging.read.fetch import Slice
 from basalt.transactions.rules.ids import TransactionIds
 from basalt_engine.records import Flag
@@ -52,12 +52,13 @@ async def read(request: Request) -> Answer:
     if after is not None and after > through:
         raise backwards(after, through)
     committed, topics = is_committed(request), request.services.topics
-    topic = (await topics.get(title)).of_generation(request.integer("generation"))
+    log = await topics.open(title)
+    topic = log.topic.of_generation(request.integer("generation"))
     end = await request.services.ranges.stable_end(title, committed=committed)
     if end.id is None or through > end.id:
         raise undecided(through)
     bytes_max = request.integer("bytesMax") or RANGE_BYTES_MAX
-    found = await read_range(request.services.messaging, topic, after, through, bytes_max, committed=committed)
+    found = await request.services.ranges.read(log, after, through, bytes_max, committed=committed)
     # If it was deleted meanwhile, rows were missing where nobody would miss them.
     (await topics.get(title)).of_generation(topic.generation)
     request.figures.topics.fetched(title, found.messages, found.payload_bytes)

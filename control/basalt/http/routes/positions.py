@@ -33,8 +33,5 @@ async def start_of(request: Request, title: TopicName) -> From:
     position = parse_position("start" if text is None else text, request.services.clock.now_ms(), field="from")
     if position.kind is not PositionKind.END:
         return From(position.time_ms if position.id is None else position.id, inclusive)
-    messaging = request.services.messaging
-    topic = await request.services.topics.get(title)
-    await messaging.appender.ready(topic)
-    newest = messaging.appender.newest(topic)
+    newest = (await request.services.topics.open(title)).newest
     return From(end_of(newest), False) if newest else From(None, True)

@@ -67,7 +67,7 @@ async def get(request: Request) -> Answer:
 
 async def names(request: Request) -> Answer:
     """List a namespace's topics."""
-    return json_answer(await request.services.topics.list(request.path["namespace"]))
+    return json_answer(await request.services.topics.catalog.list(request.path["namespace"]))
 
 
 async def delete(request: Request) -> Answer:

@@ -276,10 +276,12 @@ def _stored(request: Request, transaction: Transaction) -> dict[bytes, tuple[int
     pointers = transaction.pointers
     if len(transaction.topics) * len(pointers) > STORED_LOOKUPS_MAX:
         return {}
-    in_memory = request.services.messaging.stored.in_memory
+    topics = request.services.topics
     found = {}
     for join in transaction.topics:
-        known = [each for pointer in pointers if (each := in_memory(join[:2], pointer)) is not None]
+        log = topics.find_joined(join)
+        staged = [] if log is None else [topics.staged.in_memory(log, pointer) for pointer in pointers]
+        known = [each for each in staged if each is not None]
         if known:
             found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
     return found

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, merged
-from basalt.messaging.log.tail import TopicKey
+from basalt.messaging.log.topic_log import TopicLog
 from basalt_engine.snapshot import InvalidList
 
 BLOCK_MESSAGES = 4_096
@@ -162,42 +162,44 @@ class TopicIndex:
 
 
 class SparseIndex:
-    """The indexes of the topics that were used last."""
+    """The indexes of the topics that were used last; each is kept with its log."""
 
     def __init__(self) -> None:
         self.entries = 0
-        self._topics: OrderedDict[TopicKey, TopicIndex] = OrderedDict()  # the least recently used first
-        self._counted: dict[TopicKey, int] = {}
+        self._counted: OrderedDict[TopicLog, int] = OrderedDict()  # entries of each, the least recently used first
 
-    def of(self, key: TopicKey, ttl_ms: int) -> TopicIndex:
+    def of(self, log: TopicLog) -> TopicIndex:
         """The topic's index; what was learnt under another TTL is forgotten, for what expired under it may be gone."""
-        found = self._topics.get(key)
-        if found is None or found.ttl_ms != ttl_ms:
-            self.forget(key)
-            found = self._topics[key] = TopicIndex(ttl_ms)
-        self._topics.move_to_end(key)
+        found: TopicIndex | None = log.index
+        if found is None or found.ttl_ms != log.topic.ttl_ms:
+            for gone in [each for each in self._counted if each.index is None]:  # deleted, or out of memory
+                self._forget(gone)
+            self._forget(log)
+            found = log.index = TopicIndex(log.topic.ttl_ms)
+        log.memory.touch_details(log)
         return found
 
-    def settle(self, key: TopicKey) -> None:
+    def settle(self, log: TopicLog) -> None:
         """The topic's index has changed: keep all of them together within the limit."""
-        found = self._topics.get(key)
-        if found is None:  # it was deleted meanwhile
+        found: TopicIndex | None = log.index
+        if found is None:  # it was deleted meanwhile, or has left memory
+            self._forget(log)
             return
-        self.entries += found.entries + 1 - self._counted.get(key, 0)  # one for the topic itself
-        self._counted[key] = found.entries + 1
-        while self.entries > ENTRIES_MAX and len(self._topics) > 1:
-            self.forget(next(iter(self._topics)))
-
-    def forget(self, key: TopicKey) -> None:
-        """The generation has ended, or nobody needs it."""
-        self._topics.pop(key, None)
-        self.entries -= self._counted.pop(key, 0)
+        self.entries += found.entries + 1 - self._counted.get(log, 0)  # one for the topic itself
+        self._counted[log] = found.entries + 1
+        self._counted.move_to_end(log)
+        while self.entries > ENTRIES_MAX and len(self._counted) > 1:
+            self._forget(next(iter(self._counted)))
 
     def forget_all(self) -> None:
         """Writers that had been decided about were decided about anew."""
-        self._topics.clear()
-        self._counted.clear()
-        self.entries = 0
+        for log in list(self._counted):
+            self._forget(log)
+
+    def _forget(self, log: TopicLog) -> None:
+        """Nobody needs the index of this topic."""
+        log.index = None
+        self.entries -= self._counted.pop(log, 0)
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self._counted)

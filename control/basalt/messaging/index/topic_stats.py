@@ -1,6 +1,6 @@
 """How much each topic holds, without reading it: messages, bytes, rates, and the first and last message.
 
-Counts are kept from a topic's first row on, by what the appender tells, and saved now and then as a system entry (kind
+Counts are kept from a topic's first row on, by its log, and saved now and then as a system entry (kind
 `usage`, docs/formats/system-table.md) with the position up to which they count. What no saved count covers is read once.
 A message counts while a reader without a snapshot would get it: until it expires, rolled back or not, until retention
 removes it. One with a TTL of its own counts up to a 32nd of that TTL longer.
@@ -9,35 +9,30 @@ removes it. One with a TTL of its own counts up to a 32nd of that TTL longer.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of
-from basalt.errors import TopicNotFoundError
-from basalt.messaging.index.counts import FINER, Buckets, Count, Part, RowCount, count_row
-from basalt.messaging.index.topic_counts import SavedCounts, TopicCounts
-from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.log.append import Appended
-from basalt.messaging.log.tail import TopicKey
-from basalt.messaging.log.topic_locks import TopicLocks
-from basalt.messaging.publish import Messaging
+from basalt.catalog.topics import Topic, TopicName
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.counts import FINER, Buckets, Count, Part, RowCount, SavedCounts, TopicCounts, count_row
+from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import Limits, row_slices, start_from
 from basalt.messaging.read.first_unstable import Holds
-from basalt.messaging.read.row_pages import pages
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow
-from basalt_engine.records import Flag, Kind
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store, prefix_stop
 
 KIND = "usage"
-TOPICS_MAX = 10_000  # topics whose counts are in memory, some 5 KiB each; the least recently used go
 PART_BYTES_MAX = 64 << 20  # a larger oldest bucket (joined from others) is estimated, not read
 PART_TRIES = 3
 LAST_ROWS_MAX = 100  # rows without a message that are passed in search of the newest one
@@ -70,83 +65,52 @@ class Usage:
     """The figures of all topics of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, holds: Holds
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writer: GroupCommit, holds: Holds
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._payload_rows = store.table("payload")
         self._call = StoreCalls(store)
         self._clock = clock
-        self._topics = topics
-        self._messaging = messaging
+        self._logs = logs
+        self._reads = reads
         self._writer = writer
         self._holds = holds
-        self._counts: OrderedDict[TopicKey, TopicCounts] = OrderedDict()  # the least recently used first
-        self._loading = TopicLocks()
-        messaging.appender.observers.append(self.observe)
-        messaging.appender.doubts.append(self.forget)
-        topics.when_deleted.append(lambda topic: self.forget(topic.keys[:2]))
 
-    # What is told.
+    # What retention does.
 
-    def observe(self, appended: Appended) -> None:
-        """A row became durable."""
-        topic, row = appended.topic, appended.row
-        counted = self._count_appended(appended)
-        counts = self._of(topic)
-        counts.observe(row.position, counted, self._clock.now_ms())
-
-    def forget(self, topic: TopicKey) -> None:
-        """Nothing is known of the topic's rows any more; what was saved of them still holds."""
-        self._counts.pop(topic, None)
-
-    def expired(self, topic: Topic, before_ms: int) -> None:
-        """All rows published before this time were removed; that they were is durable."""
-        counts = self._counts.get(topic.keys[:2])
-        if counts is not None:
-            counts.expired(before_ms)
-
-    async def ready(self, topic: Topic) -> None:
+    async def ready(self, log: TopicLog) -> None:
         """Count what is not counted yet, before a stage calls `remove`."""
-        await self._complete(topic)
+        await self._complete(log)
 
-    def remove(self, group: Group, topic: Topic, rows: Sequence[tuple[bytes, RowCount]]) -> None:
+    def remove(self, group: Group, log: TopicLog, rows: Sequence[tuple[bytes, RowCount]]) -> None:
         """In a stage that removes these rows (position and content): they count no more, and that is saved with it."""
-        key = topic.keys[:2]
-        counts = self._counts.get(key)
-        name = removed.entry_name(topic.keys.prefix)
+        counts, topic = log.counts, log.topic
+        name = log_bounds.entry_name(topic.keys.prefix)
         if counts is None or not counts.complete:
             group.add(SystemTable.name, SystemTable.delete(KIND, name))  # what is saved would count them
-            self.forget(key)
+            log.counts = None
             return
         for where, counted in rows:
             counts.remove(where, counted)
         group.add(SystemTable.name, SystemTable.put(KIND, name, counts.body(topic.generation)))
-        group.when_failed(lambda: self.forget(key))
-
-    def _count_appended(self, appended: Appended) -> RowCount:
-        row = appended.row
-        publish_ms = position_fields(row.position)[0]
-        if row.batch is not None and row.batch[1] != Kind.USER:
-            return RowCount(publish_ms, 0, 0)
-        if row.batch is not None and row.batch[2] & Flag.TTLS:
-            return self.count(appended.topic, row)
-        return RowCount(publish_ms, appended.messages, appended.payload_bytes)
+        group.when_failed(partial(_forget, log))
 
     def count(self, topic: Topic, row: MessageRow) -> RowCount:
         """What a row holds."""
-        return count_row(row, lambda reference: self._messaging.stored_rows(topic, reference), topic.ttl_ms)
+        return count_row(row, lambda reference: self._reads.stored_rows(topic, reference), topic.ttl_ms)
 
     # What is asked.
 
     async def stats(self, title: TopicName) -> TopicStats:
         """The topic's figures; `TopicNotFoundError`."""
-        topic = await self._topics.get(title)
-        counts, oldest_ms, exact = await self._settled(topic)
+        log = await self._logs.open(title)
+        topic = log.topic
+        counts, oldest_ms, exact = await self._settled(log)
         now_ms = self._clock.now_ms()
         whole, part = counts.buckets.since(oldest_ms)
         parts = [whole, counts.own.alive(now_ms), part.estimate if part is not None else Count()]
         rate = counts.recent.per_second(now_ms)
-        first = await self._messaging.read(topic, start_from(None, True), Limits(1, 1), None)
+        first = await self._reads.read(log, start_from(None, True), Limits(1, 1), None)
         newest = await self._call(self._newest_id, topic)
         oldest = first.slices[0].ids()[0] if first.slices else None
         return TopicStats(
@@ -159,7 +123,7 @@ class Usage:
             newest_ms=_publish_ms(newest),
             published_per_second=rate,
             stored_bytes=await self._stored_bytes(topic),
-            oldest_open_write_pointer=(await self._holds.first(topic)).held_by,
+            oldest_open_write_pointer=(await self._holds.first(log)).held_by,
         )
 
     # What the `stats` job does.
@@ -168,75 +132,61 @@ class Usage:
         """Save the counts of topics that changed much or long ago (`everything`: that changed); how many were saved."""
         now_ms = self._clock.now_ms()
         due = [
-            key
-            for key, counts in self._counts.items()
-            if counts.unsaved_bytes >= SAVE_BYTES
-            or (counts.changed_ms is not None and (everything or now_ms - counts.changed_ms >= SAVE_AGE_MS))
+            log
+            for log in self._logs.memory.detailed
+            if log.counts is not None
+            and (
+                log.counts.unsaved_bytes >= SAVE_BYTES
+                or (log.counts.changed_ms is not None and (everything or now_ms - log.counts.changed_ms >= SAVE_AGE_MS))
+            )
         ]
         saved = 0
-        keys = iter(due[:topics_max])
-        while some := list(islice(keys, SAVE_GROUP_TOPICS)):
-            topics = [topic for key in some if (topic := await self._current(key)) is not None]
-            for topic in topics:
-                await self._complete(topic)
-            saved += await self._writer.run(lambda group, topics=topics: self._save(group, topics))  # type: ignore[misc]
+        logs = iter(due[:topics_max])
+        while some := list(islice(logs, SAVE_GROUP_TOPICS)):
+            for log in some:
+                if not log.ended:
+                    await self._complete(log)
+            saved += await self._writer.run(partial(self._save, some))
             await asyncio.sleep(0)
         return saved
 
-    def _save(self, group: Group, topics: list[Topic]) -> int:
+    def _save(self, logs: list[TopicLog], group: Group) -> int:
         saved = 0
-        for topic in topics:
-            counts = self._counts.get(topic.keys[:2])
-            if counts is None or not counts.complete or not self._topics.lives(topic):
+        for log in logs:
+            counts, topic = log.counts, log.topic
+            if (
+                counts is None or not counts.complete or log.ended
+            ):  # a generation never writes over the one that followed
                 continue
-            name = removed.entry_name(topic.keys.prefix)
+            name = log_bounds.entry_name(topic.keys.prefix)
             group.add(SystemTable.name, SystemTable.put(KIND, name, counts.body(topic.generation)))
             counts.saved()
             saved += 1
         return saved
 
-    async def _current(self, key: TopicKey) -> Topic | None:
-        try:
-            topic = await self._topics.get(title_of(key[0]))
-        except TopicNotFoundError:
-            topic = None
-        if topic is None or topic.generation != key[1]:
-            self.forget(key)
-            return None
-        return topic
-
     # How.
 
-    def _of(self, topic: Topic) -> TopicCounts:
-        key = topic.keys[:2]
-        counts = self._counts.get(key)
-        if counts is not None:
-            counts = self._counts[key] = counts.truncated(topic.truncated_before_ms)
-        else:
-            counts = self._counts[key] = TopicCounts(topic.truncated_before_ms)
-            if len(self._counts) > TOPICS_MAX:
-                self._counts.popitem(last=False)
-        self._counts.move_to_end(key)
-        return counts
-
-    async def _complete(self, topic: Topic) -> TopicCounts:
+    async def _complete(self, log: TopicLog) -> TopicCounts:
         """The topic's counts, with all rows in them."""
-        counts = self._of(topic)
+        counts = log.present_counts()
         if counts.complete:
             return counts
-        async with self._loading.of(topic.keys[:2]):
-            counts = self._of(topic)
+        async with log.loading:
+            counts = log.present_counts()
             if not counts.complete:
-                counts.complete_with(await self._older(topic, counts))
+                counts.complete_with(await self._older(log, counts))
         return counts
 
-    async def _older(self, topic: Topic, counts: TopicCounts) -> TopicCounts:
-        """The counts of all rows before those that were observed: what was saved, and what was read to fill the gap."""
+    async def _older(self, log: TopicLog, counts: TopicCounts) -> TopicCounts:
+        """The counts of all rows before those that were appended since: what was saved, and what was read to fill the gap."""
+        topic = log.topic
         older = await self._call.about(None, self._saved, topic, counts.truncated_ms)
         start = older.counted_to + b"\0" if older.counted_to else b""
         start = max(start, position(counts.truncated_ms, 0))
-        stop = await self._messaging.durable_stop(topic)  # what comes after it is told to us
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
+        if log.unconfirmed:
+            await self._logs.confirm_or_delete(log)
+        stop = log.durable_stop  # what comes after it is told to us
+        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
                 for row, counted in await self._counted(topic, page):
                     if counts.first and row.position >= counts.first:
@@ -250,8 +200,8 @@ class Usage:
 
     def _saved(self, topic: Topic, truncated_ms: int) -> TopicCounts:
         counts = TopicCounts(truncated_ms)
-        gone_before_ms = removed.expired_before_ms(self._system, topic)
-        stored = removed.read(self._system, KIND, topic, SavedCounts)
+        gone_before_ms = log_bounds.expired_before_ms(self._system, topic)
+        stored = log_bounds.read(self._system, KIND, topic, SavedCounts)
         if stored is not None and stored.generation == topic.generation:
             found = TopicCounts.of(stored)
             if found.own and found.truncated_ms < truncated_ms:
@@ -264,23 +214,23 @@ class Usage:
     def _oldest_ms(self, topic: Topic, counts: TopicCounts) -> int:
         return max(topic.oldest_ms(self._clock.now_ms()), counts.gone_before_ms)
 
-    async def _settled(self, topic: Topic) -> tuple[TopicCounts, int, bool]:
+    async def _settled(self, log: TopicLog) -> tuple[TopicCounts, int, bool]:
         """The topic's counts, from which publish time on they count, and whether they do so to the message."""
         for _ in range(PART_TRIES):
-            counts = await self._complete(topic)
-            oldest_ms = self._oldest_ms(topic, counts)
+            counts = await self._complete(log)
+            oldest_ms = self._oldest_ms(log.topic, counts)
             if oldest_ms < counts.buckets.from_ms:  # the TTL was raised
-                self.forget(topic.keys[:2])
+                log.counts = None
                 continue
             _, part = counts.buckets.since(oldest_ms)
             if part is None:
                 return counts, oldest_ms, True
             if part.bucket_bytes > PART_BYTES_MAX:
                 break
-            if await self._refined(topic, counts, part):
+            if await self._refined(log.topic, counts, part):
                 return counts, oldest_ms, True
-        counts = await self._complete(topic)
-        return counts, self._oldest_ms(topic, counts), False
+        counts = await self._complete(log)
+        return counts, self._oldest_ms(log.topic, counts), False
 
     async def _refined(self, topic: Topic, counts: TopicCounts, part: Part) -> bool:
         """Read the part and keep what it holds; False when rows of the topic were removed meanwhile."""
@@ -291,7 +241,7 @@ class Usage:
         found = True
         while found:
             found = False
-            async for page in pages(self._call, self._messaging.messages, topic.read_keys, start, stop):
+            async for page in pages(self._call, self._reads.messages, topic.read_keys, start, stop):
                 for row, counted in await self._counted(topic, page):
                     if row.position <= counts.counted_to:  # later ones are told to us, and added then
                         finer.add(counted.publish_ms, counted.messages, counted.payload_bytes)
@@ -304,8 +254,8 @@ class Usage:
 
     def _newest_id(self, topic: Topic) -> bytes | None:
         now_ms = self._clock.now_ms()
-        stored = self._messaging.stored_rows
-        rows = self._messaging.messages.scan(topic.read_keys, reverse=True, rows_max=LAST_ROWS_MAX)
+        stored = self._reads.stored_rows
+        rows = self._reads.messages.scan(topic.read_keys, reverse=True, rows_max=LAST_ROWS_MAX)
         for row in islice(rows, LAST_ROWS_MAX):
             if position_fields(row.position)[0] < topic.oldest_ms(now_ms):
                 return None
@@ -316,7 +266,7 @@ class Usage:
         return None
 
     async def _stored_bytes(self, topic: Topic) -> int:
-        total = await self._call(self._messaging.messages.size_bytes, topic.read_keys)
+        total = await self._call(self._reads.messages.size_bytes, topic.read_keys)
         for salt in range(topic.keys.buckets):
             start = topic.keys.message_start(salt)  # payload rows begin alike, in any of the buckets
             total += await self._call.about(
@@ -324,6 +274,10 @@ class Usage:
             )
             await asyncio.sleep(0)
         return total
+
+
+def _forget(log: TopicLog) -> None:
+    log.counts = None
 
 
 def _publish_ms(message_id: bytes | None) -> int | None:

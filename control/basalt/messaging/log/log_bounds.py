@@ -1,8 +1,8 @@
-"""What retention has removed of a topic, as far as others must know: durable, written together with the removal.
+"""Where a log ends and where it starts, as far as its rows cannot tell: durable, written together with their removal.
 
-The newest place that was ever given out (kind `newest`): a row that is gone cannot tell it after a restart, and a place
-that was given out once must never be given out again. And the time before which everything is gone (kind `expired`):
-counts that were kept from before a removal leave that out. Formats: docs/formats/system-table.md.
+The end is the newest place that was ever given out (kind `newest`): a row that is gone cannot tell it after a restart, and
+a place that was given out once must never be given out again. The start is the time before which everything is gone (kind
+`expired`): counts that were kept from before a removal leave that out. Formats: docs/formats/system-table.md.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EXPIRED = "expired"
 T = TypeVar("T")
 
 
-class Newest(msgspec.Struct, frozen=True):
+class LogEnd(msgspec.Struct, frozen=True):
     """No place up to this position (hex) is given out again in this generation."""
 
     generation: int
     position: str
 
 
-class Expired(msgspec.Struct, frozen=True, omit_defaults=True):
+class LogStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Every row of this generation that was published before this time is gone.
 
     `last` is the position (hex) of the newest one that was there to be removed; None where nobody looked.
@@ -48,14 +48,14 @@ def entry_name(prefix: bytes) -> str:
 def note_newest(group: Group, topic: Topic, newest: bytes) -> None:
     """Write, with the group that removes rows and no later than they go, the newest place that was given out."""
     put = SystemTable.put(
-        NEWEST, entry_name(topic.keys.prefix), msgspec.json.encode(Newest(topic.generation, newest.hex()))
+        NEWEST, entry_name(topic.keys.prefix), msgspec.json.encode(LogEnd(topic.generation, newest.hex()))
     )
     group.add(SystemTable.name, put, phase=Phase.INTENT)
 
 
 def note_expired(group: Group, topic: Topic, before_ms: int, last: bytes) -> None:
     """Write, with the group that removes them, that all rows published before this time are gone, and which was the last."""
-    noted = Expired(topic.generation, before_ms, last.hex())
+    noted = LogStart(topic.generation, before_ms, last.hex())
     put = SystemTable.put(EXPIRED, entry_name(topic.keys.prefix), msgspec.json.encode(noted))
     group.add(SystemTable.name, put, phase=Phase.OUTCOME)
 
@@ -68,7 +68,7 @@ def forget(group: Group, prefix: bytes) -> None:
 
 def newest(system: SystemTable, topic: Topic) -> bytes:
     """The newest place that was given out when rows were last removed; empty when none ever were."""
-    found = read(system, NEWEST, topic, Newest)
+    found = read(system, NEWEST, topic, LogEnd)
     return b"" if found is None or found.generation != topic.generation else bytes.fromhex(found.position)
 
 
@@ -78,9 +78,9 @@ def expired_before_ms(system: SystemTable, topic: Topic) -> int:
     return 0 if found is None else found.before_ms
 
 
-def expired(system: SystemTable, topic: Topic) -> Expired | None:
+def expired(system: SystemTable, topic: Topic) -> LogStart | None:
     """What is known of rows of this generation that the TTL has taken; None when none ever went."""
-    found = read(system, EXPIRED, topic, Expired)
+    found = read(system, EXPIRED, topic, LogStart)
     return None if found is None or found.generation != topic.generation else found
 
 

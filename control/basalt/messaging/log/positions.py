@@ -1,7 +1,7 @@
 """Where the next messages of a topic go: times and sequences that never go back. Pure.
 
-A stamp is the place of the newest message. The next place is later than it whatever the clock says: a clock that went
-back, a full millisecond and a restart all go on from the stamp.
+The next place is later than the newest one whatever the clock says: a clock that went back, a full millisecond and a
+restart all go on from it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from basalt_engine.keys import SEQUENCE_MAX
 
 
-class Stamp(NamedTuple):
-    """The newest place given out: milliseconds, and the sequence within them."""
+class Position(NamedTuple):
+    """A message's place in its topic: milliseconds, and the sequence within them."""
 
     ms: int
     sequence: int
 
 
-class Run(NamedTuple):
+class PositionRange(NamedTuple):
     """Neighbouring places within one millisecond: sequences start <= sequence < stop."""
 
     ms: int
@@ -26,27 +26,27 @@ class Run(NamedTuple):
     stop: int
 
 
-NEVER = Stamp(-1, SEQUENCE_MAX)
+EMPTY_LOG = Position(-1, SEQUENCE_MAX)  # the newest place of a log that has given out none
 
 
-def places(stamp: Stamp, now_ms: int, count: int) -> list[Run]:
-    """Where `count` messages go after `stamp`: one run, or two when the millisecond's sequences run out.
+def places(newest: Position, now_ms: int, count: int) -> list[PositionRange]:
+    """Where `count` messages go after the newest one: one range, or two when the millisecond's sequences run out.
 
     `count` is at most `BATCH_MESSAGES_MAX`, all the sequences of one millisecond.
     """
     assert 0 < count <= SEQUENCE_MAX + 1, count
-    ms, start = (now_ms, 0) if now_ms > stamp.ms else (stamp.ms, stamp.sequence + 1)
-    runs = []
+    ms, start = (now_ms, 0) if now_ms > newest.ms else (newest.ms, newest.sequence + 1)
+    ranges = []
     room = SEQUENCE_MAX + 1 - start
     if room > 0:
         taken = min(room, count)
-        runs.append(Run(ms, start, start + taken))
+        ranges.append(PositionRange(ms, start, start + taken))
         count -= taken
     if count:
-        runs.append(Run(ms + 1, 0, count))
-    return runs
+        ranges.append(PositionRange(ms + 1, 0, count))
+    return ranges
 
 
-def after(runs: list[Run]) -> Stamp:
-    """The stamp once these places are taken."""
-    return Stamp(runs[-1].ms, runs[-1].stop - 1)
+def last_of(ranges: list[PositionRange]) -> Position:
+    """The newest place once these are taken."""
+    return Position(ranges[-1].ms, ranges[-1].stop - 1)

@@ -1,197 +1,355 @@
-"""Payloads stored ahead of their transaction's commit, and how a reference binds them.
+"""Payloads that writers stage in a topic ahead of their transaction's commit, and how a reference publishes them.
 
-A writer's stored payloads in a topic form one sequence. A reference publishes those that no earlier reference did; what
-is bound never changes. What is known of a writer is kept in memory and can be read again from the payload table.
+A writer's staged payloads in a topic form one sequence. A reference publishes those that no earlier reference did; what
+is published never changes. What is known of a writer is kept in memory and can be read again from the payload table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from basalt.catalog.topics import Topic
-from basalt.messaging.log import log_bounds as removed
+from basalt.messaging.log import log_bounds
 from basalt.messaging.log.append import Placed, cuts
-from basalt.messaging.log.positions import NEVER, Stamp, after, places
-from basalt.messaging.log.recent_entries import RecentEntries
-from basalt.messaging.log.tail import TopicKey
-from basalt.runtime.group_commit import Group, Phase
+from basalt.messaging.log.positions import EMPTY_LOG, Position, last_of, places
+from basalt.messaging.log.row_pages import PAGE_BYTES, PAGE_ROWS
+from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
-from basalt_engine.messages import MessageTable, Reference
+from basalt_engine.messages import POSITION_BYTES, MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, Extras, decode, encode
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
-WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
+if TYPE_CHECKING:
+    from basalt.catalog.topics import Topic
+    from basalt.messaging.log.topic_log import TopicLog
 
-WriterKey = tuple[TopicKey, int]
+LAST_POSITION = b"\xff" * (POSITION_BYTES - 1) + b"\xfe"  # of payload rows: what comes after it is the writer's note
 
-
-@dataclass(slots=True)
-class _Writer:
-    """What one writer has stored in one topic: its newest place, and the rows that no reference binds yet."""
-
-    stamp: Stamp = NEVER
-    first: bytes | None = None
-    last: bytes = b""
-    messages: int = 0
-    payload_bytes: int = 0
-    bound: bytes | None = None  # up to where references publish its payloads
-    announced: bytes | None = None  # where the message row is that the bound relies on
+Wanted = Mapping["TopicLog", Collection[int]]  # writers, by topic
 
 
-class _Changed:
+class StagedWriter:
+    """What one writer has staged in one topic: its newest place, and the rows that no reference publishes yet."""
+
+    __slots__ = (
+        "announced",
+        "first",
+        "last",
+        "log",
+        "messages",
+        "newest",
+        "payload_bytes",
+        "pins",
+        "pointer",
+        "published_to",
+    )
+
+    def __init__(self, log: TopicLog, pointer: int, published_to: bytes | None = None) -> None:
+        self.log = log
+        self.pointer = pointer
+        self.newest = EMPTY_LOG if published_to is None else Position(*position_fields(published_to))
+        self.first: bytes | None = None
+        self.last = b""
+        self.messages = 0
+        self.payload_bytes = 0
+        self.published_to = published_to  # up to where references publish its payloads
+        self.announced: bytes | None = None  # the position of the message row on which that relies
+        self.pins = 0  # while not 0 it stays in memory: a group has changed it, or a stage that needs it is to run
+
+    def add(self, where: bytes, messages: int, payload_bytes: int) -> None:
+        """One more payload row at this position."""
+        self.first = self.first or where
+        self.last = where
+        self.messages += messages
+        self.payload_bytes += payload_bytes
+        self.newest = Position(*position_fields(where))
+
+
+class GroupWriters:
     """The writers that one group changes."""
 
-    def __init__(self, stored: StoredPayloads) -> None:
-        self._stored = stored
+    def __init__(self, staged: StagedPayloads) -> None:
+        self._staged = staged
+        self._changed: dict[StagedWriter, None] = {}
+
+    def add(self, writer: StagedWriter) -> None:
+        """The group changes what the writer has staged."""
+        if writer not in self._changed:
+            self._changed[writer] = None
+            self._staged.pin(writer)
+            writer.log.memory.pin(writer.log)
 
     def closing(self, group: Group) -> None:
         """Their rows are in the group already."""
 
     def durable(self) -> None:
-        self._stored.landed()
+        self._landed()
 
     def failed(self) -> None:
-        self._stored.landed()
+        for writer in self._changed:  # what it has staged is only to be learnt from the store now
+            self._staged.forget(writer.log, writer.pointer)
+            self._staged.unknown_up_to = max(self._staged.unknown_up_to, writer.pointer)
+        self._landed()
+
+    def _landed(self) -> None:
+        for writer in self._changed:
+            self._staged.unpin(writer)
+            writer.log.memory.unpin(writer.log)
 
 
-class StoredPayloads:
-    """All writers' stored payloads. All but `ready` is called from stages of the group commit."""
+class StagedPayloads:
+    """All writers' staged payloads. All but `ready` and `hold` is called from stages of the group commit."""
 
-    def __init__(self, store: Store, clock: Clock, *, writers_max: int = WRITERS_MAX) -> None:
+    def __init__(self, store: Store, clock: Clock, *, writers_max: int) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
         self._atomic = store.atomic
-        self._vanish = store.applies_retention
+        self._store_drops = store.applies_retention
         self._clock = clock
         self._call = StoreCalls(store)
-        self._writers: RecentEntries[WriterKey, _Writer] = RecentEntries(writers_max)
-        self._known_after = POINTER_MAX  # who writes under a later pointer and is not kept here has stored nothing
+        self._writers_max = writers_max
+        self._idle: OrderedDict[StagedWriter, None] = OrderedDict()  # without pins, the least recently used first
+        # A write pointer above this one that is not kept has nothing staged; do not ask the store.
+        self.unknown_up_to = POINTER_MAX
 
     def recovered(self, last_pointer: int) -> None:
-        """Pointers after this one are handed out from now on, so all that they store comes through here."""
-        self._known_after = last_pointer
+        """Pointers after this one are handed out from now on, so all that they stage comes through here."""
+        self.unknown_up_to = last_pointer
 
-    async def ready(self, topic: Topic, write_pointer: int) -> None:
-        """Read what the writer has stored, if this process does not know it yet, before a stage needs it."""
-        key = (topic.keys[:2], write_pointer)
-        if key not in self._writers and write_pointer <= self._known_after:
-            await self._writers.load(key, lambda: self._call(self._read, topic, write_pointer))
-            self.evict(keep=key)
+    # Loading.
 
-    def landed(self) -> None:
-        """The group is durable, or has failed: the store knows what its writers have stored."""
-        self._writers.unpin_all()
-        self.evict()
+    async def ready(self, log: TopicLog, write_pointers: Iterable[int]) -> None:
+        """Read what these writers have staged, as far as this process does not know it yet, before a stage needs it."""
+        await self.hold({log: self.missing(log, write_pointers)})
 
-    def evict(self, keep: WriterKey | None = None) -> None:
-        """Forget the least recently used writers beyond the limit."""
-        for _, write_pointer in self._writers.evict(keep):
-            self._known_after = max(self._known_after, write_pointer)
+    async def hold(self, wanted: Wanted, *, pinned: bool = False) -> Callable[[], None]:
+        """Read what these writers have staged. While `pinned` they stay in memory, until what is returned is called."""
+        held: list[StagedWriter] = []
+        try:
+            for log, pointers in wanted.items():
+                async with log.loading:
+                    for pointer in pointers:
+                        writer = self._kept(log, pointer)
+                        if writer is None and pointer <= self.unknown_up_to:
+                            writer = self._keep(await self._read(log, pointer))
+                        if pinned and writer is not None:
+                            self.pin(writer)
+                            held.append(writer)
+        except BaseException:
+            self._release(held)
+            raise
+        return partial(self._release, held)
+
+    def missing(self, log: TopicLog, write_pointers: Iterable[int]) -> list[int]:
+        """Of these writers those of which only the store knows what they have staged."""
+        kept = log.staged or {}
+        return [pointer for pointer in write_pointers if pointer <= self.unknown_up_to and pointer not in kept]
+
+    def require(self, wanted: Wanted) -> None:
+        """In a stage, before it changes anything: `NotLoadedError` when something of these writers is not in memory."""
+        missing = {log: pointers for log, given in wanted.items() if (pointers := self.missing(log, given))}
+        if missing:
+            raise NotLoadedError(partial(self.hold, missing, pinned=True))
+
+    # What stages do.
 
     def store(
-        self, group: Group, topic: Topic, write_pointer: int, payloads: Sequence[Buffer],
+        self, group: Group, log: TopicLog, write_pointer: int, payloads: Sequence[Buffer],
         extras: Sequence[Extras] | None = None,
     ) -> None:  # fmt: skip
-        """Keep messages aside, after what the writer stored before. Cannot fail."""
-        writer = self._changed(group, topic, write_pointer)
-        runs = places(writer.stamp, group.now_ms, len(payloads))
-        at = 0
-        for run in runs:
-            stop = at + run.stop - run.start
-            messages, carried = payloads[at:stop], None if extras is None else extras[at:stop]
-            at = stop
+        """Keep messages aside, after what the writer staged before, which is in memory. Cannot fail."""
+        writer, topic = self._change(group, log, write_pointer), log.topic
+        ranges = places(writer.newest, group.now_ms, len(payloads))
+        start = 0
+        for each in ranges:
+            stop = start + each.stop - each.start
+            messages, carried = payloads[start:stop], None if extras is None else extras[start:stop]
+            start = stop
             for cut in cuts(messages, carried):
-                where = position(run.ms, run.start + cut.stop - 1)
+                where = position(each.ms, each.start + cut.stop - 1)
                 theirs = None if carried is None else carried[cut.start : cut.stop]
                 batch = encode(messages[cut.start : cut.stop], theirs, compression=topic.compression)
                 group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
-                writer.first = writer.first or where
-                writer.last = where
-        writer.messages += len(payloads)
-        writer.payload_bytes += sum(map(len, payloads))
-        writer.stamp = after(runs)
+                writer.add(where, cut.stop - cut.start, cut.payload_bytes)
+        writer.newest = last_of(ranges)
 
-    def unbound(self, topic: Topic, write_pointer: int) -> Reference | None:
-        """What the writer's next reference would publish; None when it stored nothing since the last one."""
-        if write_pointer > self._known_after and (topic.keys[:2], write_pointer) not in self._writers:
-            return None  # nothing is kept of the many that store nothing in a topic
-        writer = self._writer(topic, write_pointer)
-        return None if writer.first is None else Reference(writer.first, writer.last, writer.messages)
+    def unpublished(self, log: TopicLog, write_pointer: int) -> Reference | None:
+        """What the writer's next reference would publish; None when it staged nothing since the last one."""
+        writer = self._known(log, write_pointer)
+        if writer is None or writer.first is None:
+            return None
+        return Reference(writer.first, writer.last, writer.messages)
 
-    def unbound_bytes(self, topic: Topic, write_pointer: int) -> int:
+    def unpublished_bytes(self, log: TopicLog, write_pointer: int) -> int:
         """The bytes of the payloads that the writer's next reference would publish."""
-        return self._writer(topic, write_pointer).payload_bytes
+        writer = self._known(log, write_pointer)
+        return 0 if writer is None else writer.payload_bytes
 
-    def in_memory(self, topic: TopicKey, write_pointer: int) -> tuple[int, int] | None:
-        """How many messages, of how many bytes, the writer has stored and not published; None when only the store knows."""
-        writer = self._writers.get((topic, write_pointer))
+    def in_memory(self, log: TopicLog, write_pointer: int) -> tuple[int, int] | None:
+        """How many messages, of how many bytes, the writer has staged and not published; None when only the store knows."""
+        writer = self._kept(log, write_pointer)
         return None if writer is None else (writer.messages, writer.payload_bytes)
 
-    def bind(self, group: Group, topic: Topic, write_pointer: int, reference: Reference, placed: Placed) -> None:
-        """Note that a reference, placed there, publishes the stored payloads, so that no later one does.
+    def publish_up_to(
+        self, group: Group, log: TopicLog, write_pointer: int, reference: Reference, placed: Placed
+    ) -> None:
+        """Note that a reference, placed there, publishes the staged payloads, so that no later one does.
 
         Where the two are not one batch, the note is durable before the reference, and holds only once that is.
         """
-        writer = self._changed(group, topic, write_pointer)
-        at = None if self._atomic else position(placed.end_ms, placed.end_sequence)
-        note = PayloadTable.bind(topic.keys, write_pointer, reference.last, writer.bound, at)
+        writer = self._change(group, log, write_pointer)
+        at = None if self._atomic else placed.end
+        note = PayloadTable.bind(log.topic.keys, write_pointer, reference.last, writer.published_to, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
-        writer.first, writer.messages, writer.payload_bytes, writer.bound = None, 0, 0, reference.last
+        writer.first, writer.messages, writer.payload_bytes, writer.published_to = None, 0, 0, reference.last
         writer.announced = at
 
-    def confirm(self, group: Group, topic: Topic, write_pointer: int, at: bytes) -> None:
+    def confirm(self, group: Group, log: TopicLog, write_pointer: int, at: bytes) -> None:
         """The reference at this position is about to be rolled back, after which the store may drop it at any time.
 
-        What it published must not count as unbound then. The writer is ready.
+        What it published must not count as unpublished then. The writer is in memory.
         """
-        writer = self._writer(topic, write_pointer)
-        if writer.announced == at:
-            self._changed(group, topic, write_pointer)
-            group.add(PayloadTable.name, PayloadTable.confirm(topic.keys, write_pointer), phase=Phase.INTENT)
+        writer = self._known(log, write_pointer)
+        if writer is not None and writer.announced == at:
+            self._change(group, log, write_pointer)
+            note = PayloadTable.confirm(log.topic.keys, write_pointer)
+            group.add(PayloadTable.name, note, phase=Phase.INTENT)
             writer.announced = None
 
-    def remove_unbound(self, group: Group, topic: Topic, write_pointer: int) -> None:
+    def remove_unpublished(self, group: Group, log: TopicLog, write_pointer: int) -> None:
         """Delete what no reference publishes; what one does goes when its message row goes."""
-        reference = self.unbound(topic, write_pointer)
+        reference = self.unpublished(log, write_pointer)
         if reference is None:
             return
-        # The bound row stays: without it, a second try after a crash would take all that is published for unbound.
-        rows = PayloadTable.remove_between(topic.keys, write_pointer, reference.first, reference.last)
+        self._change(group, log, write_pointer)
+        # The note stays: without it, a second try after a crash would take all that is published for unpublished.
+        rows = PayloadTable.remove_between(log.topic.keys, write_pointer, reference.first, reference.last)
         group.add(PayloadTable.name, rows)
-        group.when_failed(lambda: self._doubt(topic.keys[:2], write_pointer))
-        self.forget(topic.keys[:2], write_pointer)
+        self.forget(log, write_pointer)
 
-    def forget(self, topic: TopicKey, write_pointer: int) -> None:
+    # Memory.
+
+    def forget(self, log: TopicLog, write_pointer: int) -> None:
         """Drop from memory what is known of a writer."""
-        self._writers.pop((topic, write_pointer))
+        writer = None if log.staged is None else log.staged.pop(write_pointer, None)
+        if writer is not None:
+            self._idle.pop(writer, None)
+        if not log.staged:
+            log.staged = None
 
-    def _doubt(self, topic: TopicKey, write_pointer: int) -> None:
-        """What the writer has stored is only to be learnt from the store now."""
-        self.forget(topic, write_pointer)
-        self._known_after = max(self._known_after, write_pointer)
+    def evict(self, log: TopicLog) -> None:
+        """The log leaves memory, with all that was staged in it and is not pinned."""
+        for pointer, writer in list((log.staged or {}).items()):
+            if not writer.pins:
+                self.unknown_up_to = max(self.unknown_up_to, pointer)
+                self.forget(log, pointer)
 
-    def _writer(self, topic: Topic, write_pointer: int) -> _Writer:
-        key = (topic.keys[:2], write_pointer)
-        writer = self._writers.get(key)
-        if writer is None:
-            writer = self._read(topic, write_pointer) if write_pointer <= self._known_after else _Writer()
-        self._writers.put(key, writer)
+    def forget_all(self, log: TopicLog) -> None:
+        """The generation has ended."""
+        for pointer in list(log.staged or ()):
+            self.forget(log, pointer)
+
+    def pin(self, writer: StagedWriter) -> None:
+        """Keep the writer in memory."""
+        writer.pins += 1
+        self._idle.pop(writer, None)
+
+    def unpin(self, writer: StagedWriter) -> None:
+        """The store knows the writer, and nobody is about to need it."""
+        writer.pins -= 1
+        if not writer.pins and self._kept(writer.log, writer.pointer) is writer:
+            self._touch(writer)
+
+    def _touch(self, writer: StagedWriter) -> None:
+        if writer.pins:
+            return
+        self._idle[writer] = None
+        self._idle.move_to_end(writer)
+        if len(self._idle) > self._writers_max:
+            oldest = next(iter(self._idle))
+            self.unknown_up_to = max(self.unknown_up_to, oldest.pointer)
+            self.forget(oldest.log, oldest.pointer)
+
+    def _release(self, held: Iterable[StagedWriter]) -> None:
+        for writer in held:
+            self.unpin(writer)
+
+    def _kept(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
+        return None if log.staged is None else log.staged.get(write_pointer)
+
+    def _keep(self, writer: StagedWriter) -> StagedWriter:
+        if writer.log.staged is None:
+            writer.log.staged = {}
+        writer.log.staged[writer.pointer] = writer
+        self._touch(writer)
         return writer
 
-    def _changed(self, group: Group, topic: Topic, write_pointer: int) -> _Writer:
-        """The writer, which this group changes."""
-        key, writer = (topic.keys[:2], write_pointer), self._writer(topic, write_pointer)
-        group.part(self, lambda: _Changed(self))
-        group.when_failed(lambda: self._doubt(*key))
-        self._writers.pin(key, writer)
+    def _known(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
+        """What is known of the writer; None when it has staged nothing. Nothing is kept of the many that do not."""
+        writer = self._kept(log, write_pointer)
+        if writer is not None:
+            self._touch(writer)
+        elif write_pointer <= self.unknown_up_to:
+            raise NotLoadedError(partial(self.hold, {log: [write_pointer]}, pinned=True))
         return writer
+
+    def _change(self, group: Group, log: TopicLog, write_pointer: int) -> StagedWriter:
+        writer = self._known(log, write_pointer) or self._keep(StagedWriter(log, write_pointer))
+        group.part(self, lambda: GroupWriters(self)).add(writer)
+        return writer
+
+    # Reading.
+
+    async def _read(self, log: TopicLog, write_pointer: int) -> StagedWriter:
+        """What the store has of the writer, a page at a time: it may have staged more than fits into memory."""
+        published_to, announced = await self._call(self._read_note, log.topic, write_pointer)
+        writer = StagedWriter(log, write_pointer, published_to)
+        writer.announced = announced
+        start: bytes | None = b"" if writer.published_to is None else writer.published_to + b"\0"
+        while start is not None:
+            found, start = await self._call(self._read_page, log.topic, write_pointer, start)
+            for row in found:
+                writer.add(*row)
+            await asyncio.sleep(0)
+        return writer
+
+    def _read_note(self, topic: Topic, write_pointer: int) -> tuple[bytes | None, bytes | None]:
+        announced: list[bytes] = []
+
+        def was_written(at: bytes) -> bool:
+            written = self._was_written(topic, at)
+            announced.extend([at] if written else [])
+            return written
+
+        published_to, _ = self._table.unbound(topic.keys, write_pointer, was_written)
+        return published_to, announced[0] if announced else None
+
+    def _read_page(
+        self, topic: Topic, write_pointer: int, start: bytes
+    ) -> tuple[list[tuple[bytes, int, int]], bytes | None]:
+        """Position, messages and bytes of the first rows from a position on; and where there may be more."""
+        found: list[tuple[bytes, int, int]] = []
+        page_bytes = 0
+        for row in islice(self._table.scan(topic.keys, write_pointer, start, LAST_POSITION), PAGE_ROWS):
+            batch = decode(row.batch, verify=False)
+            found.append((row.position, batch.count, batch.payload_bytes))
+            page_bytes += len(row.batch)
+            if page_bytes >= PAGE_BYTES:
+                break
+        else:
+            if len(found) < PAGE_ROWS:
+                return found, None
+        return found, found[-1][0] + b"\0"
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
         """Whether the topic has, or had, a message row at this position: one that expired has published all the same.
@@ -202,26 +360,6 @@ class StoredPayloads:
         if self._messages.first(topic.read_keys, at, at + b"\0") is not None:
             return True
         publish_ms = position_fields(at)[0]
-        if self._vanish and publish_ms + topic.ttl_ms <= self._clock.now_ms():
+        if self._store_drops and publish_ms + topic.ttl_ms <= self._clock.now_ms():
             return True
-        return publish_ms < removed.expired_before_ms(self._system, topic)
-
-    def _read(self, topic: Topic, write_pointer: int) -> _Writer:
-        announced: list[bytes] = []
-
-        def was_written(at: bytes) -> bool:
-            written = self._was_written(topic, at)
-            announced.extend([at] if written else [])
-            return written
-
-        bound, rows = self._table.unbound(topic.keys, write_pointer, was_written)
-        writer = _Writer(NEVER if bound is None else Stamp(*position_fields(bound)), bound=bound)
-        writer.announced = announced[0] if announced else None
-        for row in rows:
-            writer.first = writer.first or row.position
-            writer.last = row.position
-            batch = decode(row.batch, verify=False)
-            writer.messages += batch.count
-            writer.payload_bytes += batch.payload_bytes
-            writer.stamp = Stamp(*position_fields(row.position))
-        return writer
+        return publish_ms < log_bounds.expired_before_ms(self._system, topic)

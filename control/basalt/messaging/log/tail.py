@@ -1,31 +1,55 @@
-"""The newest rows of each topic, kept in memory, so that consumers that keep up never touch the store.
+"""The newest rows of a topic, kept in memory, so that consumers that keep up never touch the store.
 
-Rows are immutable and stay encoded. The oldest row of all topics goes first when the bytes run out.
+Rows are immutable and stay encoded. All tails together have so many bytes: the oldest row of all topics goes first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from typing import Protocol
 
 from basalt_engine.messages import MessageRow
 
-TopicKey = tuple[bytes, int]  # topic prefix and generation
-
 SLOT_BYTES = 100  # a row that was removed keeps its place: rows are dropped in the order in which they came
+DEAD_ROWS_MAX = 1_000  # rows of dropped tails that may stand in the order, whatever the number of living ones
 
 
-class _Tail:
+class Owner(Protocol):
+    """Whose tail it is."""
+
+    tail: Tail | None
+
+
+class Tail:
     """One topic's rows, ascending; `first` is the index of the oldest that still counts."""
 
-    __slots__ = ("expired", "first", "positions", "rows", "starts_after")
+    __slots__ = ("expired", "first", "owner", "positions", "rows", "starts_after")
 
-    def __init__(self, starts_after: bytes) -> None:
+    def __init__(self, owner: Owner, starts_after: bytes) -> None:
+        self.owner: Owner | None = owner  # None once the tail was dropped
         self.starts_after = starts_after  # every row after this position is here
         self.positions: list[bytes] = []
         self.rows: list[MessageRow | None] = []
         self.first = 0
         self.expired = 0  # every row before this index was removed
+
+    def rows_from(self, start: bytes, rows_max: int | None = None) -> list[MessageRow]:
+        """The rows with a position >= `start`, ascending; the first so many at least, where there are more."""
+        index, end = bisect_left(self.positions, start, self.first), len(self.rows)
+        step = end if rows_max is None else rows_max
+        found: list[MessageRow] = []
+        while index < end and len(found) < step:
+            found += [row for row in self.rows[index : index + step] if row is not None]
+            index += step
+        return found
+
+    def roll_back(self, position: bytes) -> None:
+        """The row at this position was rolled back in the store."""
+        index = self._index_of(position)
+        row = None if index is None else self.rows[index]
+        if index is not None and row is not None and row.written_by is not None:
+            self.rows[index] = row._replace(written_by=-abs(row.written_by))
 
     def drop_oldest(self) -> int:
         """Forget the oldest row; its bytes."""
@@ -39,97 +63,96 @@ class _Tail:
             self.first = 0
         return size_bytes
 
-    def remove(self, index: int) -> int:
-        """Let go of a row but keep its place; the bytes that this frees."""
+    def remove(self, position: bytes) -> int:
+        """The row at this position was removed from the store. Its place stays; the bytes that this frees."""
+        index = self._index_of(position)
+        return 0 if index is None else self._remove_at(index)
+
+    def remove_before(self, position: bytes) -> int:
+        """All rows before this position were removed from the store; the bytes that this frees."""
+        stop = bisect_left(self.positions, position, self.first)
+        freed_bytes = sum(map(self._remove_at, range(max(self.first, self.expired), stop)))
+        self.expired = max(self.expired, stop)
+        return freed_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(_size_bytes, self.rows[self.first :]))
+
+    def _index_of(self, position: bytes) -> int | None:
+        index = bisect_left(self.positions, position, self.first)
+        return index if index < len(self.positions) and self.positions[index] == position else None
+
+    def _remove_at(self, index: int) -> int:
         freed_bytes = _size_bytes(self.rows[index]) - SLOT_BYTES
         self.rows[index] = None
         return freed_bytes
 
 
-class TailCache:
+class Tails:
     """The tails of all topics, together at most `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._tails: dict[TopicKey, _Tail] = {}
-        self._order: deque[TopicKey] = deque()  # the topic of each cached row, oldest row first
+        self._order: deque[Tail] = deque()  # the tail of each cached row, oldest row first
+        self._dead_rows = 0  # entries of the order whose tail was dropped
         self.bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def append(self, topic: TopicKey, row: MessageRow, after: bytes) -> None:
+    def append(self, owner: Owner, row: MessageRow, after: bytes) -> None:
         """Keep a row that was just written; no row lies between position `after` and it."""
-        tail = self._tails.get(topic)
+        tail = owner.tail
         if tail is None:
-            tail = self._tails[topic] = _Tail(after)
+            tail = owner.tail = Tail(owner, after)
         tail.positions.append(row.position)
         tail.rows.append(row)
-        self._order.append(topic)
+        self._order.append(tail)
         self.bytes += row.size_bytes
         while self.bytes > self._bytes_max:
             self._drop_oldest()
 
-    def rows(self, topic: TopicKey, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
-        """The rows with a position >= `start`, ascending; None when some of them may be only in the store.
-
-        `rows_max`: the first so many at least, where there are more; a tail may be far longer than one fetch looks.
-        """
-        tail = self._tails.get(topic)
+    def rows(self, tail: Tail | None, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
+        """The tail's rows from a position on; None when some of them may be only in the store."""
         if tail is None or start <= tail.starts_after:
             self.misses += 1
             return None
         self.hits += 1
-        index, end = bisect_left(tail.positions, start, tail.first), len(tail.rows)
-        step = end if rows_max is None else rows_max
-        found: list[MessageRow] = []
-        while index < end and len(found) < step:
-            found += [row for row in tail.rows[index : index + step] if row is not None]
-            index += step
-        return found
+        return tail.rows_from(start, rows_max)
 
-    def roll_back(self, topic: TopicKey, position: bytes) -> None:
-        """The row at this position was rolled back in the store."""
-        tail = self._tails.get(topic)
-        if tail is None:
-            return
-        index = bisect_left(tail.positions, position, tail.first)
-        row = tail.rows[index] if index < len(tail.positions) else None
-        if row is not None and row.position == position and row.written_by is not None:
-            tail.rows[index] = row._replace(written_by=-abs(row.written_by))
-
-    def remove(self, topic: TopicKey, position: bytes) -> None:
+    def remove(self, tail: Tail | None, position: bytes) -> None:
         """The row at this position was removed from the store."""
-        tail = self._tails.get(topic)
-        if tail is None:
-            return
-        index = bisect_left(tail.positions, position, tail.first)
-        if index < len(tail.positions) and tail.positions[index] == position:
-            self.bytes -= tail.remove(index)
+        if tail is not None:
+            self.bytes -= tail.remove(position)
 
-    def drop_before(self, topic: TopicKey, position: bytes) -> None:
+    def remove_before(self, tail: Tail | None, position: bytes) -> None:
         """All rows before this position were removed from the store."""
-        tail = self._tails.get(topic)
-        if tail is None:
-            return
-        stop = bisect_left(tail.positions, position, tail.first)
-        for index in range(max(tail.first, tail.expired), stop):
-            self.bytes -= tail.remove(index)
-        tail.expired = max(tail.expired, stop)
+        if tail is not None:
+            self.bytes -= tail.remove_before(position)
 
-    def forget(self, topic: TopicKey) -> None:
+    def drop(self, owner: Owner) -> None:
         """Drop all of a topic: it was deleted, or its rows changed in the store."""
-        tail = self._tails.pop(topic, None)
+        tail = owner.tail
         if tail is None:
             return
-        self.bytes -= sum(map(_size_bytes, tail.rows[tail.first :]))
-        self._order = deque(key for key in self._order if key != topic)
+        self.bytes -= tail.size_bytes
+        self._dead_rows += len(tail.rows) - tail.first
+        owner.tail, tail.owner = None, None
+        if self._dead_rows > max(
+            len(self._order) // 2, DEAD_ROWS_MAX
+        ):  # amortised: each row is passed twice on average
+            self._order = deque(each for each in self._order if each.owner is not None)
+            self._dead_rows = 0
 
     def _drop_oldest(self) -> None:
-        topic = self._order.popleft()
-        tail = self._tails[topic]
+        tail = self._order.popleft()
+        if tail.owner is None:
+            self._dead_rows -= 1
+            return
         self.bytes -= tail.drop_oldest()
         if not tail.rows:
-            del self._tails[topic]
+            owner, tail.owner = tail.owner, None
+            owner.tail = None
 
 
 def _size_bytes(row: MessageRow | None) -> int:

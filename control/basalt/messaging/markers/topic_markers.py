@@ -8,15 +8,14 @@ It is written no later than a topic's first marker, so a topic without an entry 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import aclosing
-from itertools import islice
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from basalt.api.markers.marker import Marker, decode_marker, encode_marker
+from basalt.api.markers.marker import Marker, encode_marker
 from basalt.api.markers.reconcile import (
     NOTHING_KNOWN,
     MarkerState,
@@ -27,29 +26,26 @@ from basalt.api.markers.reconcile import (
     refusal,
     watermark_ms,
 )
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of
-from basalt.errors import BusyError, InputError, MarkerRefusedError, TopicNotFoundError
-from basalt.messaging.log import log_bounds as removed
+from basalt.catalog.topics import Topic, TopicName, topic_not_found
+from basalt.errors import InputError, MarkerRefusedError, TopicNotFoundError
+from basalt.messaging.log import log_bounds
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.rolled_back import RolledBack
-from basalt.messaging.log.tail import TopicKey
-from basalt.messaging.log.topic_locks import TopicLocks
-from basalt.messaging.publish import Messaging
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.topic_log import RolledBack, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.fetch import end_of, marker_of
 from basalt.messaging.read.last_stable import StableEnds, before
-from basalt.messaging.read.row_pages import pages
-from basalt.runtime.group_commit import Group, GroupCommit, Phase
+from basalt.messaging.read.log_reads import LogReads
+from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position, position_fields
-from basalt_engine.messages import MessageRow
-from basalt_engine.records import Kind, decode
+from basalt_engine.keys import position_fields
+from basalt_engine.records import Kind
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Store
+from basalt_engine.table import Put, Store
 
 KIND = "markers"
-TOPICS_MAX = 10_000  # topics whose state is in memory; the least recently used go
 SAVE_AGE_MS = 60_000  # how old a saved state becomes before it is saved again; a crash costs reading what came since
 SAVE_TOPICS_MAX = 500  # saved by one run of the job
 
@@ -73,7 +69,7 @@ class MarkerFacts(NamedTuple):
     generation: int
 
 
-class _Ahead(NamedTuple):
+class UnstableMarker(NamedTuple):
     """A marker that is not part of the settled state yet."""
 
     position: bytes
@@ -81,29 +77,29 @@ class _Ahead(NamedTuple):
     marker: Marker
 
 
-class _Tracked:
+class TrackedMarkers:
     """A topic: the state that is settled through a position (empty: nothing is), and the markers after that."""
 
-    __slots__ = ("ahead", "invalid", "latest", "noted", "saved_ms", "saved_through", "settled", "through")
+    __slots__ = ("ahead", "invalid", "latest", "persisted", "saved_ms", "saved_through", "settled", "through")
 
     def __init__(self) -> None:
         self.settled = NOTHING_KNOWN
         self.through = b""
-        self.ahead: list[_Ahead] = []
+        self.ahead: list[UnstableMarker] = []
         self.latest = NOTHING_KNOWN  # with those ahead, against which new ones are checked
         self.invalid: InvalidList | None = None  # the list by which those ahead were judged last
-        self.noted = False  # whether the system table has an entry
+        self.persisted = False  # whether the system table has an entry
         self.saved_through = b""
         self.saved_ms = 0
 
-    def add(self, ahead: _Ahead) -> None:
+    def add(self, ahead: UnstableMarker) -> None:
         self.ahead.append(ahead)
         self.latest = apply(self.latest, ahead.marker, position_fields(ahead.position)[0])
 
     def settle(self, stop: bytes, snapshot: TransactionSnapshot | None) -> None:
         """Everything up to `stop`, inclusive, is decided: take what committed readers see of it."""
         self.invalid = None if snapshot is None else snapshot.invalid
-        rest = list[_Ahead]()
+        rest = list[UnstableMarker]()
         for ahead in self.ahead:
             seen = _judge(ahead.written_by, snapshot)
             if seen is Visibility.SKIP:
@@ -122,7 +118,7 @@ class _Tracked:
         if len(rest) < len(self.ahead):
             self._keep(rest)
 
-    def _keep(self, rest: list[_Ahead]) -> None:
+    def _keep(self, rest: list[UnstableMarker]) -> None:
         self.ahead, self.latest = [], self.settled
         for ahead in rest:
             self.add(ahead)
@@ -136,68 +132,61 @@ class TopicMarkers:
     """The markers of one store. Where transactions are managed elsewhere none has a writer."""
 
     def __init__(
-        self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, writer: GroupCommit, ends: StableEnds,
-        *, topics_max: int = TOPICS_MAX,
-    ) -> None:  # fmt: skip
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writer: GroupCommit, ends: StableEnds
+    ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
-        self._topics = topics
-        self._messaging = messaging
+        self._logs = logs
+        self._reads = reads
         self._writer = writer
         self._ends = ends
-        self._tracked: OrderedDict[TopicKey, _Tracked] = OrderedDict()  # the least recently used first
-        self._topics_max = topics_max
-        self._loading = TopicLocks()
-        self._gone: dict[TopicKey, list[RolledBack]] = {}  # what was rolled back while it was read
-        messaging.appender.doubts.append(self._forget)
-        messaging.roll_backs.append(self._rolled_back)
-        topics.when_deleted.append(lambda topic: self._forget(topic.keys[:2]))
+        self._stopping = False
 
     # Emission.
 
     async def publish(self, title: TopicName, marker: Marker) -> None:
         """Emit a marker outside a transaction; it is durable on return. `MarkerRefusedError`: it may not follow."""
-        topic = await self._topics.get(title)
+        log = await self._logs.open(title)
         check_shape(marker)
-        await self.ready(topic)
+        await self.ready(log)
 
         def stage(group: Group) -> Placed:
-            known = self._topics.known(title)
-            self.check([(known, marker)])
-            return self.emit(group, known, marker, None)
+            present = self._logs.present(log)
+            self.check([(present, marker)])
+            return self.emit(group, present, marker, None)
 
         await self._writer.run(stage)
 
-    async def ready(self, topic: Topic) -> None:
+    async def ready(self, log: TopicLog) -> None:
         """Read what is known of the topic, before a stage checks and emits."""
-        await self._messaging.appender.ready(topic)
-        await self._settled(topic)
+        await self._settled(log)
 
-    def check(self, emissions: Sequence[tuple[Topic, Marker]], part: str = "") -> None:
-        """In a stage: refuse what may not follow the markers there are, in this order. `part` names where they stand."""
-        states: dict[TopicKey, MarkerState] = {}
-        for index, (topic, marker) in enumerate(emissions):
-            self._topics.known(topic.title).of_generation(topic.generation)
-            key = topic.keys[:2]
-            state = (states[key] if key in states else self._of(topic).latest).expecting(topic.tasks)
+    def check(self, emissions: Sequence[tuple[TopicLog, Marker]], part: str = "") -> None:
+        """In a stage, before it changes anything: refuse what may not follow the markers there are, in this order.
+
+        `part` names where they stand.
+        """
+        self._require({log: None for log, _ in emissions})
+        states: dict[TopicLog, MarkerState] = {}
+        for index, (log, marker) in enumerate(emissions):
+            topic = log.topic
+            state = (states[log] if log in states else _tracked(log).latest).expecting(topic.tasks)
             refused = refusal(state, marker)
             if refused is not None:
                 field = f"{part}[{index}].{refused.field}" if part else refused.field
                 raise MarkerRefusedError(f"topic {topic.title}: {refused.what}", field=field, hint=refused.hint)
-            states[key] = apply(state, marker, 0)
+            states[log] = apply(state, marker, 0)
 
-    def emit(self, group: Group, topic: Topic, marker: Marker, written_by: int | None) -> Placed:
+    def emit(self, group: Group, log: TopicLog, marker: Marker, written_by: int | None) -> Placed:
         """In a stage, after `check`: the marker takes its place. Cannot fail."""
-        key, tracked = topic.keys[:2], self._of(topic)
-        if not tracked.noted:
-            tracked.noted = True
-            entry = SystemTable.put(KIND, removed.entry_name(topic.keys.prefix), tracked.entry(topic))
-            group.add(SystemTable.name, entry, phase=Phase.INTENT)
+        tracked = _tracked(log)
+        if not tracked.persisted:
+            tracked.persisted = True
+            group.add(SystemTable.name, _put(log, tracked), phase=Phase.INTENT)
         kind = Kind.END_OF_STREAM if marker.ends else Kind.WATERMARK
-        placed = self._messaging.appender.append_marker(group, topic, kind, encode_marker(marker), written_by)
-        tracked.add(_Ahead(position(placed.end_ms, placed.end_sequence), written_by, marker))
-        group.when_failed(lambda: self._forget(key))
+        placed = log.append_marker(group, kind, encode_marker(marker), written_by)
+        tracked.add(UnstableMarker(placed.end, written_by, marker))
         return placed
 
     # What is asked.
@@ -206,12 +195,12 @@ class TopicMarkers:
         """What the topic's markers say; waits up to `wait_ms` for the topic's end."""
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            topic = await self._topics.get(title)
-            arrival = self._messaging.arrivals.waiter(topic.keys[:2]) if wait_ms else None
+            log = await self._logs.open(title)
+            arrival = log.waiter() if wait_ms else None
             try:
-                found = _facts(topic, await self._settled(topic))
+                found = _facts(log.topic, await self._settled(log))
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if found.ended or arrival is None or left_ms <= 0 or self._messaging.stopping:
+                if found.ended or arrival is None or left_ms <= 0 or self._stopping:
                     return found
                 await asyncio.wait([arrival], timeout=left_ms / 1_000)
             finally:
@@ -224,135 +213,122 @@ class TopicMarkers:
         """Save the states of topics that went on since; how many."""
         now_ms = self._clock.now_ms()
         due = [
-            key
-            for key, tracked in self._tracked.items()
-            if tracked.noted and (everything or now_ms - tracked.saved_ms >= SAVE_AGE_MS)
+            log
+            for log in self._logs.memory.detailed
+            if log.markers is not None
+            and log.markers.persisted
+            and (everything or now_ms - log.markers.saved_ms >= SAVE_AGE_MS)
         ]
         saved = 0
-        for key in due if everything else due[:SAVE_TOPICS_MAX]:
-            topic = await self._current(key)
-            if topic is not None:
-                await self._settled(topic)
-                saved += await self._writer.run(lambda group, topic=topic: self._save(group, topic))  # type: ignore[misc]
+        for log in due if everything else due[:SAVE_TOPICS_MAX]:
+            with suppress(TopicNotFoundError):
+                await self._settled(log)
+                saved += await self._writer.run(partial(self._save, log))
         return saved
 
-    async def keep(self, topic: Topic) -> None:
-        """Before rows are put out of reach: what their markers say is durable without them.
-
-        `GenerationError`, `TopicNotFoundError`: this generation has ended meanwhile.
-        """
-        await self._settled(topic)
+    async def keep(self, log: TopicLog) -> None:
+        """Before rows are put out of reach: what their markers say is durable without them."""
+        await self._settled(log)
 
         def stage(group: Group) -> int:
-            self._topics.known(topic.title).of_generation(topic.generation)
-            self._of(topic)  # refuses where it is not known any more
-            return self._save(group, topic)
+            self._require({log: None})
+            return self._save(log, group)
 
         await self._writer.run(stage)
 
-    def _save(self, group: Group, topic: Topic) -> int:
-        if not self._topics.lives(topic):  # the entry is the next generation's by now
-            return 0
-        tracked = self._tracked.get(topic.keys[:2])
-        if tracked is None or not tracked.noted:
+    def stop_waiting(self) -> None:
+        """Answer those who wait, from now on, with what there is."""
+        self._stopping = True
+
+    def _save(self, log: TopicLog, group: Group) -> int:
+        tracked: TrackedMarkers | None = log.markers
+        if (
+            log.ended or tracked is None or not tracked.persisted
+        ):  # a generation never writes over the one that followed
             return 0
         tracked.saved_ms = group.now_ms
         if tracked.through == tracked.saved_through:
             return 0
         tracked.saved_through = tracked.through
-        group.when_failed(lambda: self._forget(topic.keys[:2]))
-        group.add(SystemTable.name, SystemTable.put(KIND, removed.entry_name(topic.keys.prefix), tracked.entry(topic)))
+        group.when_failed(log.forget_counts_and_markers)
+        group.add(SystemTable.name, _put(log, tracked))
         return 1
 
     # How.
 
-    def _of(self, topic: Topic) -> _Tracked:
-        tracked = self._tracked.get(topic.keys[:2])
-        if tracked is None:  # a write failed since it was read
-            raise BusyError(f"what the markers of topic {topic.title} say is being read again", hint="send it again")
-        return tracked
+    def _require(self, logs: dict[TopicLog, None]) -> None:
+        """In a stage: the markers of these topics are in memory, or it runs again when they are."""
+        missing = [log for log in logs if log.markers is None and not log.ended]
+        if missing:
+            raise NotLoadedError(partial(self._hold, missing))
 
-    def _forget(self, key: TopicKey) -> None:
-        self._tracked.pop(key, None)
-
-    def _rolled_back(self, key: TopicKey, gone: RolledBack) -> None:
-        """Its writer leaves the list of those in progress next: what is kept of it would pass for committed."""
-        tracked = self._tracked.get(key)
-        if tracked is not None:
-            tracked.drop(gone)
-        if key in self._gone:
-            self._gone[key].append(gone)
-
-    async def _current(self, key: TopicKey) -> Topic | None:
+    async def _hold(self, logs: Sequence[TopicLog]) -> Callable[[], None]:
+        """Read the markers of these topics; they stay in memory until what is returned is called."""
+        held: list[TopicLog] = []
         try:
-            topic = await self._topics.get(title_of(key[0]))
-        except TopicNotFoundError:
-            topic = None
-        if topic is None or topic.generation != key[1]:
-            self._forget(key)
-            return None
-        return topic
+            for log in logs:
+                log.memory.pin(log)
+                held.append(log)
+                await self._settled(log)
+        except BaseException:
+            _let_go(held)
+            raise
+        return partial(_let_go, held)
 
-    async def _settled(self, topic: Topic) -> _Tracked:
-        """The topic, settled through where a reader of committed messages comes now."""
-        key = topic.keys[:2]
+    async def _settled(self, log: TopicLog) -> TrackedMarkers:
+        """The topic's markers, settled through where a reader of committed messages comes now."""
         while True:
-            tracked = self._tracked.get(key)
+            tracked: TrackedMarkers | None = log.markers
             if tracked is None:
-                async with self._loading.of(key):
-                    if key not in self._tracked:
-                        self._keep(key, await self._read(topic))
+                async with log.loading:
+                    if log.markers is None:
+                        log.markers = await self._read(log)
                 continue
-            await self._settle(topic, tracked)
-            if (
-                self._tracked.get(key) is tracked
-            ):  # else a write failed meanwhile, and what it may have added is in doubt
-                self._tracked.move_to_end(key)
+            await self._settle(log, tracked)
+            log.memory.touch_details(log)
+            unchanged: bool = log.markers is tracked
+            if unchanged:  # else a write failed meanwhile, and what it may have added is in doubt
                 return tracked
+            if log.ended:
+                raise topic_not_found(log.topic.title)
 
-    def _keep(self, key: TopicKey, tracked: _Tracked) -> None:
-        self._tracked[key] = tracked
-        over = len(self._tracked) - self._topics_max
-        # A marker that is being written is not in the store yet: read again now, the state would lack it for ever.
-        written = (other for other in self._tracked if other != key and other not in self._messaging.appender.in_flight)
-        for other in list(islice(written, max(0, over))):
-            del self._tracked[other]
-
-    async def _settle(self, topic: Topic, tracked: _Tracked) -> None:
-        stop, snapshot = await self._ends.settled(topic, tracked.through)
+    async def _settle(self, log: TopicLog, tracked: TrackedMarkers) -> None:
+        stop, snapshot = await self._ends.settled(log, tracked.through)
         if stop > tracked.through or (snapshot is not None and snapshot.invalid is not tracked.invalid):
             tracked.settle(stop, snapshot)
 
-    async def _read(self, topic: Topic) -> _Tracked:
+    async def _read(self, log: TopicLog) -> TrackedMarkers:
         """What the store has of the topic; rows that are rolled back while it is read may have been read before that."""
-        key = topic.keys[:2]
-        gone: list[RolledBack] = []
-        self._gone[key] = gone
+        seen: list[RolledBack] = []
+        log.roll_backs_seen = seen
         try:
-            tracked = await self._load(topic)
+            tracked = await self._load(log)
         finally:
-            del self._gone[key]
-        for each in gone:
+            log.roll_backs_seen = None
+        for each in seen:
             tracked.drop(each)
         return tracked
 
-    async def _load(self, topic: Topic) -> _Tracked:
+    async def _load(self, log: TopicLog) -> TrackedMarkers:
         """What was saved, and the markers that follow it in the log."""
-        tracked = _Tracked()
-        saved = await self._call.about(None, removed.read, self._system, KIND, topic, Saved)
+        topic = log.topic
+        tracked = TrackedMarkers()
+        saved = await self._call.about(None, log_bounds.read, self._system, KIND, topic, Saved)
         if saved is None or saved.generation != topic.generation:
             return tracked
-        tracked.noted = True
+        tracked.persisted = True
         tracked.through = tracked.saved_through = bytes.fromhex(saved.position)
         tasks = {name: TaskState(*task) for name, task in saved.tasks.items()}
         tracked.settled = tracked.latest = MarkerState(saved.task_count, tasks)
-        stop = await self._messaging.durable_stop(topic)
+        if log.unconfirmed:
+            await self._logs.confirm_or_delete(log)
+        stop = log.durable_stop
         start = tracked.through + b"\0" if tracked.through else b""
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
+        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
                 for row in page:
                     if row.batch is not None and row.batch[1] != Kind.USER:
-                        tracked.add(_Ahead(row.position, row.written_by, marker_of(row)))
+                        tracked.add(UnstableMarker(row.position, row.written_by, marker_of(row)))
         return tracked
 
 
@@ -364,14 +340,22 @@ def check_shape(marker: Marker, part: str = "") -> None:
         raise InputError(refused.what, field=field, hint=refused.hint)
 
 
-def marker_of(row: MessageRow) -> Marker:
-    """The marker in a row that has one."""
-    assert row.batch is not None
-    batch = decode(row.batch)
-    return decode_marker(batch.kind.name.lower(), batch.payloads(0, 1)[0])
+def _tracked(log: TopicLog) -> TrackedMarkers:
+    """What `check` has found in memory."""
+    found: TrackedMarkers = log.markers
+    return found
 
 
-def _facts(topic: Topic, tracked: _Tracked) -> MarkerFacts:
+def _put(log: TopicLog, tracked: TrackedMarkers) -> Put:
+    return SystemTable.put(KIND, log_bounds.entry_name(log.topic.keys.prefix), tracked.entry(log.topic))
+
+
+def _let_go(held: Sequence[TopicLog]) -> None:
+    for log in held:
+        log.memory.unpin(log)
+
+
+def _facts(topic: Topic, tracked: TrackedMarkers) -> MarkerFacts:
     state = tracked.settled.expecting(topic.tasks)
     at = end_of(tracked.through) if tracked.through else None
     return MarkerFacts(state, watermark_ms(state), is_ended(state), at, topic.generation)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic
 from basalt.errors import ConflictError
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.fetch import Limits, Slice, Start, start_from
+from basalt.messaging.read.log_reads import LogReads
+from basalt_engine.snapshot import TransactionSnapshot
 
 MESSAGES_MAX = 131_072  # of one answer: very small messages take many times their own bytes in memory
 
@@ -27,24 +28,25 @@ class Range(NamedTuple):
 
 
 async def read_range(
-    messaging: Messaging, topic: Topic, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
-) -> Range:
+    reads: LogReads, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, look: Limits,
+    snapshot: TransactionSnapshot | None,
+) -> Range:  # fmt: skip
     """Messages after `after` (None: from the oldest on) and through `through`: at least one, if there is one.
 
-    `committed` leaves out what no transaction committed. `through` must not be beyond what is decided.
+    A `snapshot` leaves out what no transaction committed. `look` is how much is read at a time. `through` must not be beyond
+    what is decided.
     """
-    snapshot = messaging.writers.current() if committed else None
     begin = start_from(after, after is None)
     slices: list[Slice] = []
     messages = payload_bytes = 0
     while begin.inclusive or begin.id < through:
         limits = Limits(
-            min(messaging.limits.messages_max, MESSAGES_MAX - messages),
-            min(messaging.limits.bytes_max, bytes_max - payload_bytes),
+            min(look.messages_max, MESSAGES_MAX - messages),
+            min(look.bytes_max, bytes_max - payload_bytes),
             0 if messages else 1,
             through,
         )
-        found = await messaging.read(topic, begin, limits, snapshot)
+        found = await reads.read(log, begin, limits, snapshot)
         if found.held_by is not None:
             raise undecided(through)
         slices += found.slices

@@ -14,7 +14,6 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
-from basalt.catalog.topics import Topic
 from basalt.errors import InternalError
 from basalt.messaging.index.sparse_index import (
     BLOCK_BYTES,
@@ -24,10 +23,10 @@ from basalt.messaging.index.sparse_index import (
     Block,
     TopicIndex,
 )
-from basalt.messaging.markers.topic_markers import marker_of
-from basalt.messaging.publish import Messaging
-from basalt.messaging.read.fetch import Limits, Slice, Start, end_of
-from basalt.messaging.read.row_pages import PAGE_BYTES, PAGE_ROWS, Page, read_page
+from basalt.messaging.log.row_pages import PAGE_BYTES, PAGE_ROWS, Page, read_page
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.read.fetch import Limits, Slice, Start, end_of, marker_of
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.messages import MessageRow
 from basalt_engine.payloads import PayloadRow
@@ -128,12 +127,12 @@ class Walk:
     """A walk from behind an id on. `snapshot` is that of the stable end up to which it goes; None sees everything."""
 
     def __init__(
-        self, call: StoreCalls, messaging: Messaging, topic: Topic, snapshot: TransactionSnapshot | None, now_ms: int,
+        self, call: StoreCalls, reads: LogReads, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
         index: TopicIndex | None, after: bytes, bounds: Bounds,
     ) -> None:  # fmt: skip
         self._call = call
-        self._messaging = messaging
-        self._topic = topic
+        self._reads = reads
+        self._log = log
         self._snapshot = snapshot
         self._now_ms = now_ms
         self._index = index
@@ -203,12 +202,11 @@ class Walk:
         """The rows up to that of this id, from the tail or the store; and whether their checksums need a look."""
         # A row lies at its last message, so the one in which the range ends may lie behind that, within the millisecond.
         start, stop = Start(self.at, False).position, end[:8] + b"\xff\xff\0"
-        key = self._topic.keys[:2]
         while start < stop:
-            cached = self._messaging.tail.rows(key, start, PAGE_ROWS)
+            cached = self._log.memory.tails.rows(self._log.tail, start, PAGE_ROWS)
             verify = cached is None
             if cached is None:
-                page = await self._call(read_page, self._messaging.messages, self._topic.read_keys, start, stop)
+                page = await self._call(read_page, self._reads.messages, self._log.topic.read_keys, start, stop)
             else:
                 page = cut_page(cached, stop)
             rows, rest = page
@@ -252,7 +250,7 @@ class Walk:
         assert row.reference is not None
         first: bytes | None = row.reference.first
         while first is not None:
-            found, first = await self._call.about(self._topic.read_keys, self._stored, row, first)
+            found, first = await self._call.about(self._log.topic.read_keys, self._stored, row, first)
             for stored in found:
                 batch = decode(stored.batch)
                 self.read_bytes += len(stored.batch)
@@ -270,7 +268,7 @@ class Walk:
         assert row.written_by is not None
         found: list[PayloadRow] = []
         size_bytes = 0
-        rows = self._messaging.payloads.scan(self._topic.keys, abs(row.written_by), first, row.reference.last)
+        rows = self._reads.payloads.scan(self._log.topic.keys, abs(row.written_by), first, row.reference.last)
         for stored in rows:
             found.append(stored)
             size_bytes += len(stored.batch)

@@ -9,16 +9,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from basalt.api.markers.reconcile import MarkerState
-from basalt.catalog.topics import Topic, TopicName, Topics
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError, InputError
 from basalt.messaging.index.sparse_index import SparseIndex
-from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.publish import Messaging
-from basalt.messaging.ranges.range_reading import undecided
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.log.writers import Writers
+from basalt.messaging.ranges.range_reading import Range, read_range, undecided
 from basalt.messaging.ranges.range_scan import NO_LIMIT, Bounds, Walk, weight
-from basalt.messaging.read.fetch import Start, end_of
+from basalt.messaging.read.fetch import Limits, Start, end_of
 from basalt.messaging.read.last_stable import Settled, StableEnds, before
-from basalt.messaging.read.row_pages import read_page
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
@@ -73,25 +76,37 @@ class Splits(NamedTuple):
 class Ranges:
     """The ranges of one store's topics."""
 
-    def __init__(self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, ends: StableEnds) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writers: Writers, ends: StableEnds, *,
+        look: Limits,
+    ) -> None:  # fmt: skip
+        """`look`: how much one look at a log reads."""
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
         self._clock = clock
-        self._topics = topics
-        self._messaging = messaging
+        self._logs = logs
+        self._reads = reads
+        self._writers = writers
+        self._look = look
         self._ends = ends
         self.index = SparseIndex()
-        topics.when_deleted.append(lambda topic: self.index.forget(topic.keys[:2]))
 
     async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
         """The highest id such that nothing at or below it can still appear or change who sees it.
 
         For readers that are not `committed`: after the newest durable row.
         """
-        topic = await self._topics.get(title)
-        settled = await self._settled(topic, committed)
-        return StableEnd(settled.id or None, topic.generation)
+        log = await self._logs.open(title)
+        settled = await self._settled(log, committed)
+        return StableEnd(settled.id or None, log.topic.generation)
+
+    async def read(
+        self, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
+    ) -> Range:
+        """The messages of a range, or the first of them. `through` must not be beyond what is decided."""
+        snapshot = self._writers.current() if committed else None
+        return await read_range(self._reads, log, after, through, bytes_max, self._look, snapshot)
 
     async def advance(
         self, title: TopicName, after: bytes | None, *, through: bytes | None = None, messages_max: int | None = None,
@@ -102,14 +117,14 @@ class Ranges:
         It ends at the stable end, or at `through` where that is less. Less than that is answered where more would have to be
         read than one call should: go on from there.
         """
-        topic = await self._topics.get(title)
-        settled = await self._settled(topic, committed)
+        log = await self._logs.open(title)
+        topic, settled = log.topic, await self._settled(log, committed)
         end = settled.id
         end = max(after or b"", end if through is None else min(end, through))
         bounds = Bounds(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
-        walk = self._walk(topic, settled, after or b"", end, bounds, committed=committed)
-        await self._go(walk, topic, end)
-        expired = await self._has_expired(topic, after or b"", settled)
+        walk = self._walk(log, settled, after or b"", end, bounds, committed=committed)
+        await self._go(walk, log, end)
+        expired = await self._has_expired(log, after or b"", settled)
         tally, at_end = walk.tally, walk.at == end
         return Advance(
             walk.at or None,
@@ -129,8 +144,8 @@ class Ranges:
 
         `ConflictError`: the range is not settled yet. `BusyError`: a long stretch is being read for the first time.
         """
-        topic = await self._topics.get(title)
-        settled = await self._settled(topic, committed)
+        log = await self._logs.open(title)
+        topic, settled = log.topic, await self._settled(log, committed)
         end = settled.id
         if (after or b"") > through:
             raise InputError(
@@ -138,11 +153,11 @@ class Ranges:
             )
         if through > max(end, after or b""):
             raise undecided(through)
-        whole = self._walk(topic, settled, after or b"", through, Bounds(), committed=committed)
-        await self._go(whole, topic, through)
+        whole = self._walk(log, settled, after or b"", through, Bounds(), committed=committed)
+        await self._go(whole, log, through)
         while whole.is_tired and not committed:  # no try gets further than the one before
             whole.rest()
-            await self._go(whole, topic, through)
+            await self._go(whole, log, through)
         if whole.is_tired:
             raise BusyError(
                 f"a long stretch of topic {title} is being read for the first time, up to {whole.at.hex()} so far",
@@ -154,10 +169,10 @@ class Ranges:
         while at < through:
             parts_left = count - len(found)
             bounds = Bounds() if parts_left == 1 else Bounds(weight=-(-left // parts_left))
-            walk = self._walk(topic, settled, at, through, bounds, committed=committed)
+            walk = self._walk(log, settled, at, through, bounds, committed=committed)
             while walk.at < through and not walk.is_full:
                 walk.rest()
-                await self._go(walk, topic, through)
+                await self._go(walk, log, through)
             tally = walk.tally
             found.append(Split(at or None, walk.at, tally.messages, tally.payload_bytes))
             left -= weight(tally.messages, tally.payload_bytes)
@@ -168,41 +183,42 @@ class Ranges:
         """An operator has decided anew about writers that had been decided about: nothing that was read holds any more."""
         self.index.forget_all()
 
-    async def _settled(self, topic: Topic, committed: bool) -> Settled:
+    async def _settled(self, log: TopicLog, committed: bool) -> Settled:
         if not committed:
-            return Settled(await self._ends.newest_row(topic), None)
-        self._messaging.writers.current()  # refuses where transactions are managed elsewhere
-        return await self._ends.settled(topic)
+            return Settled(await self._ends.newest_row(log), None)
+        self._writers.current()  # refuses where transactions are managed elsewhere
+        return await self._ends.settled(log)
 
     def _walk(
-        self, topic: Topic, settled: Settled, after: bytes, end: bytes, bounds: Bounds, *, committed: bool
+        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, bounds: Bounds, *, committed: bool
     ) -> Walk:
         """A walk from behind an id on, past what has expired."""
-        now_ms = self._clock.now_ms()
+        topic, now_ms = log.topic, self._clock.now_ms()
         oldest = before(position(topic.oldest_ms(now_ms), 0))
         floor = end_of(oldest) if oldest else b""
         index = None
         if committed:
-            index = self.index.of(topic.keys[:2], topic.ttl_ms)
+            index = self.index.of(log)
             index.drop_before(floor)
         begin = min(max(after, floor), end)
-        return Walk(self._call, self._messaging, topic, settled.snapshot, now_ms, index, begin, bounds)
+        return Walk(self._call, self._reads, log, settled.snapshot, now_ms, index, begin, bounds)
 
-    async def _go(self, walk: Walk, topic: Topic, end: bytes) -> None:
+    async def _go(self, walk: Walk, log: TopicLog, end: bytes) -> None:
         try:
             await walk.to(end)
         finally:
-            self.index.settle(topic.keys[:2])
+            self.index.settle(log)
 
-    async def _has_expired(self, topic: Topic, after: bytes, settled: Settled) -> bool:
+    async def _has_expired(self, log: TopicLog, after: bytes, settled: Settled) -> bool:
         """Whether the TTL, or a truncation, has taken messages behind `after`, as far as anybody can tell now.
 
         Where a store drops rows by itself nobody sees them go: if what is out of reach begins behind `after`, there may have been some.
         """
+        topic = log.topic
         floor = position(topic.oldest_ms(self._clock.now_ms()), 0)
         if self._store_drops:
-            return _end(after) < min(floor, self._messaging.appender.newest(topic))
-        known = await self._call.about(None, removed.expired, self._system, topic)
+            return _end(after) < min(floor, log.newest)
+        known = await self._call.about(None, log_bounds.expired, self._system, topic)
         if known is not None:
             # Of what is gone only the newest row is known; in an entry from before that was noted, not even that.
             last = before(position(known.before_ms, 0)) if known.last is None else bytes.fromhex(known.last)
@@ -212,7 +228,7 @@ class Ranges:
 
     def _is_there(self, topic: Topic, start: Start, stop: bytes, settled: Settled) -> bool:
         """Whether a message lies behind `start` that readers would have seen; or there are more rows than one look takes in."""
-        page = read_page(self._messaging.messages, topic.read_keys, start.position, stop)
+        page = read_page(self._reads.messages, topic.read_keys, start.position, stop)
         return page.rest is not None or any(
             not start.is_past(row)
             and row.expire_ms is None  # it was to be gone sooner

@@ -9,12 +9,12 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of
-from basalt.errors import TopicNotFoundError
+from basalt.catalog.topics import Topic, TopicName
 from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import first_id
-from basalt.messaging.read.row_pages import pages
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.states import Join, Transaction
 from basalt_engine.clock import Clock
@@ -54,17 +54,17 @@ class RowsLeft:
 class Blocking:
     """Looks for the rows of open transactions in their topics."""
 
-    def __init__(self, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage) -> None:
+    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, usage: Usage) -> None:
         self._call = StoreCalls(store)
         self._clock = clock
-        self._topics = topics
-        self._messaging = messaging
+        self._logs = logs
+        self._reads = reads
         self._usage = usage
 
     def surely(self, transaction: Transaction) -> bool:
         """Whether it has published rows since this server started; costs its topics and pointers."""
-        early = self._messaging.early
-        return any(early.has(join[:2], pointer) for join in transaction.topics for pointer in transaction.pointers)
+        logs = map(self._logs.find_joined, transaction.topics)
+        return any(log.has_uncommitted(pointer) for log in logs if log is not None for pointer in transaction.pointers)
 
     async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
         """Where it holds readers back, in the order in which it joined its topics. The rows that it reads are taken off."""
@@ -72,20 +72,18 @@ class Blocking:
         return [blocked for blocked in found if blocked is not None]
 
     async def _in_topic(self, transaction: Transaction, join: Join, rows: RowsLeft) -> Blocked | None:
-        try:
-            topic = await self._topics.get(title_of(join.topic))
-        except TopicNotFoundError:
+        log = await self._logs.joined(join)
+        stretch = None if log is None else log.uncommitted_range(transaction, position(join.from_ms, 0))
+        if log is None or stretch is None:
             return None
-        stretch = self._messaging.early.range_of(join[:2], transaction, position(join.from_ms, 0))
-        if topic.generation != join.generation or stretch is None:
-            return None
+        topic = log.topic
         oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
         row, given_up = await self._first(topic, transaction, max(stretch[0], oldest), stretch[1], rows)
-        waiting = self._messaging.arrivals.waiting(topic.keys[:2])
+        waiting = log.waiting
         if row is None:
             return Blocked(topic.title, None, 0, False, waiting) if given_up else None
         messages, exact = await self._behind(topic, row.position + b"\0", rows)
-        return Blocked(topic.title, await self._call(first_id, self._messaging, topic, row), messages, exact, waiting)
+        return Blocked(topic.title, await self._call(first_id, self._reads, topic, row), messages, exact, waiting)
 
     async def _first(
         self, topic: Topic, transaction: Transaction, start: bytes, stop: bytes | None, rows: RowsLeft
@@ -94,7 +92,7 @@ class Blocking:
         searched, most = 0, rows.for_one()
         if not most:
             return None, True
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start, stop)) as found:
+        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
                 rows.count -= len(page)
                 for row in page:
@@ -109,7 +107,7 @@ class Blocking:
         messages, counted, most = 0, 0, rows.for_one()
         if not most:
             return 0, False
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, start)) as found:
+        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start)) as found:
             async for page in found:
                 messages += await self._call(self._count, topic, page)
                 rows.count -= len(page)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from basalt.api.markers.marker import Marker, decode_marker
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
@@ -209,6 +210,13 @@ def not_before(start: Start, oldest_ms: int) -> Start:
 def end_of(row_position: bytes) -> bytes:
     """An id after every message of the row, and before those of the next."""
     return row_position + _END_OF_ROW
+
+
+def marker_of(row: MessageRow) -> Marker:
+    """The marker in a row that has one."""
+    assert row.batch is not None
+    batch = decode(row.batch)
+    return decode_marker(batch.kind.name.lower(), batch.payloads(0, 1)[0])
 
 
 def row_slices(

@@ -11,10 +11,11 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.decisions import Decisions
 from basalt.messaging.read.fetch import row_slices
-from basalt.messaging.read.row_pages import pages
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
@@ -41,38 +42,38 @@ class HoldSearch(NamedTuple):
 class Holds:
     """Searches topics for what makes readers wait."""
 
-    def __init__(self, store: Store, clock: Clock, messaging: Messaging, decisions: Decisions) -> None:
+    def __init__(self, store: Store, clock: Clock, reads: LogReads, decisions: Decisions) -> None:
         self._call = StoreCalls(store)
         self._clock = clock
-        self._messaging = messaging
+        self._reads = reads
         self._decisions = decisions
 
-    async def first(self, topic: Topic, start: bytes = b"") -> HoldSearch:
+    async def first(self, log: TopicLog, start: bytes = b"") -> HoldSearch:
         """The first row, from a position on, at which a reader of committed messages stops."""
         snapshot = self._decisions.snapshot()
-        stretch = self._stretch(topic)
+        topic, stretch = log.topic, self._stretch(log)
         if snapshot is None or stretch is None:
             return HoldSearch()
         oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
         first = max(start, stretch[0], oldest)
         searched = 0
-        async with aclosing(pages(self._call, self._messaging.messages, topic.read_keys, first, stretch[1])) as found:
+        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, first, stretch[1])) as found:
             async for page in found:
                 for row in page:
                     if snapshot.judge(row.written_by) is Visibility.HOLD:
-                        return HoldSearch(row.written_by, await self._call(first_id, self._messaging, topic, row))
+                        return HoldSearch(row.written_by, await self._call(first_id, self._reads, topic, row))
                 searched += len(page)
                 if searched >= ROWS_MAX:
                     return HoldSearch(searched_to=page[-1].position + b"\0")
         return HoldSearch()
 
-    def _stretch(self, topic: Topic) -> Range | None:
+    def _stretch(self, log: TopicLog) -> Range | None:
         """Where rows of transactions in progress may lie in the topic."""
         ranges = []
         for transaction in self._decisions.in_progress():
             for join in transaction.topics:
-                if (join.topic, join.generation) == topic.keys[:2]:
-                    known = self._messaging.early.range_of(topic.keys[:2], transaction, position(join.from_ms, 0))
+                if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation:
+                    known = log.uncommitted_range(transaction, position(join.from_ms, 0))
                     ranges += [] if known is None else [known]
         if not ranges:
             return None
@@ -80,7 +81,7 @@ class Holds:
         return min(start for start, _ in ranges), max(stops) if len(stops) == len(ranges) else None
 
 
-def first_id(messaging: Messaging, topic: Topic, row: MessageRow) -> bytes:
+def first_id(reads: LogReads, topic: Topic, row: MessageRow) -> bytes:
     """The id of a row's first message; reads payload rows where it refers to some."""
-    found = next(row_slices(row, lambda reference: messaging.stored_rows(topic, reference), verify=True), None)
+    found = next(row_slices(row, lambda reference: reads.stored_rows(topic, reference), verify=True), None)
     return row.position.ljust(MESSAGE_ID_BYTES, b"\0") if found is None else found.ids()[0]

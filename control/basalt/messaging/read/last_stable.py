@@ -7,26 +7,23 @@ restart it might be given out again. One of a row that retention has removed wil
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.log import log_bounds as removed
-from basalt.messaging.log.append import Appended
-from basalt.messaging.log.tail import TopicKey
-from basalt.messaging.publish import Messaging
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read import decisions
 from basalt.messaging.read.fetch import end_of
 from basalt.messaging.read.first_unstable import Holds
+from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-
-TOPICS_MAX = 10_000  # topics whose newest row and stable end are in memory; the least recently asked for go
 
 
 class Manager(decisions.Manager, Protocol):
@@ -67,49 +64,45 @@ class _Moment(NamedTuple):
 class StableEnds:
     """The stable ends of one store's topics. `manager` is None where transactions are managed elsewhere."""
 
-    def __init__(self, store: Store, messaging: Messaging, holds: Holds, manager: Manager | None) -> None:
+    def __init__(self, store: Store, reads: LogReads, logs: TopicLogs, holds: Holds, manager: Manager | None) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
-        self._messaging = messaging
+        self._reads = reads
+        self._logs = logs
         self._holds = holds
         self._manager = manager
-        self._newest: OrderedDict[TopicKey, bytes] = OrderedDict()  # rows; empty: unknown, or none
-        self._settled: OrderedDict[TopicKey, bytes] = OrderedDict()  # what was settled once stays so
-        messaging.appender.observers.append(self._observe)
-        messaging.appender.doubts.append(self._doubt)
 
-    def forget(self, topic: Topic) -> None:
-        """The generation has ended."""
-        self._newest.pop(topic.keys[:2], None)
-        self._settled.pop(topic.keys[:2], None)
-
-    async def newest_row(self, topic: Topic) -> bytes:
+    async def newest_row(self, log: TopicLog) -> bytes:
         """The position of the newest durable row; empty when there is none."""
-        stop = await self._messaging.durable_stop(topic)
-        return await self._newest_before(topic, stop, self._newest.get(topic.keys[:2], b""))
+        stop = await self._durable_stop(log)
+        return await self._newest_before(log, stop, log.newest_row or b"")
 
-    async def settled(self, topic: Topic, known: bytes = b"") -> Settled:
+    async def settled(self, log: TopicLog, known: bytes = b"") -> Settled:
         """Up to where everything is decided. `known` is a position of which the caller knows that it is."""
-        key = topic.keys[:2]
-        known = max(known, self._settled.get(key, b""))
-        moment = await self._moment(topic)
-        found = await self._holds.first(topic, known + b"\0" if known else b"")
-        end = await self._newest_before(topic, moment.stop, moment.newest)
+        known = max(known, log.stable)
+        moment = await self._moment(log)
+        found = await self._holds.first(log, known + b"\0" if known else b"")
+        end = await self._newest_before(log, moment.stop, moment.newest)
         if found.held_at is not None:
             end = min(end, before(found.held_at[:POSITION_BYTES]))
         elif found.searched_to is not None:
             end = min(end, found.searched_to[:POSITION_BYTES])
         end = max(end, known)
-        _keep(self._settled, key, max(end, self._settled.get(key, b"")))
+        log.stable = max(end, log.stable)
         return Settled(end, moment.snapshot)
 
-    async def _moment(self, topic: Topic) -> _Moment:
+    async def _durable_stop(self, log: TopicLog) -> bytes:
+        if log.unconfirmed:
+            await self._logs.confirm_or_delete(log)
+        return log.durable_stop
+
+    async def _moment(self, log: TopicLog) -> _Moment:
         """Take everything in one turn of the event loop, in which the working state has ended nothing that may yet fail."""
         while True:
             if self._manager is not None:
                 await self._manager.known()
-            stop = await self._messaging.durable_stop(topic)
-            newest = self._newest.get(topic.keys[:2], b"")
+            stop = await self._durable_stop(log)
+            newest = log.newest_row or b""
             if self._manager is None:
                 return _Moment(stop, newest, None)
             durable = self._manager.current()
@@ -119,32 +112,22 @@ class StableEnds:
                 return _Moment(stop, newest, durable)
             await self._manager.run(_nothing)
 
-    async def _newest_before(self, topic: Topic, stop: bytes, known: bytes) -> bytes:
+    async def _newest_before(self, log: TopicLog, stop: bytes, known: bytes) -> bytes:
         """The newest row before `stop`, which is `known` unless that is empty."""
         if known:
             return min(known, stop[:POSITION_BYTES])
-        key = topic.keys[:2]
-        _keep(self._newest, key, self._newest.get(key, b""))  # from now on rows that become durable are noted
-        found = await self._call(self._read_newest, topic, stop)
-        if key in self._newest:
-            self._newest[key] = max(self._newest[key], found)
+        log.newest_row = log.newest_row or b""  # from now on rows that become durable are noted
+        found = await self._call(self._read_newest, log.topic, stop)
+        if log.newest_row is not None:  # else a write failed meanwhile
+            log.newest_row = max(log.newest_row, found)
         return found
 
     def _read_newest(self, topic: Topic, stop: bytes) -> bytes:
-        rows = self._messaging.messages.scan(topic.read_keys, b"", stop, reverse=True)
+        rows = self._reads.messages.scan(topic.read_keys, b"", stop, reverse=True)
         row = next(iter(rows), None)
         # When the last rows have expired, only a note is left of how far the topic had come.
-        gone = min(removed.newest(self._system, topic), stop[:POSITION_BYTES])
+        gone = min(log_bounds.newest(self._system, topic), stop[:POSITION_BYTES])
         return gone if row is None else max(row.position, gone)
-
-    def _observe(self, appended: Appended) -> None:
-        key = appended.topic.keys[:2]
-        if key in self._newest:
-            self._newest[key] = appended.row.position
-
-    def _doubt(self, key: TopicKey) -> None:
-        """A row may have been written or not: whoever asks next looks."""
-        self._newest.pop(key, None)
 
 
 def _nothing(group: Group) -> None:
@@ -155,10 +138,3 @@ def before(where: bytes) -> bytes:
     """The last position before this one; empty when there is none."""
     number = int.from_bytes(where, "big")
     return (number - 1).to_bytes(POSITION_BYTES, "big") if number else b""
-
-
-def _keep(kept: OrderedDict[TopicKey, bytes], key: TopicKey, value: bytes) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > TOPICS_MAX:
-        kept.popitem(last=False)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from basalt.catalog.topics import Topics
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
-from basalt.messaging.publish import Messaging
 from basalt.messaging.read.decisions import Decisions
 from basalt.operations.jobs.expiry import ExpiryJob
 from basalt.operations.jobs.job import Job
@@ -27,7 +26,7 @@ from basalt_engine.table import Store
 
 
 def build_jobs(
-    settings: Settings, store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage,
+    settings: Settings, store: Store, clock: Clock, logs: TopicLogs, usage: Usage,
     markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator[Any], transaction_log: TransactionLog,
     decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
@@ -37,9 +36,7 @@ def build_jobs(
         ExpiryJob(transactions, clock, settings.transactions.expiry_interval_ms),
         LogSnapshotJob(transactions, transaction_log),
         PruneJob(pruner),
-        RetentionJob(
-            store, clock, topics, messaging, usage, writer, decisions, lifetime_ms_max, transactions, activity
-        ),
+        RetentionJob(store, clock, logs, usage, writer, decisions, lifetime_ms_max, transactions, activity),
         *([] if pruner.publisher is None else [SnapshotJob(pruner.publisher)]),
         StatsJob(usage, markers),
     ]

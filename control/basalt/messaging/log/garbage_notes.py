@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import TopicName
 from basalt.runtime.group_commit import Group, Phase
 from basalt_engine.system import SystemTable
 
 KIND = "hidden"
 
 
-class HiddenRange(msgspec.Struct, frozen=True):
+class GarbageRange(msgspec.Struct, frozen=True):
     """Rows of `write_pointers` with start <= position <= last (hex) in one generation of a topic.
 
     All rows of these writers lie there that were hidden together, and maybe none.
@@ -35,23 +35,23 @@ class HiddenRange(msgspec.Struct, frozen=True):
         return f"{self.namespace}:{self.topic}:{self.generation}:{self.write_pointers[0]}:{self.start}:{self.last}"
 
 
-def note(group: Group, topic: Topic, write_pointers: list[int], start: bytes, last: bytes) -> None:
+def note(group: Group, title: TopicName, generation: int, write_pointers: list[int], start: bytes, last: bytes) -> None:
     """Write a note with the group."""
-    hidden = HiddenRange(topic.namespace, topic.name, topic.generation, write_pointers, start.hex(), last.hex())
-    group.add(SystemTable.name, SystemTable.put(KIND, hidden.name, msgspec.json.encode(hidden)))
+    garbage = GarbageRange(title.namespace, title.name, generation, write_pointers, start.hex(), last.hex())
+    group.add(SystemTable.name, SystemTable.put(KIND, garbage.name, msgspec.json.encode(garbage)))
 
 
-def notes(system: SystemTable, notes_max: int, start: str = "") -> list[HiddenRange]:
+def notes(system: SystemTable, notes_max: int, start: str = "") -> list[GarbageRange]:
     """The first notes by name, from `start` on, at most `notes_max`."""
-    return [msgspec.json.decode(body, type=HiddenRange) for _, body in system.scan(KIND, start, rows_max=notes_max)]
+    return [msgspec.json.decode(body, type=GarbageRange) for _, body in system.scan(KIND, start, rows_max=notes_max)]
 
 
-def remove(group: Group, done: HiddenRange) -> None:
+def remove(group: Group, done: GarbageRange) -> None:
     """Remove a note with the group, after what was done about it."""
     group.add(SystemTable.name, SystemTable.delete(KIND, done.name), phase=Phase.OUTCOME)
 
 
-def advance(group: Group, done: HiddenRange, start: bytes) -> None:
+def advance(group: Group, done: GarbageRange, start: bytes) -> None:
     """Put a note about the rows from `start` on in the place of one about more."""
     left = msgspec.structs.replace(done, start=start.hex())
     group.add(SystemTable.name, SystemTable.put(KIND, left.name, msgspec.json.encode(left)))

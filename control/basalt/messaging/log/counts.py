@@ -1,5 +1,8 @@
 """How many messages a topic holds: sums by publish time, from which those that expired can be left out. Pure.
 
+A topic's counts are incomplete until what was counted before this process began, and rows that no saved count covers, are
+added in front of what was appended since. Format of saved counts: docs/formats/system-table.md, kind `usage`.
+
 A bucket sums the rows of about an hour, or of `BUCKET_BYTES`, whichever is less. What a reader may still see is the sum
 of the buckets that are young enough as a whole, and of the bucket in which the oldest message lies: its rows are read
 again (`Buckets.since` says which), and the finer buckets that this gives take its place, so that next time less is read.
@@ -12,10 +15,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageRow
 from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Kind, decode
+from basalt_engine.records import Flag, Kind, decode
 
 BUCKET_MS = 3_600_000
 BUCKET_BYTES = 16 << 20  # what is read again at most to count the oldest bucket: some 20 ms
@@ -73,6 +78,18 @@ def count_row(row: MessageRow, stored: Callable[[MessageRow], Iterable[PayloadRo
                 messages += 1
                 payload_bytes += length
     return RowCount(publish_ms, messages, payload_bytes, tuple(own))
+
+
+def count_appended(row: MessageRow, messages: int, payload_bytes: int, ttl_ms: int) -> RowCount:
+    """What a row holds that was just appended, with so many messages and bytes of payloads."""
+    publish_ms = position_fields(row.position)[0]
+    if row.batch is None:
+        return RowCount(publish_ms, messages, payload_bytes)
+    if row.batch[1] != Kind.USER:
+        return RowCount(publish_ms, 0, 0)
+    if row.batch[2] & Flag.TTLS:
+        return count_row(row, lambda _: (), ttl_ms)
+    return RowCount(publish_ms, messages, payload_bytes)
 
 
 def _rounded(expire_ms: int, ttl_ms: int) -> int:
@@ -253,3 +270,127 @@ class Recent:
         for passed in range(max(self._newest + 1, slot - RECENT_SLOTS + 1), slot + 1):
             self._slots[passed % RECENT_SLOTS] = 0
         self._newest = max(self._newest, slot)
+
+
+class SavedCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a `usage` entry: everything up to position `counted_to` (hex) and not published before `from_ms`.
+
+    Nothing in `own` was published before `truncated_ms`.
+    """
+
+    generation: int
+    counted_to: str
+    from_ms: int
+    newest_ms: int
+    starts: list[int]
+    messages: list[int]
+    payload_bytes: list[int]
+    own: list[tuple[int, int, int]]
+    truncated_ms: int = 0
+
+
+class TopicCounts:
+    """What one generation of a topic holds."""
+
+    __slots__ = (
+        "buckets", "changed_ms", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals",
+        "truncated_ms", "unsaved_bytes",
+    )  # fmt: skip
+
+    def __init__(self, truncated_ms: int = 0) -> None:
+        self.truncated_ms = truncated_ms  # the topic was truncated before: no message in `own` is older
+        self.buckets = Buckets()
+        self.own = OwnExpiry()
+        self.recent = Recent()
+        self.counted_to = b""  # the position of the newest row that is counted
+        self.first = b""  # while incomplete: the position of the oldest row that was appended since
+        self.complete = False
+        self.gone_before_ms = 0  # everything published before was removed
+        self.removals = 0
+        self.changed_ms: int | None = None  # when they changed first since they were saved
+        self.unsaved_bytes = 0
+
+    def observe(self, where: bytes, counted: RowCount, now_ms: int) -> None:
+        """A row at this position became durable."""
+        if where <= self.counted_to:  # it was read before we were told
+            return
+        self.first = self.first or where
+        self.add(where, counted)
+        self.recent.add(now_ms, counted.messages + len(counted.own))
+        self.changed_ms = now_ms if self.changed_ms is None else self.changed_ms
+        self.unsaved_bytes += counted.payload_bytes
+
+    def add(self, where: bytes, counted: RowCount) -> None:
+        """Count a row that is newer than all before it."""
+        self.counted_to = where
+        self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes)
+        if counted.publish_ms >= self.truncated_ms:
+            self.own.add(counted.own)
+
+    def complete_with(self, older: TopicCounts) -> None:
+        """Add the counts of all rows older than those that were appended since."""
+        older.buckets.extend(self.buckets)
+        self.buckets = older.buckets
+        self.own.add(older.own.entries())
+        self.counted_to = max(self.counted_to, older.counted_to)
+        self.expired(max(self.gone_before_ms, older.gone_before_ms))
+        self.complete = True
+
+    def remove(self, where: bytes, counted: RowCount) -> None:
+        """The row at this position is gone."""
+        if where <= self.counted_to:
+            self.buckets.subtract(counted.publish_ms, counted.messages, counted.payload_bytes)
+            if counted.publish_ms >= self.truncated_ms:
+                self.own.add(counted.own, -1)
+            self.removals += 1
+
+    def truncated(self, before_ms: int) -> TopicCounts:
+        """The counts of a topic that was truncated before this time.
+
+        Buckets tell what is older; of messages with a TTL of their own nobody knows, so where there are some it is counted anew.
+        """
+        if before_ms <= self.truncated_ms:
+            return self
+        if self.complete and not self.own:
+            self.truncated_ms = before_ms
+            return self
+        anew = TopicCounts(before_ms)
+        anew.recent = self.recent
+        return anew
+
+    def expired(self, before_ms: int) -> None:
+        """All rows published before this time are gone."""
+        self.gone_before_ms = max(self.gone_before_ms, before_ms)
+        self.buckets.drop_before(self.gone_before_ms)
+
+    def saved(self) -> None:
+        """The counts are being saved as they are."""
+        self.changed_ms, self.unsaved_bytes = None, 0
+
+    def body(self, generation: int) -> bytes:
+        """What to save."""
+        kept = self.buckets
+        return msgspec.json.encode(
+            SavedCounts(
+                generation,
+                self.counted_to.hex(),
+                kept.from_ms,
+                kept.newest_ms,
+                kept.starts.tolist(),
+                kept.messages.tolist(),
+                kept.payload_bytes.tolist(),
+                [(entry.expire_ms, entry.messages, entry.payload_bytes) for entry in self.own.entries()],
+                self.truncated_ms,
+            )
+        )
+
+    @classmethod
+    def of(cls, stored: SavedCounts) -> TopicCounts:
+        """The counts that were saved."""
+        counts = cls(stored.truncated_ms)
+        counts.counted_to = bytes.fromhex(stored.counted_to)
+        counts.own = OwnExpiry(Expiry(*entry) for entry in stored.own)
+        counts.buckets = Buckets.of(
+            stored.from_ms, stored.newest_ms, stored.starts, stored.messages, stored.payload_bytes
+        )
+        return counts

@@ -23,6 +23,8 @@ from basalt.errors import (
     TopicNotFoundError,
     UnknownOutcomeError,
 )
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, topic_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
@@ -40,6 +42,11 @@ BUCKETS = 16
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def served(store: MemoryStore, clock: ManualClock) -> TopicLogs:
+    """The topics of a server."""
+    return TopicLogs(store, clock, Topics(store, clock, BUCKETS), tail_bytes_max=0)
 
 
 class RemoteStore(MemoryStore):
@@ -60,8 +67,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def topics(store: MemoryStore, clock: ManualClock) -> Topics:
-    return Topics(store, clock, BUCKETS)
+def topics(store: MemoryStore, clock: ManualClock) -> TopicLogs:
+    return served(store, clock)
 
 
 DEFAULTS = {"ttl": "604800", "spread": "1", "onInvalid": "drop", "generation": "1"}
@@ -70,24 +77,24 @@ DEFAULTS = {"ttl": "604800", "spread": "1", "onInvalid": "drop", "generation": "
 # Life.
 
 
-async def test_a_new_topic_has_the_defaults_and_the_first_generation(topics: Topics) -> None:
+async def test_a_new_topic_has_the_defaults_and_the_first_generation(topics: TopicLogs) -> None:
     topic = await topics.create(A, {})
     assert (topic.namespace, topic.name, topic.generation, topic.ttl_ms) == ("shop", "orders", 1, 604_800_000)
     assert topic.properties == DEFAULTS
     assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_000)
     assert topic.keys == topic.read_keys == (b"shop:orders:", 1, BUCKETS, 1)
     assert topic.compression is Compression.NONE
-    assert await topics.get(A) == topics.known(A) == topic
+    assert await topics.get(A) == topics.loaded(A).topic == topic
 
 
-async def test_a_topic_is_created_once(topics: Topics) -> None:
+async def test_a_topic_is_created_once(topics: TopicLogs) -> None:
     await topics.create(A, {"ttl": "60"})
     with pytest.raises(TopicExistsError, match="shop:orders exists already"):
         await topics.create(A, {})
     assert (await topics.get(A)).ttl_ms == 60_000
 
 
-async def test_of_twelve_that_create_the_same_topic_one_wins(topics: Topics) -> None:
+async def test_of_twelve_that_create_the_same_topic_one_wins(topics: TopicLogs) -> None:
     outcomes = await asyncio.gather(
         *(topics.create(A, {"ttl": str(number)}) for number in range(1, 13)), return_exceptions=True
     )
@@ -99,7 +106,7 @@ async def test_of_twelve_that_create_the_same_topic_one_wins(topics: Topics) -> 
 
 
 async def test_of_twelve_servers_that_create_the_same_topic_one_wins(store: MemoryStore, clock: ManualClock) -> None:
-    servers = [Topics(store, clock, BUCKETS) for _ in range(12)]
+    servers = [served(store, clock) for _ in range(12)]
     outcomes = await asyncio.gather(
         *(server.create(A, {"ttl": str(number)}) for number, server in enumerate(servers, 1)), return_exceptions=True
     )
@@ -109,7 +116,7 @@ async def test_of_twelve_servers_that_create_the_same_topic_one_wins(store: Memo
     assert [await server.get(A) for server in servers] == won * 12
 
 
-async def test_of_twelve_that_delete_the_same_topic_one_wins(topics: Topics) -> None:
+async def test_of_twelve_that_delete_the_same_topic_one_wins(topics: TopicLogs) -> None:
     await topics.create(A, {})
     outcomes = await asyncio.gather(*(topics.delete(A) for _ in range(12)), return_exceptions=True)
     assert sum(isinstance(outcome, Topic) for outcome in outcomes) == 1
@@ -117,7 +124,7 @@ async def test_of_twelve_that_delete_the_same_topic_one_wins(topics: Topics) -> 
     assert (await topics.create(A, {})).generation == 2
 
 
-async def test_a_topic_that_is_created_again_is_the_next_generation(topics: Topics, clock: ManualClock) -> None:
+async def test_a_topic_that_is_created_again_is_the_next_generation(topics: TopicLogs, clock: ManualClock) -> None:
     for generation in (1, 2, 3):
         clock.advance(10)
         topic = await topics.create(A, {"ttl": str(generation)})
@@ -128,23 +135,25 @@ async def test_a_topic_that_is_created_again_is_the_next_generation(topics: Topi
         assert gone.generation == generation
         with pytest.raises(TopicNotFoundError):
             await topics.get(A)
+        held = await topics.hold([A])
         with pytest.raises(TopicNotFoundError):
-            topics.known(A)
+            topics.loaded(A)
+        held()
 
 
 async def test_a_restart_knows_every_generation_that_ever_was(store: MemoryStore, clock: ManualClock) -> None:
-    topics = Topics(store, clock, BUCKETS)
+    topics = served(store, clock)
     await topics.create(A, {})
     await topics.delete(A)
     await topics.create(B, {"spread": "3", "note": "x"})
-    again = Topics(store, clock, BUCKETS)
+    again = served(store, clock)
     assert await again.get(B) == await topics.get(B)
     with pytest.raises(TopicNotFoundError):
         await again.get(A)
     assert (await again.create(A, {})).generation == 2
 
 
-async def test_the_last_generation_that_there_is_cannot_be_followed(store: MemoryStore, topics: Topics) -> None:
+async def test_the_last_generation_that_there_is_cannot_be_followed(store: MemoryStore, topics: TopicLogs) -> None:
     last = TopicMetadata(-GENERATION_MAX, 1, OnInvalid.DROP, 1, 1, 0, 0, {})
     MetadataTable(store.table("metadata")).replace(topic_prefix(*A), None, last)
     with pytest.raises(ConflictError, match="choose another name"):
@@ -152,43 +161,44 @@ async def test_the_last_generation_that_there_is_cannot_be_followed(store: Memor
 
 
 @pytest.mark.parametrize("call", ["get", "delete", "update"])
-async def test_a_topic_that_does_not_exist_is_not_found(topics: Topics, call: str) -> None:
+async def test_a_topic_that_does_not_exist_is_not_found(topics: TopicLogs, call: str) -> None:
     arguments: tuple[Any, ...] = (A, {}) if call == "update" else (A,)
     for _ in range(2):
         with pytest.raises(TopicNotFoundError, match="shop:orders does not exist"):
             await getattr(topics, call)(*arguments)
+    held = await topics.hold([A])
     with pytest.raises(TopicNotFoundError):
-        topics.known(A)
+        topics.loaded(A)
+    held()
 
 
-async def test_who_wants_to_know_is_told_of_a_deleted_topic_once_it_is_gone(topics: Topics) -> None:
-    told: list[Topic] = []
-
-    def deleted(topic: Topic) -> None:
-        told.append(topic)
-        with pytest.raises(TopicNotFoundError):
-            topics.known(topic.title)
-
-    topics.when_deleted.append(deleted)
-    created = await topics.create(A, {})
+async def test_who_holds_the_log_of_a_topic_sees_it_end_once_the_topic_is_gone(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    log = await topics.open(A)
+    waiter = log.waiter()
     await topics.delete(A)
-    assert told == [created]
+    assert (log.ended, log.live) == (True, False)
+    await waiter
+    with pytest.raises(NotLoadedError):
+        topics.loaded(A)
+    with pytest.raises(TopicNotFoundError):
+        await topics.open(A)
 
 
 # Updates.
 
 
-async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: Topics, clock: ManualClock) -> None:
+async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: TopicLogs, clock: ManualClock) -> None:
     await topics.create(A, {"ttl": "60", "owner": "billing", "colour": "red"})
     clock.advance(5)
     topic = await topics.merge(A, {"onInvalid": "retain", "owner": None, "size": 5})
     assert topic.properties == {**DEFAULTS, "ttl": "60", "onInvalid": "retain", "colour": "red", "size": "5"}
     assert topic.metadata.updated_ms == 1_005
     assert (await topics.merge(A, {"ttl": None, "never": None})).ttl_ms == 604_800_000
-    assert await topics.get(A) == topics.known(A)
+    assert await topics.get(A) == topics.loaded(A).topic
 
 
-async def test_a_merge_takes_the_present_generation_and_no_other(topics: Topics) -> None:
+async def test_a_merge_takes_the_present_generation_and_no_other(topics: TopicLogs) -> None:
     before = await topics.create(A, {"ttl": "60"})
     for bad in ("2", None):
         with pytest.raises(InvalidPropertyError):
@@ -197,13 +207,13 @@ async def test_a_merge_takes_the_present_generation_and_no_other(topics: Topics)
     assert (await topics.merge(A, {"ttl": "61", "generation": "1"})).ttl_ms == 61_000
 
 
-async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: Topics) -> None:
+async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: TopicLogs) -> None:
     await topics.create(A, {})
     await asyncio.gather(*(topics.merge(A, {f"p{number}": number}) for number in range(12)))
     assert (await topics.get(A)).properties == {**DEFAULTS, **{f"p{number}": str(number) for number in range(12)}}
 
 
-async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: Topics) -> None:
+async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: TopicLogs) -> None:
     full = {f"p{number}": "x" for number in range(PROPERTIES_MAX)}
     topic = await topics.create(A, full)
     assert (await topics.merge(A, {"ttl": "60"})).ttl_ms == 60_000
@@ -213,7 +223,7 @@ async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(to
 
 
 @pytest.mark.parametrize("change", ["update", "merge"])
-async def test_a_change_of_another_version_is_refused_and_changes_nothing(topics: Topics, change: str) -> None:
+async def test_a_change_of_another_version_is_refused_and_changes_nothing(topics: TopicLogs, change: str) -> None:
     read = await topics.create(A, {"ttl": "60"})
     mine = await getattr(topics, change)(A, {"ttl": "61"}, {read.version, "other"})
     assert mine.version != read.version
@@ -222,7 +232,7 @@ async def test_a_change_of_another_version_is_refused_and_changes_nothing(topics
     assert await topics.get(A) == mine
 
 
-async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: Topics) -> None:
+async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: TopicLogs) -> None:
     read = await topics.create(A, {})
     outcomes = await asyncio.gather(
         *(topics.merge(A, {"ttl": number}, {read.version}) for number in range(1, 13)), return_exceptions=True
@@ -230,7 +240,7 @@ async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: 
     assert sum(isinstance(outcome, TopicChangedError) for outcome in outcomes) == 11
 
 
-async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics: Topics) -> None:
+async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics: TopicLogs) -> None:
     first = await topics.create(A, {"owner": "billing"})
     assert (await topics.truncate(A, 900)).version == first.version
     assert (await topics.merge(A, {"owner": "x"})).version != first.version
@@ -239,7 +249,9 @@ async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics:
     assert (await topics.create(A, {"owner": "billing"})).version != first.version
 
 
-async def test_an_update_replaces_all_properties_and_keeps_the_generation(topics: Topics, clock: ManualClock) -> None:
+async def test_an_update_replaces_all_properties_and_keeps_the_generation(
+    topics: TopicLogs, clock: ManualClock
+) -> None:
     await topics.create(A, {"ttl": "60", "note": "x"})
     clock.advance(5)
     topic = await topics.update(A, {"onInvalid": "retain", "compression": "zstd"})
@@ -273,17 +285,18 @@ class SlowTable:
 
 
 @pytest.fixture
-def far_away(clock: ManualClock) -> tuple[SlowTable, Topics]:
+def far_away(clock: ManualClock) -> tuple[SlowTable, TopicLogs]:
     store = RemoteStore()
     slow = SlowTable(store.table("metadata"))
-    store.table = lambda name: slow  # type: ignore[return-value]
-    return slow, Topics(store, clock, BUCKETS)
+    table = store.table
+    store.table = lambda name: slow if name == slow.name else table(name)  # type: ignore[assignment, method-assign, return-value]
+    return slow, served(store, clock)
 
 
 async def test_a_slow_read_does_not_bring_back_a_topic_that_was_deleted_meanwhile(far_away) -> None:
     slow, topics = far_away
     await topics.create(A, {})
-    topics._known.clear()
+    topics.memory.recent.clear()  # nobody holds it any more
     slow.get_waits = threading.Event()
     reading = asyncio.create_task(topics.get(A))
     await asyncio.sleep(0.02)
@@ -305,7 +318,7 @@ async def test_a_change_whose_answer_was_lost_is_read_again(far_away) -> None:
     assert (await topics.get(A)).ttl_ms == 17_000
 
 
-async def test_what_is_shown_can_be_put_back(topics: Topics) -> None:
+async def test_what_is_shown_can_be_put_back(topics: TopicLogs) -> None:
     await topics.create(A, {"note": "x"})
     await topics.delete(A)
     shown = (await topics.create(A, {"ttl": "60", "note": "y"})).properties
@@ -313,7 +326,7 @@ async def test_what_is_shown_can_be_put_back(topics: Topics) -> None:
     assert (await topics.update(A, {**shown, "ttl": "61"})).ttl_ms == 61_000
 
 
-async def test_rows_stay_where_they_are_when_the_spread_shrinks(topics: Topics) -> None:
+async def test_rows_stay_where_they_are_when_the_spread_shrinks(topics: TopicLogs) -> None:
     await topics.create(A, {"spread": "2"})
     await topics.update(A, {"spread": "7"})
     topic = await topics.update(A, {"spread": "3"})
@@ -324,7 +337,7 @@ async def test_rows_stay_where_they_are_when_the_spread_shrinks(topics: Topics) 
     assert (again.keys.spread, again.read_keys.spread) == (1, 1)
 
 
-async def test_an_update_that_is_refused_changes_nothing(topics: Topics) -> None:
+async def test_an_update_that_is_refused_changes_nothing(topics: TopicLogs) -> None:
     before = await topics.create(A, {"ttl": "60"})
     for bad in ({"ttl": "0"}, {"generation": "2"}, {"spread": "17"}):
         with pytest.raises(InvalidPropertyError):
@@ -336,7 +349,7 @@ async def test_an_update_that_is_refused_changes_nothing(topics: Topics) -> None
 
 
 async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: MemoryStore, clock: ManualClock) -> None:
-    mine, theirs = Topics(store, clock, BUCKETS), Topics(store, clock, BUCKETS)
+    mine, theirs = served(store, clock), served(store, clock)
     await mine.create(A, {})
     await theirs.update(A, {"ttl": "60"})
     with pytest.raises(ConflictError, match="changed by another call"):
@@ -349,7 +362,7 @@ async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: Mem
 async def test_a_topic_that_another_server_created_again_is_not_changed_as_the_old_one(
     store: MemoryStore, clock: ManualClock, call: str
 ) -> None:
-    mine, theirs = Topics(store, clock, BUCKETS), Topics(store, clock, BUCKETS)
+    mine, theirs = served(store, clock), served(store, clock)
     await mine.create(A, {})
     await theirs.delete(A)
     await theirs.create(A, {})
@@ -362,38 +375,38 @@ async def test_a_topic_that_another_server_created_again_is_not_changed_as_the_o
 # Lists.
 
 
-async def test_lists_show_what_exists_and_descriptions_what_ever_did(topics: Topics) -> None:
+async def test_lists_show_what_exists_and_descriptions_what_ever_did(topics: TopicLogs) -> None:
     titles = [topic_name(*names) for names in (("b", "z"), ("b", "a"), ("a-", "x"), ("a", "x"), ("gone", "x"))]
     for title in titles:
         await topics.create(title, {})
     await topics.delete(titles[-1])
     await topics.delete(titles[0])
-    assert await topics.namespaces() == ["a", "a-", "b"]
-    assert await topics.list("b") == ["a"]
-    assert await topics.list("a") == ["x"]
-    assert await topics.list("gone") == await topics.list("never") == []
-    everything = {str(title): stored.generation for title, stored in await topics.describe_all(None)}
+    assert await topics.catalog.namespaces() == ["a", "a-", "b"]
+    assert await topics.catalog.list("b") == ["a"]
+    assert await topics.catalog.list("a") == ["x"]
+    assert await topics.catalog.list("gone") == await topics.catalog.list("never") == []
+    everything = {str(title): stored.generation for title, stored in await topics.catalog.describe_all(None)}
     assert everything == {"a:x": 1, "a-:x": 1, "b:a": 1, "b:z": -1, "gone:x": -1}
-    assert [str(title) for title, _ in await topics.describe_all("b")] == ["b:a", "b:z"]
+    assert [str(title) for title, _ in await topics.catalog.describe_all("b")] == ["b:a", "b:z"]
 
 
-async def test_a_topic_that_is_gone_is_described_under_its_last_generation(topics: Topics) -> None:
+async def test_a_topic_that_is_gone_is_described_under_its_last_generation(topics: TopicLogs) -> None:
     await topics.create(A, {})
     await topics.delete(A)
-    ((title, stored),) = await topics.describe_all(None)
-    assert topics.at(title, stored).keys.generation == 1
+    ((title, stored),) = await topics.catalog.describe_all(None)
+    assert topics.catalog.at(title, stored).keys.generation == 1
 
 
-async def test_a_list_of_what_is_no_namespace_is_refused(topics: Topics) -> None:
+async def test_a_list_of_what_is_no_namespace_is_refused(topics: TopicLogs) -> None:
     with pytest.raises(InvalidNameError):
-        await topics.list("a:b")
+        await topics.catalog.list("a:b")
 
 
-async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics: Topics) -> None:
+async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics: TopicLogs) -> None:
     good = TopicMetadata(1, 1, OnInvalid.DROP, 1, 1, 0, 0, {}).encode()
     store.table("metadata").write([Put(b"\xffbad", {b"m": good})])
     with pytest.raises(CorruptionError, match=b"\xffbad".hex()):
-        await topics.describe_all(None)
+        await topics.catalog.describe_all(None)
 
 
 # Names.

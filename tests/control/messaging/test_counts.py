@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.index import counts
-from basalt.messaging.index.counts import (
+from basalt.messaging.log import counts
+from basalt.messaging.log.counts import (
     BUCKET_BYTES,
     BUCKET_MS,
     BUCKETS_MAX,

@@ -1,4 +1,4 @@
-"""Appending: how publishes become rows, which places they get, and what readers and observers are told."""
+"""Appending to a log: how publishes become rows, which places they get, and what readers are told."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.catalog.topics import Topic, Topics, topic_name
+from basalt.catalog.topics import TopicName, Topics, topic_name
 from basalt.messaging.log import append as appending
-from basalt.messaging.log.append import BATCH_BYTES_MAX, STAMPS_MAX, Appended, Appender, Placed, cuts
-from basalt.messaging.log.tail import TailCache
-from basalt.messaging.log.waiting_fetches import Arrivals
+from basalt.messaging.log.append import BATCH_BYTES_MAX, Placed, cuts
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import Limits, fetch, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
@@ -55,24 +55,22 @@ class FailingStore(MemoryStore):
 
 
 class Scene:
-    """An appender over a store, and the shortest words for what the tests do with it."""
+    """Logs over a store, and the shortest words for what the tests do with it."""
 
-    def __init__(
-        self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 30, topics_max: int = STAMPS_MAX
-    ) -> None:
+    def __init__(self, store: MemoryStore | None = None, *, cache_bytes: int = 1 << 30) -> None:
         self.store = store or FailingStore()
         self.clock = ManualClock(NOW_MS)
         self.writer = GroupCommit(self.store, self.clock)
-        self.tail = TailCache(cache_bytes)
-        self.arrivals = Arrivals()
-        self.appender = Appender(self.store, self.tail, self.arrivals, topics_max=topics_max)
+        self.logs = TopicLogs(self.store, self.clock, Topics(self.store, self.clock, 16), tail_bytes_max=cache_bytes)
+        self.memory = self.logs.memory
         self.messages = MessageTable(self.store.table(MessageTable.name))
-        self.topics = Topics(self.store, self.clock, 16)
 
-    def topic(self, name: str = "orders", *, spread: int = 1, zstd: bool = False, generation: int = 1) -> Topic:
+    def topic(self, name: str = "orders", *, spread: int = 1, zstd: bool = False, generation: int = 1) -> TopicLog:
+        """The log of a topic, as it is opened."""
         others = {"compression": "zstd"} if zstd else {}
         stored = TopicMetadata(generation, TTL_MS, OnInvalid.DROP, spread, max(spread, 4), 0, 0, others)
-        return self.topics.at(topic_name("shop", name), stored)
+        topic = self.logs.catalog.at(topic_name("shop", name), stored)
+        return TopicLog(topic, self.logs._read_end(topic), self.memory)
 
     async def together(self, *stages: Callable[[Group], T]) -> list[T]:
         """Run stages in one group."""
@@ -83,21 +81,21 @@ class Scene:
 
     def append(
         self,
-        topic: Topic,
+        topic: TopicLog,
         *payloads: bytes,
         extras: Sequence[Extras] | None = None,
         written_by: int | None = None,
     ) -> Callable[[Group], Placed]:
-        return lambda group: self.appender.append(group, topic, payloads, extras, written_by)
+        return lambda group: topic.append(group, payloads, extras, written_by)
 
-    def rows(self, topic: Topic) -> list[MessageRow]:
+    def rows(self, topic: TopicLog) -> list[MessageRow]:
         """What the store holds; the tail has the same."""
-        stored = list(self.messages.scan(topic.read_keys))
-        cached = self.tail.rows(topic.keys[:2], FIRST)
+        stored = list(self.messages.scan(topic.topic.read_keys))
+        cached = self.logs.tails.rows(topic.tail, FIRST)
         assert cached is None or cached == [row._replace(key=b"") for row in stored]
         return stored
 
-    def read(self, topic: Topic) -> dict[tuple[int, int], bytes]:
+    def read(self, topic: TopicLog) -> dict[tuple[int, int], bytes]:
         """Every message by its place."""
         found = fetch(self.rows(topic), lambda row: [], start_from(None, True), EVERYTHING, None, 0)
         return {
@@ -226,7 +224,7 @@ def test_a_place_that_stays_empty_parts_its_neighbours() -> None:
     before, skipped, after = run(
         scene.together(
             scene.append(topic, b"before"),
-            lambda group: scene.appender.skip(group, topic),
+            lambda group: topic.skip(group),
             scene.append(topic, b"after"),
         )
     )
@@ -239,7 +237,7 @@ def test_a_stage_that_raises_after_it_took_a_place_moves_nobodys_messages() -> N
     topic = scene.topic()
 
     def failing(group: Group) -> Placed:
-        scene.appender.skip(group, topic)
+        topic.skip(group)
         raise ValueError("too late")
 
     async def scenario() -> list[Placed | BaseException]:
@@ -276,12 +274,12 @@ def test_a_reference_takes_one_place_and_parts_the_rows_around_it() -> None:
     scene = Scene()
     topic = scene.topic()
     reference = Reference(position(1, 0), position(1, 9), 10)
-    told: list[Appended] = []
-    scene.appender.observers.append(told.append)
+    told: list[tuple[TopicName, int, int]] = []
+    scene.memory.meter = lambda *counted: told.append(counted)
     _, placed, _ = run(
         scene.together(
             scene.append(topic, b"1"),
-            lambda group: scene.appender.refer(group, topic, reference, 7, 500),
+            lambda group: topic.refer(group, reference, 7, 500),
             scene.append(topic, b"2"),
         )
     )
@@ -289,7 +287,7 @@ def test_a_reference_takes_one_place_and_parts_the_rows_around_it() -> None:
     assert placed == Placed(NOW_MS, 1, NOW_MS, 1)
     assert [(row.written_by, row.reference) for row in rows] == [(None, None), (7, reference), (None, None)]
     assert [position_fields(row.position) for row in rows] == [(NOW_MS, 0), (NOW_MS, 1), (NOW_MS, 2)]
-    assert [(each.messages, each.payload_bytes) for each in told] == [(1, 1), (10, 500), (1, 1)]
+    assert [each[1:] for each in told] == [(1, 1), (10, 500), (1, 1)]
 
 
 def test_rows_that_meet_do_not_grow_beyond_a_mebibyte() -> None:
@@ -347,7 +345,7 @@ def test_every_message_is_found_at_the_place_that_its_publisher_was_told(
     async def publish(number: int, count: int, size: int, written_by: int | None) -> None:
         payloads = [b"%d.%d" % (number, at) + bytes(size) for at in range(count)]
         if not payloads:
-            await scene.writer.run(lambda group: scene.appender.skip(group, topic))
+            await scene.writer.run(lambda group: topic.skip(group))
             return
         placed = await scene.writer.run(scene.append(topic, *payloads, written_by=written_by))
         for at, payload in enumerate(payloads):
@@ -408,7 +406,7 @@ def test_the_rows_of_a_spread_topic_take_its_buckets_in_turn_and_read_in_order()
         run(scene.together(scene.append(topic, b"%d" % number)))
     rows = scene.rows(topic)
     assert [row.key[0] for row in rows[:3]] == [row.key[0] for row in rows[3:6]] == [row.key[0] for row in rows[6:]]
-    assert {row.key[0] for row in rows} == set(topic.keys.scanned())
+    assert {row.key[0] for row in rows} == set(topic.topic.keys.scanned())
     assert list(scene.read(topic).values()) == [b"%d" % number for number in range(9)]
 
 
@@ -416,71 +414,22 @@ def test_the_rows_of_a_spread_topic_take_its_buckets_in_turn_and_read_in_order()
 
 
 @pytest.mark.parametrize("spread", [1, 4])
-def test_a_new_appender_goes_on_after_the_newest_row(spread: int) -> None:
+def test_a_log_that_is_opened_again_goes_on_after_the_newest_row(spread: int) -> None:
     scene = Scene()
     topic = scene.topic(spread=spread)
     run(scene.together(scene.append(topic, b"1"), scene.append(topic, b"2", written_by=7)))
     again = Scene(scene.store)
     again.clock.step(NOW_MS - 500)
-
-    async def scenario() -> list[Placed]:
-        await again.appender.ready(topic)
-        assert again.appender.newest(topic) == position(NOW_MS, 1)
-        return await again.together(again.append(topic, b"3"))
-
-    assert run(scenario()) == [Placed(NOW_MS, 2, NOW_MS, 2)]
-    assert again.tail.rows(topic.keys[:2], FIRST) is None
-    assert list(again.read(topic).values()) == [b"1", b"2", b"3"]
+    reopened = again.topic(spread=spread)
+    assert reopened.newest == position(NOW_MS, 1)
+    assert run(again.together(again.append(reopened, b"3"))) == [Placed(NOW_MS, 2, NOW_MS, 2)]
+    assert again.logs.tails.rows(reopened.tail, FIRST) is None
+    assert list(again.read(reopened).values()) == [b"1", b"2", b"3"]
 
 
 def test_an_empty_topic_has_no_newest_place() -> None:
     scene = Scene()
-    assert scene.appender.newest(scene.topic()) == b""
-
-
-def test_readiness_keeps_a_place_that_was_given_out_meanwhile() -> None:
-    scene = Scene()
-    topic = scene.topic()
-
-    async def scenario() -> None:
-        await scene.appender.ready(topic)
-        await scene.together(scene.append(topic, b"1"))
-        await scene.appender.ready(topic)
-        assert scene.appender.newest(topic) == position(NOW_MS, 0)
-
-    run(scenario())
-
-
-def test_topics_beyond_the_limit_are_read_again_the_least_recently_used_first() -> None:
-    """One that is in use must stay: of rows that are only staged the store knows nothing, and would be written over."""
-    scene = Scene(topics_max=2)
-    hot, *others = [scene.topic(f"t{number}") for number in range(5)]
-
-    async def scenario() -> list[Placed]:
-        for topic in (hot, *others):
-            await scene.appender.ready(hot)
-            await scene.appender.ready(topic)
-        stages = [scene.append(topic, b"x") for other in others for topic in (hot, other)]
-        return (await scene.together(*stages))[::2]
-
-    assert [placed.start_sequence for placed in run(scenario())] == [0, 1, 2, 3]
-    assert batches(scene.rows(hot)) == [[b"x"] * 4]
-    assert len(scene.appender._stamps) == 2
-
-
-def test_a_topic_that_has_ended_is_forgotten_and_its_waiters_are_woken() -> None:
-    scene = Scene()
-    topic = scene.topic()
-
-    async def scenario() -> None:
-        await scene.together(scene.append(topic, b"1"))
-        waiter = scene.arrivals.waiter(topic.keys[:2])
-        scene.appender.forget(topic)
-        await waiter
-
-    run(scenario())
-    assert scene.tail.rows(topic.keys[:2], FIRST) is None
-    assert len(scene.appender._stamps) == 0
+    assert scene.topic().newest == b""
 
 
 # Who is told.
@@ -489,34 +438,34 @@ def test_a_topic_that_has_ended_is_forgotten_and_its_waiters_are_woken() -> None
 def test_what_is_durable_wakes_readers_and_is_counted() -> None:
     scene = Scene()
     topic, other = scene.topic(), scene.topic("other")
-    told: list[Appended] = []
-    scene.appender.observers.append(told.append)
+    told: list[tuple[TopicName, int, int]] = []
+    scene.memory.meter = lambda *counted: told.append(counted)
 
     async def scenario() -> None:
-        waiter, elsewhere = scene.arrivals.waiter(topic.keys[:2]), scene.arrivals.waiter(other.keys[:2])
+        waiter, elsewhere = topic.waiter(), other.waiter()
         await scene.together(scene.append(topic, b"ab", b"c"), scene.append(topic, b"d", written_by=7))
         assert waiter.done()
         assert not elsewhere.done()
         elsewhere.cancel()
 
     run(scenario())
-    assert [(each.messages, each.payload_bytes) for each in told] == [(2, 3), (1, 1)]
-    assert [each.row for each in told] == [row._replace(key=b"") for row in scene.rows(topic)]
-    assert (scene.appender.messages_total, scene.appender.payload_bytes_total) == (3, 4)
+    assert told == [(topic.topic.title, 2, 3), (topic.topic.title, 1, 1)]
+    assert len(scene.rows(topic)) == 2
+    assert (scene.memory.messages_total, scene.memory.payload_bytes_total) == (3, 4)
 
 
-def test_an_observer_that_fails_costs_no_reader_a_message() -> None:
+def test_a_meter_that_fails_costs_no_reader_a_message() -> None:
     scene = Scene()
     topic = scene.topic()
 
-    def failing(appended: Appended) -> None:
-        raise ValueError("an observer's own bug")
+    def failing(*counted: object) -> None:
+        raise ValueError("a meter's own bug")
 
-    scene.appender.observers.append(failing)
+    scene.memory.meter = failing
     run(scene.together(scene.append(topic, b"1"), scene.append(topic, b"2", written_by=7)))
-    scene.appender.observers.clear()
+    scene.memory.meter = None
     run(scene.together(scene.append(topic, b"3")))
-    assert scene.tail.rows(topic.keys[:2], FIRST) is not None
+    assert scene.logs.tails.rows(topic.tail, FIRST) is not None
     assert list(scene.read(topic).values()) == [b"1", b"2", b"3"]
 
 
@@ -547,12 +496,13 @@ def test_readers_of_the_store_are_told_where_rows_are_still_being_written(failin
         store.failing = failing
         stages = [scene.append(topic, b"3"), scene.append(topic, b"4", written_by=7), scene.append(other, b"5")]
         writing = asyncio.gather(*map(scene.writer.run, stages), return_exceptions=True)
-        while not scene.appender.in_flight:
+        while topic.in_flight is None:
             await asyncio.sleep(0)
-        assert scene.appender.in_flight == {topic.keys[:2]: position(NOW_MS, 1), other.keys[:2]: b""}
+        assert (topic.in_flight, other.in_flight) == (position(NOW_MS, 1), b"")
+        assert (topic.durable_stop, other.durable_stop) == (position(NOW_MS, 1) + b"\0", b"\0")
         store.gate.set()
         assert [isinstance(answer, StoreError) for answer in await writing] == [failing] * 3
-        assert scene.appender.in_flight == {}
+        assert topic.in_flight is other.in_flight is None
 
     run(scenario())
 
@@ -562,21 +512,20 @@ def test_a_write_that_failed_takes_its_places_along_and_leaves_the_answer_to_the
     store = FailingStore()
     scene = Scene(store)
     topic = scene.topic()
-    doubts: list[object] = []
-    scene.appender.doubts.append(doubts.append)
 
     async def scenario() -> None:
         await scene.together(scene.append(topic, b"1"))
+        topic.newest_row, topic.markers = b"known", object()
         store.failing, store.made = True, made
         with pytest.raises(StoreError):
             await scene.writer.run(scene.append(topic, b"doubtful"))
         store.failing = False
-        assert scene.tail.rows(topic.keys[:2], FIRST) is None
+        assert scene.logs.tails.rows(topic.tail, FIRST) is None
+        assert topic.newest_row is topic.markers is topic.counts is None  # whoever asks next reads
         await scene.together(scene.append(topic, b"3"))
 
     run(scenario())
     read = scene.read(topic)
     assert read.pop((NOW_MS, 1), None) == (b"doubtful" if made else None)
     assert read == {(NOW_MS, 0): b"1", (NOW_MS, 2): b"3"}
-    assert doubts == [topic.keys[:2]]
-    assert scene.appender.messages_total == 2
+    assert scene.memory.messages_total == 2

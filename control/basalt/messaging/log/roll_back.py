@@ -1,0 +1,144 @@
+"""Rolling back rows: they stay where they are, and no snapshot shows them any more.
+
+A row's write pointer is negated, a bounded number of rows at a time, and a note is left so that retention finds them. The
+rows of a transaction that is older than this process are searched for, a page at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from basalt.catalog.topics import title_of
+from basalt.messaging.log import garbage_notes, log_bounds
+from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.log.topic_log import RolledBack, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.rules.states import Join
+from basalt_engine.messages import MessageRow, MessageTable
+from basalt_engine.table import Store
+
+GROUP_ROWS_MAX = 1_000  # rolled back by one group, so that a long roll back does not hold up publishing
+LOCKED_PAGES_MAX = 64  # pages that are searched while the log's lock is held: retention may wait for it
+ROW_BYTES = 100  # what the roll back of a row counts in the queue
+
+
+class RowsOfWriter(NamedTuple):
+    """Where a writer's rows lie: the positions of the first and the last of them."""
+
+    first: bytes
+    last: bytes
+
+
+class _Found(NamedTuple):
+    """Rows without their batches, and the position from which to search on; None when all was searched."""
+
+    rows: list[MessageRow]
+    rest: bytes | None
+
+
+class RollBacks:
+    """Rolls back rows in the logs of one store."""
+
+    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
+        self._messages = MessageTable(store.table(MessageTable.name))
+        self._call = StoreCalls(store)
+        self._store_drops = store.applies_retention
+        self._logs = logs
+        self._writer = writer
+
+    async def roll_back(self, log: TopicLog, write_pointers: list[int], start: bytes, stop: bytes | None) -> None:
+        """Roll back these writers' rows with start <= position < stop; they take part in nothing that is in progress."""
+        writers, first = frozenset(write_pointers), start
+        rest: bytes | None = start
+        durable_stop = log.durable_stop
+        while rest is not None and not log.ended:
+            durable_stop = (await self._decided(log)).durable_stop  # no row of theirs comes after it
+            async with log.lock:
+                found = await self._find(log, writers, rest, stop)
+                if found.rows:
+                    pointers = [row.written_by for row in self._vanishing(found.rows) if row.written_by is not None]
+                    release = await self._logs.staged.hold({log: pointers}, pinned=True)
+                    try:
+                        await self._writer.run(
+                            lambda group, rows=found.rows: self._stage(group, log, write_pointers, rows),  # type: ignore[misc]
+                            len(found.rows) * ROW_BYTES,
+                        )
+                    finally:
+                        release()
+            rest = found.rest
+        # Told here, and not of each write: one that failed may have come late, and left nothing to write.
+        known_stop = durable_stop if stop is None else min(stop, durable_stop)
+        log.roll_back(RolledBack(writers, first, known_stop))
+
+    def note_garbage(
+        self, group: Group, join: Join, write_pointers: list[int], start: bytes, last: bytes, log: TopicLog | None
+    ) -> None:
+        """In a stage: leave a note of rows that no snapshot shows any more, so that retention finds them.
+
+        A store that drops rows itself may drop the newest one with them; its place must not be given out again.
+        """
+        garbage_notes.note(group, title_of(join.topic), join.generation, write_pointers, start, last)
+        if self._store_drops and log is not None:
+            log_bounds.note_newest(group, log.topic, log.newest)
+
+    async def rows_after(self, log: TopicLog, start: bytes, write_pointer: int) -> dict[int, RowsOfWriter]:
+        """Of each writer after this pointer that has rows at or after a position: where they lie."""
+        found: dict[int, RowsOfWriter] = {}
+        rest: bytes | None = start
+        while rest is not None:
+            page = await self._call(read_page, self._messages, log.topic.read_keys, rest, None)
+            for row in page.rows:
+                if row.written_by is not None and row.written_by > write_pointer:
+                    known = found.get(row.written_by)
+                    found[row.written_by] = RowsOfWriter(row.position if known is None else known.first, row.position)
+            rest = page.rest
+            await asyncio.sleep(0)
+        return found
+
+    async def _decided(self, log: TopicLog) -> TopicLog:
+        """The log, without rows in doubt."""
+        if log.unconfirmed:
+            await self._logs.confirm_or_delete(log)
+        return log
+
+    async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _Found:
+        rows: list[MessageRow] = []
+        for _ in range(LOCKED_PAGES_MAX):
+            page = await self._call(read_page, self._messages, log.topic.read_keys, start, stop)
+            for row in page.rows:
+                if row.written_by in writers:
+                    rows.append(row._replace(batch=None))
+                    if len(rows) >= GROUP_ROWS_MAX:
+                        return _Found(rows, row.position + b"\0")
+            if page.rest is None:
+                return _Found(rows, None)
+            start = page.rest
+            await asyncio.sleep(0)
+        return _Found(rows, start)
+
+    def _stage(self, group: Group, log: TopicLog, write_pointers: list[int], rows: list[MessageRow]) -> None:
+        if log.ended:  # its rows are out of reach, and removed by retention
+            return
+        for row in self._vanishing(rows):
+            assert row.written_by is not None
+            self._logs.staged.confirm(group, log, row.written_by, row.position)
+        for row in rows:
+            assert row.written_by is not None
+            group.add(MessageTable.name, MessageTable.roll_back(row.key, row.written_by))
+        join = Join(log.topic.keys.prefix, log.topic.generation, 0)
+        self.note_garbage(group, join, write_pointers, rows[0].position, rows[-1].position, log)
+        group.when_durable(lambda: self._rolled_back(log, rows))
+        group.when_failed(lambda: log.memory.tails.drop(log))
+
+    def _rolled_back(self, log: TopicLog, rows: list[MessageRow]) -> None:
+        if log.tail is not None:
+            for row in rows:
+                log.tail.roll_back(row.position)
+        log.notify()
+
+    def _vanishing(self, rows: list[MessageRow]) -> list[MessageRow]:
+        """The references that the store may drop by itself once they are rolled back."""
+        return [row for row in rows if row.reference is not None] if self._store_drops else []

@@ -1,0 +1,503 @@
+"""One live generation of a topic: all that this process knows of it, in one object.
+
+Messages are appended here, inside the group commit, so that every reader sees one order. There is one object for a
+generation while anybody holds it: `TopicLogs` opens it, finds it inside a stage, and ends it when the topic is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from basalt.catalog.topics import Topic, TopicName
+from basalt.errors import BusyError
+from basalt.messaging.log.append import Placed, RowBuilder, cuts
+from basalt.messaging.log.counts import TopicCounts, count_appended
+from basalt.messaging.log.positions import EMPTY_LOG, Position, PositionRange, last_of, places
+from basalt.messaging.log.tail import Tail, Tails
+from basalt.runtime.group_commit import Group
+from basalt.transactions.rules.states import Transaction
+from basalt_engine.keys import position
+from basalt_engine.messages import MessageRow, MessageTable, Reference
+from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
+from basalt_engine.snapshot import POINTER_MAX
+
+if TYPE_CHECKING:
+    from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
+
+LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
+DETAILED_MAX = 10_000  # of them with counts, markers or an index in memory: some 5 KiB each
+WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
+WAITING_MAX = 100_000  # fetches that wait at the same time, over all topics
+
+Range = tuple[bytes, bytes | None]  # positions, half-open; None: to the end
+
+
+class RolledBack(NamedTuple):
+    """All rows of these writers with start <= position < stop: in the store, none of them is theirs any more."""
+
+    write_pointers: Set[int]
+    start: bytes
+    stop: bytes
+
+    def has(self, written_by: int | None, position: bytes) -> bool:
+        """Whether a row that this writer wrote at this position is one of them."""
+        return written_by in self.write_pointers and self.start <= position < self.stop
+
+
+class LogLimits(NamedTuple):
+    """How much of logs stays in memory, and how many fetches may wait."""
+
+    logs: int = LOGS_MAX
+    detailed: int = DETAILED_MAX
+    writers: int = WRITERS_MAX
+    waiting: int = WAITING_MAX
+
+
+LOG_LIMITS = LogLimits()
+
+
+class LogMemory:
+    """What the logs of one store share: how much of them stays in memory, and which must, and what all have appended."""
+
+    def __init__(self, tails: Tails, staged: StagedPayloads, limits: LogLimits, *, atomic: bool) -> None:
+        self.tails = tails
+        self.staged = staged
+        self.atomic = atomic
+        self._limits = limits
+        self.waiting = 0  # fetches
+        self.with_waiting: set[TopicLog] = set()
+        # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
+        self.with_unconfirmed: set[TopicLog] = set()
+        self.with_uncommitted: set[TopicLog] = set()
+        self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
+        self.messages_total = 0
+        self.payload_bytes_total = 0
+        self.meter: Callable[[TopicName, int, int], None] | None = None  # told of each topic's messages and bytes
+        self.recent: OrderedDict[TopicName, TopicLog] = OrderedDict()  # the least recently used first
+        self.detailed: OrderedDict[TopicLog, None] = OrderedDict()
+
+    def knows(self, transaction: Transaction) -> bool:
+        """Whether all rows that the transaction published were noted by this process, and not forgotten."""
+        return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
+
+    def check_waiting(self) -> None:
+        """`BusyError` when no more fetches may wait."""
+        if self.waiting >= self._limits.waiting:
+            raise BusyError(
+                f"{self.waiting} fetches wait for messages, the limit is {self._limits.waiting}",
+                hint="send the same call again after Retry-After, or without waiting",
+            )
+
+    def touch(self, log: TopicLog) -> None:
+        """Keep the log in memory while it is among those used last. One that a group changes stays anyhow, until that is durable."""
+        if log.pending or log.ended:
+            return
+        self.recent[log.topic.title] = log
+        self.recent.move_to_end(log.topic.title)
+        if len(self.recent) > self._limits.logs:
+            self.shed(self.recent.popitem(last=False)[1])
+
+    def touch_details(self, log: TopicLog) -> None:
+        """Keep the counts, markers and index of the log while they are among those used last."""
+        if log.ended:
+            return
+        self.detailed[log] = None
+        self.detailed.move_to_end(log)
+        if len(self.detailed) > self._limits.detailed:
+            oldest, _ = self.detailed.popitem(last=False)
+            if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
+                oldest.forget_details()
+
+    def pin(self, log: TopicLog) -> None:
+        """A group changes the log: the store does not know of it yet."""
+        log.pending += 1
+        self.recent.pop(log.topic.title, None)
+
+    def unpin(self, log: TopicLog) -> None:
+        """The group is durable, or has failed: the store can tell, but for rows in doubt."""
+        log.pending -= 1
+        if not log.pending and not log.ended:
+            self.touch(log)
+            if log.counts is not None or log.markers is not None:
+                self.touch_details(log)
+
+    def shed(self, log: TopicLog) -> None:
+        """Forget what can be read again. The log itself goes when nobody holds it any more."""
+        self.tails.drop(log)
+        log.forget_details()
+        self.detailed.pop(log, None)
+        self.staged.evict(log)
+
+
+class GroupRows:
+    """The rows that one group appends, to all topics."""
+
+    def __init__(self, memory: LogMemory) -> None:
+        self._memory = memory
+        self._now_ms = 0
+        self._built: list[tuple[TopicLog, RowBuilder]] = []
+        self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
+        self.newest: dict[TopicLog, RowBuilder] = {}
+
+    def begin(self, log: TopicLog, builder: RowBuilder) -> None:
+        """One more row, at the log's end."""
+        self._built.append((log, builder))
+        if log not in self.newest:
+            self._memory.pin(log)
+        self.newest[log] = builder
+
+    def closing(self, group: Group) -> None:
+        self._now_ms = group.now_ms
+        for log, builder in self._built:
+            row = builder.row()
+            self._written.append((log, builder, row))
+            log.writing = True
+            if log.in_flight is None:
+                log.in_flight = builder.after
+            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
+
+    def durable(self) -> None:
+        self._landed()
+        for log, builder, row in self._written:
+            if not log.ended:
+                self._memory.tails.append(log, row, builder.after)
+        for log in self.newest:
+            log.notify()
+        for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
+            log.count(builder, row, self._now_ms)
+
+    def failed(self) -> None:
+        # The rows may have been written all the same. Their places stay taken, and readers ask the store.
+        if not self._memory.atomic:
+            for log, builder, row in self._written:
+                if not log.ended:
+                    log.unconfirmed.append(MessageTable.put(builder.topic.keys, row).key)
+                    self._memory.with_unconfirmed.add(log)
+        for log in self.newest:
+            self._memory.tails.drop(log)
+            log.newest_row = None
+            log.forget_counts_and_markers()
+        self._landed()
+
+    def _landed(self) -> None:
+        for log in self.newest:
+            log.writing = False
+            if not log.unconfirmed:
+                log.in_flight = None
+            self._memory.unpin(log)
+
+
+class TopicLog:
+    """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
+
+    __slots__ = (
+        "__weakref__",
+        "_loading",
+        "_lock",
+        "_waiting",
+        "counts",
+        "end",
+        "ended",
+        "in_flight",
+        "index",
+        "live",
+        "markers",
+        "memory",
+        "newest_row",
+        "pending",
+        "roll_backs_seen",
+        "stable",
+        "staged",
+        "tail",
+        "topic",
+        "uncommitted",
+        "unconfirmed",
+        "writing",
+    )  # fmt: skip
+
+    def __init__(self, topic: Topic, end: Position, memory: LogMemory) -> None:
+        self.topic = topic  # with the present properties
+        self.live = True  # else it has ended, or its properties are to be read again
+        self.ended = False
+        self.end = end  # the newest place given out
+        # The position after which the rows come that are being written. While a thread writes, the store may show rows
+        # that a power failure would still take back: readers stop there.
+        self.in_flight: bytes | None = None
+        self.writing = False
+        self.pending = 0  # what of a group has changed the log and is not durable yet
+        # Keys of rows whose write failed, and may still take effect later: until it is decided, they stay in flight.
+        self.unconfirmed: list[bytes] = []
+        self.tail: Tail | None = None
+        self.memory = memory
+        self.uncommitted: dict[int, tuple[bytes, bytes]] | None = (
+            None  # where rows of open writers lie, by write pointer
+        )
+        self.staged: dict[int, StagedWriter] | None = None
+        self._waiting: set[asyncio.Future[None]] | None = None
+        self._lock: asyncio.Lock | None = None
+        self._loading: asyncio.Lock | None = None
+        # What readers know of the log. Rows that become durable are noted once it is not None.
+        self.newest_row: bytes | None = None  # empty: there is none, or it is being read
+        self.stable = b""  # up to this position all is decided, and stays so
+        self.counts: TopicCounts | None = None
+        self.markers: Any = None  # of `basalt.messaging.markers`
+        self.index: Any = None  # of `basalt.messaging.index`
+        self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
+
+    # The end.
+
+    @property
+    def newest(self) -> bytes:
+        """The position of the newest place given out; empty when there is none."""
+        return b"" if self.end is EMPTY_LOG else position(*self.end)
+
+    @property
+    def newest_ms(self) -> int:
+        """No row that is appended from now on has an earlier publish time."""
+        return max(self.end.ms, 0)
+
+    @property
+    def in_flight_stop(self) -> bytes | None:
+        """The position before which all rows are durable while some are not; None when all are."""
+        return None if self.in_flight is None else self.in_flight + b"\0"
+
+    @property
+    def durable_stop(self) -> bytes:
+        """The position before which all rows are durable, and counted.
+
+        While a thread reads a remote store, the next group may begin to be written, its rows in any order.
+        """
+        return self.newest + b"\0" if self.in_flight is None else self.in_flight + b"\0"
+
+    # Appending.
+
+    def append(
+        self,
+        group: Group,
+        payloads: Sequence[Buffer],
+        extras: Sequence[Extras] | None = None,
+        written_by: int | None = None,
+    ) -> Placed:
+        """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
+        assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
+        before = self.newest
+        ranges = self._take(group, len(payloads))
+        if len(ranges) == 1:
+            self._add_range(group, ranges[0], payloads, extras, written_by, before)
+            return Placed.of(ranges)
+        start = 0
+        for each in ranges:
+            stop = start + each.stop - each.start
+            part = None if extras is None else extras[start:stop]
+            self._add_range(group, each, payloads[start:stop], part, written_by, before)
+            start = stop
+        return Placed.of(ranges)
+
+    def append_marker(self, group: Group, kind: Kind, payload: Buffer, written_by: int | None) -> Placed:
+        """Add a marker at the end: a row of its own, which counts as no message. Cannot fail."""
+        assert kind is not Kind.USER
+        builder, placed = self._begin_row(group, written_by)
+        builder.kind = kind
+        builder.payloads.append(payload)
+        return placed
+
+    def refer(self, group: Group, reference: Reference, written_by: int, payload_bytes: int) -> Placed:
+        """Add a row that publishes staged payloads, which have so many bytes."""
+        builder, placed = self._begin_row(group, written_by)
+        builder.reference = reference
+        builder.messages = reference.messages
+        builder.payload_bytes = payload_bytes
+        return placed
+
+    def skip(self, group: Group) -> Placed:
+        """Take a place that stays empty, for a publish of nothing: no later row may turn up under its answer."""
+        return Placed.of(self._take(group, 1))
+
+    def _take(self, group: Group, count: int) -> list[PositionRange]:
+        # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
+        ranges = places(self.end, max(group.now_ms, self.topic.truncated_before_ms), count)
+        self.end = last_of(ranges)
+        return ranges
+
+    def _begin_row(self, group: Group, written_by: int | None) -> tuple[RowBuilder, Placed]:
+        before = self.newest
+        ranges = self._take(group, 1)
+        builder = RowBuilder(self.topic, written_by, before, ranges[0].ms)
+        builder.last = ranges[0].start
+        self._rows(group).begin(self, builder)
+        return builder, Placed.of(ranges)
+
+    def _add_range(
+        self, group: Group, places: PositionRange, payloads: Sequence[Buffer], extras: Sequence[Extras] | None,
+        written_by: int | None, before: bytes,
+    ) -> None:  # fmt: skip
+        rows = self._rows(group)
+        sequence = places.start
+        for cut in cuts(payloads, extras):
+            newest = rows.newest.get(self)
+            if newest is None or not newest.can_take(places.ms, sequence, written_by, cut, extras):
+                after = before if newest is None else position(newest.ms, newest.last)
+                newest = RowBuilder(self.topic, written_by, after, places.ms)
+                rows.begin(self, newest)
+            sequence += cut.stop - cut.start
+            part = None if extras is None else extras[cut.start : cut.stop]
+            newest.extend(payloads[cut.start : cut.stop], part, cut, sequence - 1)
+
+    def _rows(self, group: Group) -> GroupRows:
+        memory = self.memory
+        return group.part(memory, lambda: GroupRows(memory))
+
+    # What rows become.
+
+    def count(self, builder: RowBuilder, row: MessageRow, now_ms: int) -> None:
+        """A row became durable."""
+        memory, messages, payload_bytes = self.memory, builder.messages, builder.payload_bytes
+        memory.messages_total += messages
+        memory.payload_bytes_total += payload_bytes
+        if self.newest_row is not None:
+            self.newest_row = row.position
+        if not self.ended:
+            counted = count_appended(row, messages, payload_bytes, self.topic.ttl_ms)
+            self.present_counts().observe(row.position, counted, now_ms)
+        if memory.meter is not None:
+            memory.meter(self.topic.title, messages, payload_bytes)
+
+    def present_counts(self) -> TopicCounts:
+        """The counts as far as they are known, which the truncations so far are taken off."""
+        if self.counts is None:
+            self.counts = TopicCounts(self.topic.truncated_before_ms)
+        else:
+            self.counts = self.counts.truncated(self.topic.truncated_before_ms)
+        self.memory.touch_details(self)
+        return self.counts
+
+    def roll_back(self, gone: RolledBack) -> None:
+        """Rows were rolled back, or removed. To be told before their writers are ended, or forgotten: else what is kept of
+        them would pass for committed.
+        """
+        if self.markers is not None:
+            self.markers.drop(gone)
+        if self.roll_backs_seen is not None:
+            self.roll_backs_seen.append(gone)
+
+    def forget_counts_and_markers(self) -> None:
+        """Rows were written, or not: whoever asks next reads."""
+        self.counts = self.markers = None
+
+    def forget_details(self) -> None:
+        """Forget what is known beyond the end: it can be read again."""
+        self.counts = self.markers = self.index = self.newest_row = None
+
+    def finish(self) -> None:
+        """The generation has ended; nothing of it is served any more."""
+        self.ended, self.live = True, False
+        memory = self.memory
+        memory.recent.pop(self.topic.title, None)
+        memory.with_unconfirmed.discard(self)
+        memory.with_uncommitted.discard(self)
+        self.unconfirmed, self.in_flight, self.uncommitted = [], None, None
+        memory.staged.forget_all(self)
+        memory.shed(self)
+        self.notify()
+
+    # Rows that open transactions published before their commit, so that an abort need not search for them.
+
+    def note_uncommitted(self, write_pointer: int, after: bytes, last: bytes) -> None:
+        """The writer has added rows with after < position <= last."""
+        self._note_uncommitted(write_pointer, after + b"\0", last + b"\0")
+
+    def found_uncommitted(self, write_pointer: int, first: bytes, last: bytes) -> None:
+        """A search came to rows of the writer, the first and the last of them at these positions."""
+        self._note_uncommitted(write_pointer, first, last + b"\0")
+
+    def _note_uncommitted(self, write_pointer: int, start: bytes, stop: bytes) -> None:
+        if self.uncommitted is None:
+            self.uncommitted = {}
+            self.memory.with_uncommitted.add(self)
+        known = self.uncommitted.get(write_pointer)
+        self.uncommitted[write_pointer] = (start if known is None else known[0], stop)
+
+    def uncommitted_range(self, transaction: Transaction, from_position: bytes) -> Range | None:
+        """Where rows of the transaction may lie, none of them before a position; None when it has none."""
+        if not self.memory.knows(transaction):
+            return from_position, None
+        noted = self.uncommitted or {}
+        ranges = [noted[pointer] for pointer in transaction.pointers if pointer in noted]
+        if not ranges:
+            return None
+        return min(start for start, _ in ranges), max(stop for _, stop in ranges)
+
+    def has_uncommitted(self, write_pointer: int) -> bool:
+        """Whether rows of the writer were noted."""
+        return self.uncommitted is not None and write_pointer in self.uncommitted
+
+    def end_writer(self, write_pointer: int) -> None:
+        """The writer has ended: forget where its rows lie, and what it has staged."""
+        if self.staged is not None:
+            self.memory.staged.forget(self, write_pointer)
+        if self.uncommitted is not None:
+            self.uncommitted.pop(write_pointer, (b"", b""))
+            if not self.uncommitted:
+                self.uncommitted = None
+                self.memory.with_uncommitted.discard(self)
+
+    # Fetches that wait for something new.
+
+    def waiter(self) -> asyncio.Future[None]:
+        """A future that is done at the next notice. Take it before looking, then nothing is missed; cancel it at the end.
+
+        `BusyError` when too many wait.
+        """
+        memory = self.memory
+        memory.check_waiting()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiting is None:
+            self._waiting = set()
+            memory.with_waiting.add(self)
+        self._waiting.add(future)
+        memory.waiting += 1
+        future.add_done_callback(self._left)
+        return future
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait."""
+        return 0 if self._waiting is None else len(self._waiting)
+
+    def notify(self) -> None:
+        """Something was appended, or a transaction has ended, or the topic."""
+        if self._waiting is not None:
+            for future in list(self._waiting):
+                if not future.done():
+                    future.set_result(None)
+
+    def _left(self, future: asyncio.Future[None]) -> None:
+        if self._waiting is not None and future in self._waiting:
+            self._waiting.discard(future)
+            self.memory.waiting -= 1
+            if not self._waiting:
+                self._waiting = None
+                self.memory.with_waiting.discard(self)
+
+    # Locks.
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """For whoever reads rows and then changes or removes what it found.
+
+        A row that is rolled back gets a new value in one of its columns. Were it removed after it was found, and before that
+        is written, a row with this one column would come into being. Appending needs no lock: it changes no row that is there.
+        """
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    @property
+    def loading(self) -> asyncio.Lock:
+        """For whoever reads what memory lacks: one at a time, so that what was read is never older than what is kept."""
+        if self._loading is None:
+            self._loading = asyncio.Lock()
+        return self._loading

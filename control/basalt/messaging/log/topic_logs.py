@@ -1,0 +1,290 @@
+"""The live logs of all topics: opened when somebody needs one, kept while somebody holds it or used it of late.
+
+`open` is what reads. A stage of the group commit never does: it finds a log that is open, or raises `NotLoadedError`, and
+is run again once the log was opened. Topics are created, changed and deleted here, so that the live log has the present
+properties, and ends with its generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from weakref import WeakValueDictionary
+
+from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_not_found
+from basalt.errors import TopicNotFoundError
+from basalt.messaging.log import log_bounds
+from basalt.messaging.log.positions import EMPTY_LOG, Position
+from basalt.messaging.log.staged_payloads import StagedPayloads
+from basalt.messaging.log.tail import Tails
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
+from basalt.runtime.group_commit import NotLoadedError
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.rules.states import Join
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position_fields
+from basalt_engine.messages import MessageTable
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Delete, Store
+
+
+class AbsentTopic:
+    """Instead of a log: there is no such topic. Kept while a stage that asked for it is to run."""
+
+
+class TopicLogs:
+    """The logs of one store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, catalog: Topics, *, tail_bytes_max: int, limits: LogLimits = LOG_LIMITS
+    ) -> None:
+        self.catalog = catalog
+        self.tails = Tails(tail_bytes_max)
+        self.staged = StagedPayloads(store, clock, writers_max=limits.writers)
+        self.memory = LogMemory(self.tails, self.staged, limits, atomic=store.atomic)
+        self._rows_table = store.table(MessageTable.name)
+        self._messages = MessageTable(self._rows_table)
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
+        # Held while a topic is changed or read: a read that takes long must not bring back what was changed meanwhile.
+        self._changing: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+
+    # Finding logs.
+
+    def find(self, title: TopicName) -> TopicLog | None:
+        """The topic's log, where it is open and nothing is to be decided before it is used; else `open` it."""
+        log = self.memory.recent.get(title)
+        if log is None:
+            found = self._open.get(title)
+            if not isinstance(found, TopicLog):
+                return None
+            log = found
+        self.memory.touch(log)
+        return log if log.live and not log.unconfirmed else None
+
+    async def open(self, title: TopicName) -> TopicLog:
+        """The topic's log; `TopicNotFoundError` when it does not exist. Rows that are in doubt are decided about."""
+        log = self.find(title)
+        while log is None:
+            log = await self._load(title)
+            if log.unconfirmed:
+                await self.confirm_or_delete(log)
+                log = self.find(title)
+        return log
+
+    async def get(self, title: TopicName) -> Topic:
+        """The topic as it is now; `TopicNotFoundError`."""
+        return (await self.open(title)).topic
+
+    def loaded(self, title: TopicName) -> TopicLog:
+        """In a stage, before it changes anything: the topic's log. `TopicNotFoundError`, `NotLoadedError`."""
+        found = self._open.get(title)
+        if found is None or (isinstance(found, TopicLog) and not found.live):
+            raise NotLoadedError(partial(self.hold, [title]))
+        if isinstance(found, AbsentTopic):
+            raise topic_not_found(title)
+        self.memory.touch(found)
+        return found
+
+    def present(self, log: TopicLog) -> TopicLog:
+        """In a stage: the log itself, or that of the generation that came after it."""
+        return log if log.live else self.loaded(log.topic.title)
+
+    async def hold(self, titles: Iterable[TopicName]) -> Callable[[], None]:
+        """Open these logs, if there are such topics; they stay open until what is returned is dropped."""
+        held: list[TopicLog | AbsentTopic] = []
+        for title in titles:
+            try:
+                held.append(await self.open(title))
+            except TopicNotFoundError:
+                held.append(self._open.setdefault(title, AbsentTopic()))
+        return partial(_let_go, held)
+
+    # Of transactions.
+
+    async def joined(self, join: Join) -> TopicLog | None:
+        """The log of a topic that a transaction has joined; None when that generation is no more."""
+        try:
+            log = await self.open(title_of(join.topic))
+        except TopicNotFoundError:
+            return None
+        return log if log.topic.generation == join.generation else None
+
+    def find_joined(self, join: Join) -> TopicLog | None:
+        """The same, where it is in memory."""
+        log = self._open.get(title_of(join.topic))
+        if not isinstance(log, TopicLog) or log.ended or log.topic.generation != join.generation:
+            return None
+        return log
+
+    def loaded_joined(self, joins: Sequence[Join]) -> Mapping[Join, TopicLog]:
+        """In a stage: the logs of those of the generations that are still there. `NotLoadedError`."""
+        found: dict[Join, TopicLog] = {}
+        missing: list[TopicName] = []
+        for join in joins:
+            title = title_of(join.topic)
+            log = self._open.get(title)
+            if log is None or (isinstance(log, TopicLog) and not log.live):
+                missing.append(title)
+            elif isinstance(log, TopicLog) and log.topic.generation == join.generation:
+                found[join] = log
+        if missing:
+            raise NotLoadedError(partial(self.hold, missing))
+        return found
+
+    # Changing topics.
+
+    async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
+        """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
+        async with self._lock(title):
+            topic = await self.catalog.create(title, properties)
+            self._keep(TopicLog(topic, EMPTY_LOG, self.memory))
+            return topic
+
+    async def update(
+        self, title: TopicName, properties: Mapping[str, object], versions: Collection[str] | None = None
+    ) -> Topic:
+        """Replace all properties; absent ones go back to their defaults. Messages stay where they are.
+
+        `TopicChangedError`: the present version is none of those given.
+        """
+        async with self._lock(title):
+            log = await self._live_log(title)
+            with _outdated_unless_done(log):
+                log.topic = await self.catalog.update(log.topic, properties, versions)
+            return log.topic
+
+    async def merge(
+        self, title: TopicName, changes: Mapping[str, object], versions: Collection[str] | None = None
+    ) -> Topic:
+        """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
+        async with self._lock(title):
+            log = await self._live_log(title)
+            with _outdated_unless_done(log):
+                log.topic = await self.catalog.merge(log.topic, changes, versions)
+            return log.topic
+
+    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
+        """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.
+
+        `GenerationError`: it is of another generation than the one given.
+        """
+        async with self._lock(title):
+            log = await self._live_log(title)
+            topic = log.topic.of_generation(generation)
+            with _outdated_unless_done(log):
+                log.topic = await self.catalog.truncate(topic, before_ms)
+            return log.topic
+
+    async def delete(self, title: TopicName) -> Topic:
+        """Delete the topic. Its rows are out of reach at once, and are removed by retention later."""
+        async with self._lock(title):
+            log = await self._live_log(title)
+            with _outdated_unless_done(log):
+                await self.catalog.delete(log.topic)
+            self._end(log)
+            return log.topic
+
+    # Rows in doubt.
+
+    async def confirm_or_delete(self, log: TopicLog) -> None:
+        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
+
+        A delete also hides what arrives after it, for a write carries the time of its sending.
+        """
+        async with self._lock(log.topic.title):
+            rows = tuple(log.unconfirmed)
+            if not rows:
+                return
+            await self._call.about(log.topic.keys, self._delete_absent, rows)
+            del log.unconfirmed[: len(rows)]  # a later group may have failed meanwhile, or the topic be gone
+            if log.unconfirmed:
+                return
+            self.memory.with_unconfirmed.discard(log)
+            if not log.writing:
+                log.in_flight = None
+        log.notify()
+
+    async def confirm_or_delete_all(self) -> None:
+        """Decide about all rows in doubt, of every topic."""
+        for log in list(self.memory.with_unconfirmed):
+            await self.confirm_or_delete(log)
+
+    def _delete_absent(self, rows: Sequence[bytes]) -> None:
+        absent = [Delete(row) for row in rows if self._rows_table.get(row) is None]
+        if absent:
+            self._rows_table.write(absent)
+
+    # How.
+
+    def recovered(self, last_pointer: int) -> None:
+        """Of transactions up to this pointer nothing is known but what the store says."""
+        self.memory.uncommitted_unknown_up_to = last_pointer
+        self.staged.recovered(last_pointer)
+
+    def wake_all(self) -> None:
+        """Answer all fetches that wait: the server stops, or what was decided elsewhere may concern any topic."""
+        for log in list(self.memory.with_waiting):
+            log.notify()
+
+    def _lock(self, title: TopicName) -> asyncio.Lock:
+        lock = self._changing.get(title)
+        if lock is None:
+            lock = self._changing[title] = asyncio.Lock()
+        return lock
+
+    async def _load(self, title: TopicName) -> TopicLog:
+        async with self._lock(title):
+            return await self._live_log(title)
+
+    async def _live_log(self, title: TopicName) -> TopicLog:
+        """The log with the topic's present properties; its lock is held."""
+        found = self._open.get(title)
+        log = found if isinstance(found, TopicLog) else None
+        if log is not None and log.live:
+            return log
+        try:
+            topic = await self.catalog.read(title)
+        except TopicNotFoundError:
+            if log is not None:
+                self._end(log)
+            raise
+        if log is not None:
+            if log.topic.generation == topic.generation:
+                log.topic, log.live = topic, True
+                return log
+            self._end(log)
+        return self._keep(TopicLog(topic, await self._call(self._read_end, topic), self.memory))
+
+    def _keep(self, log: TopicLog) -> TopicLog:
+        self._open[log.topic.title] = log
+        self.memory.touch(log)
+        return log
+
+    def _end(self, log: TopicLog) -> None:
+        if self._open.get(log.topic.title) is log:
+            del self._open[log.topic.title]
+        log.finish()
+
+    def _read_end(self, topic: Topic) -> Position:
+        # The newest row may have been removed since; its place must not be given out again all the same.
+        row, newest = self._messages.last(topic.read_keys), log_bounds.newest(self._system, topic)
+        newest = newest if row is None else max(newest, row.position)
+        return Position(*position_fields(newest)) if newest else EMPTY_LOG
+
+
+@contextmanager
+def _outdated_unless_done(log: TopicLog) -> Iterator[None]:
+    """A change of the topic that fails may have taken effect, or another server may have changed it: read it again then."""
+    try:
+        yield
+    except BaseException:
+        log.live = False
+        raise
+
+
+def _let_go(_: object) -> None:
+    """What was held is dropped with the call."""
