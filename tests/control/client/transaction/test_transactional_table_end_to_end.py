@@ -158,7 +158,7 @@ def test_the_async_client_does_the_same():
 
 
 def test_the_example_of_the_reference_is_true():
-    page = (Path(__file__).parents[3] / "docs/reference/client.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/reference/client.md").read_text()
     section = page[page.index("\n## Tables\n") :]
     example = section[section.index("```python\n") + len("```python\n") :]
     exec(example[: example.index("```")], {})
