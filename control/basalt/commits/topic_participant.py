@@ -67,7 +67,6 @@ class TopicParticipant:
         self._writer = writer
         self._markers = markers
         self._notes_cells = notes_cells
-        self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
         """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
@@ -75,7 +74,10 @@ class TopicParticipant:
         self._stored.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """See `Participant.unknown_writers`. What a write that was given up has left undecided is decided on the way."""
+        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie.
+
+        What a write that was given up has left undecided is decided on the way.
+        """
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
         await self._messaging.appender.settle_all()
         found: dict[int, list[Join]] = {}
@@ -169,15 +171,15 @@ class TopicParticipant:
                     hint="Name write pointers that its begin or a checkpoint of it answered, each once.",
                 )
             left.remove(pointer)
+        places = dict.fromkeys(left, 0)
         for join in transaction.topics:
-            for pointer in left:
-                if self._messaging.early.has(join[:2], pointer):
-                    raise InputError(
-                        f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
-                        f" {title_of(join.topic)} ahead of the commit, which would show them",
-                        field="segments",
-                        hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
-                    )
+            for pointer in sorted(self._messaging.early.writers_in(join[:2], places)):
+                raise InputError(
+                    f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
+                    f" {title_of(join.topic)} ahead of the commit, which would show them",
+                    field="segments",
+                    hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
+                )
 
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended to the topic from now on has an earlier publish time."""
@@ -211,9 +213,14 @@ class TopicParticipant:
     def _unbound(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[Topic, int, Reference]]:
         """What was stored under the pointers and no reference publishes yet; where its topics end is known from then on."""
         found = []
+        places = {pointer: place for place, pointer in enumerate(pointers)}
         for join in transaction.topics:
-            topic = self._known(join)  # a topic that was deleted took along all that was stored in it
-            for pointer in pointers if topic is not None else ():
+            # Not every pointer in every topic: of hundreds each, few pairs exist.
+            writers = self._stored.writers_in(join[:2], places)
+            topic = (
+                self._known(join) if writers else None
+            )  # a topic that was deleted took along all that was stored in it
+            for pointer in writers if topic is not None else ():
                 assert topic is not None
                 reference = self._stored.unbound(topic, pointer)
                 if reference is not None:
@@ -255,11 +262,14 @@ class TopicParticipant:
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""
+        places = {pointer: place for place, pointer in enumerate(transaction.pointers)}
         for join in transaction.topics:
-            for pointer in transaction.pointers:
-                self._stored.forget((join.topic, join.generation), pointer)
-                self._messaging.early.forget((join.topic, join.generation), pointer)
-            self._messaging.arrivals.notify((join.topic, join.generation))
+            key = (join.topic, join.generation)
+            for pointer in self._stored.writers_in(key, places):
+                self._stored.forget(key, pointer)
+            for pointer in self._messaging.early.writers_in(key, places):
+                self._messaging.early.forget(key, pointer)
+            self._messaging.arrivals.notify(key)
 
     async def _joined(self, join: Join) -> Topic | None:
         try:

@@ -8,14 +8,13 @@ from typing import NamedTuple
 from basalt.catalog.tables import Catalog
 from basalt.catalog.topics import Topics
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.topic_participant import TopicParticipant, TopicPlan
+from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import InvalidSettingError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.append import STAMPS_MAX, Appender
 from basalt.messaging.log.staged_payloads import WRITERS_MAX, StoredPayloads
 from basalt.messaging.log.tail import TailCache
 from basalt.messaging.log.waiting_fetches import Arrivals
-from basalt.messaging.log.writers import ExternalWriters
 from basalt.messaging.markers.topic_markers import TOPICS_MAX as MARKED_TOPICS_MAX
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
@@ -42,9 +41,10 @@ from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
-from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TableTransactionLog
-from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
+from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
@@ -131,15 +131,15 @@ async def _wire(
     topics = Topics(store, clock, facts.buckets)
     limits = transaction_limits(settings)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
-    transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
-    manager = transactions if settings.transactions.manager == "builtin" else None
+    log = TransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
+    manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     arrivals, stored = Arrivals(), StoredPayloads(store, clock, writers_max=memory.writers)
     tail = TailCache(settings.messaging.cache_bytes_max)
     appender = Appender(store, tail, arrivals, topics_max=memory.topics)
     topics.when_deleted.append(appender.forget)
     messaging = Messaging(
-        store, clock, topics, writer, manager or ExternalWriters(),
+        store, clock, topics, writer, manager,
         tail=tail, arrivals=arrivals, appender=appender, stored=stored,
         limits=FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max),
         lifetime_ms_max=settings.transactions.lifetime_ms_max,
@@ -150,12 +150,12 @@ async def _wire(
     topics.when_deleted.append(ends.forget)
     markers = TopicMarkers(store, clock, topics, messaging, writer, ends, topics_max=memory.marked_topics)
     participant = TopicParticipant(topics, messaging, stored, writer, markers, notes_cells=not store.applies_retention)
-    transactions.attach(participant)
+    transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)
     activity = CellActivity()
-    tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
+    tables = Tables(store, Catalog(store, clock, facts.buckets), transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
@@ -163,7 +163,7 @@ async def _wire(
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, messaging, ends)
     truncation = Truncation(
-        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
+        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
@@ -174,7 +174,7 @@ async def _wire(
 
 
 def _pruner(
-    settings: Settings, store: Store, clock: Clock, transactions: Coordinator[TopicPlan], cluster: Cluster | None
+    settings: Settings, store: Store, clock: Clock, transactions: Coordinator, cluster: Cluster | None
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from basalt.commits.named import SessionStanding
+from basalt.commits.sessions import SessionStanding
 from basalt.errors import BusyError, InvalidNameError, SessionNotFoundError
 from basalt.http.asgi.json_input import decode_json
 from basalt.http.asgi.request_bodies import content_type, read_body, read_nothing
@@ -93,7 +93,7 @@ def _shown(request: Request, standing: SessionStanding) -> NamedSession:
         committed_by=text(session.committed_by) if session.committed_by else None,
         used_at=session.used_ms,
         transactions=[text(transaction.id) for transaction in standing.transactions],
-        ledger=session.ledger,
+        ledger=session.counter_owner,
         replaced=list(session.replaced),
     )
 

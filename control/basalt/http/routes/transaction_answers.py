@@ -9,8 +9,8 @@ import msgspec
 
 from basalt.catalog.topics import TopicName, title_of
 from basalt.http.asgi.requests import Request
-from basalt.transactions.rules.ids import TransactionIds
 from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import Join, Kind, State, TableJoin, Transaction
 

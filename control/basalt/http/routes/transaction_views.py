@@ -11,9 +11,8 @@ from basalt.messaging.read.blocked_readers import Blocked
 from basalt.operations import diagnosis as prospects
 from basalt.operations.diagnosis import HeldBack
 from basalt.transactions.log.timeline import Step, key_text
-from basalt.transactions.rules.ids import TransactionIds
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.pointers import POINTERS_PER_MS, TransactionIds
 from basalt.transactions.rules.states import State, TableJoin, Transaction
 
 

@@ -6,7 +6,7 @@ is bound never changes. What is known of a writer is kept in memory and can be r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from basalt.catalog.topics import Topic
@@ -72,6 +72,7 @@ class StoredPayloads:
         self._clock = clock
         self._call = StoreCalls(store)
         self._writers: RecentEntries[WriterKey, _Writer] = RecentEntries(writers_max)
+        self._of_topic: dict[TopicKey, set[int]] = {}  # the writers of `_writers`, by topic
         self._known_after = POINTER_MAX  # who writes under a later pointer and is not kept here has stored nothing
 
     def recovered(self, last_pointer: int) -> None:
@@ -83,6 +84,7 @@ class StoredPayloads:
         key = (topic.keys[:2], write_pointer)
         if key not in self._writers and write_pointer <= self._known_after:
             await self._writers.load(key, lambda: self._call(self._read, topic, write_pointer))
+            self._of_topic.setdefault(key[0], set()).add(write_pointer)
             self.evict(keep=key)
 
     def landed(self) -> None:
@@ -92,7 +94,8 @@ class StoredPayloads:
 
     def evict(self, keep: WriterKey | None = None) -> None:
         """Forget the least recently used writers beyond the limit."""
-        for _, write_pointer in self._writers.evict(keep):
+        for topic, write_pointer in self._writers.evict(keep):
+            self._drop_from_topic(topic, write_pointer)
             self._known_after = max(self._known_after, write_pointer)
 
     def store(
@@ -171,6 +174,23 @@ class StoredPayloads:
     def forget(self, topic: TopicKey, write_pointer: int) -> None:
         """Drop from memory what is known of a writer."""
         self._writers.pop((topic, write_pointer))
+        self._drop_from_topic(topic, write_pointer)
+
+    def writers_in(self, topic: TopicKey, places: Mapping[int, int]) -> list[int]:
+        """Those of these write pointers, which are mapped to their places, that may have stored something in the topic.
+
+        In the order of their places. Costs no more than the smaller of what is asked for and what is kept of the topic.
+        """
+        if min(places, default=POINTER_MAX) <= self._known_after:
+            return list(places)  # only the store knows what older ones have
+        return sorted(places.keys() & self._of_topic.get(topic, set()), key=places.__getitem__)
+
+    def _drop_from_topic(self, topic: TopicKey, write_pointer: int) -> None:
+        kept = self._of_topic.get(topic)
+        if kept is not None:
+            kept.discard(write_pointer)
+            if not kept:
+                del self._of_topic[topic]
 
     def _doubt(self, topic: TopicKey, write_pointer: int) -> None:
         """What the writer has stored is only to be learnt from the store now."""
@@ -183,6 +203,7 @@ class StoredPayloads:
         if writer is None:
             writer = self._read(topic, write_pointer) if write_pointer <= self._known_after else _Writer()
         self._writers.put(key, writer)
+        self._of_topic.setdefault(key[0], set()).add(write_pointer)
         return writer
 
     def _changed(self, group: Group, topic: Topic, write_pointer: int) -> _Writer:

@@ -5,6 +5,8 @@ Only of this process: of transactions that began before it started nothing is kn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from basalt.messaging.log.tail import TopicKey
 from basalt.transactions.rules.pointers import POINTER_MAX
 from basalt.transactions.rules.states import Transaction
@@ -17,7 +19,7 @@ class EarlyRows:
 
     def __init__(self) -> None:
         self._unknown_up_to = POINTER_MAX
-        self._ranges: dict[tuple[TopicKey, int], tuple[bytes, bytes]] = {}
+        self._ranges: dict[TopicKey, dict[int, tuple[bytes, bytes]]] = {}
 
     def nothing_known_of(self, last_pointer: int) -> None:
         """Transactions with an id up to this one may have rows that were not noted here."""
@@ -25,19 +27,22 @@ class EarlyRows:
 
     def note(self, topic: TopicKey, write_pointer: int, after: bytes, last: bytes) -> None:
         """The writer has added rows with after < position <= last."""
-        known = self._ranges.get((topic, write_pointer))
-        self._ranges[topic, write_pointer] = (after + b"\0" if known is None else known[0], last + b"\0")
+        ranges = self._ranges.setdefault(topic, {})
+        known = ranges.get(write_pointer)
+        ranges[write_pointer] = (after + b"\0" if known is None else known[0], last + b"\0")
 
     def found(self, topic: TopicKey, write_pointer: int, at: bytes) -> None:
         """A search came to a row of the writer at this position, after those at which it had come before."""
-        known = self._ranges.get((topic, write_pointer))
-        self._ranges[topic, write_pointer] = (at if known is None else known[0], at + b"\0")
+        ranges = self._ranges.setdefault(topic, {})
+        known = ranges.get(write_pointer)
+        ranges[write_pointer] = (at if known is None else known[0], at + b"\0")
 
     def range_of(self, topic: TopicKey, transaction: Transaction, from_position: bytes) -> Range | None:
         """Where rows of the transaction may lie in the topic; None when it has none there."""
         if not self.all_known(transaction):
             return from_position, None
-        ranges = [self._ranges[topic, pointer] for pointer in transaction.pointers if (topic, pointer) in self._ranges]
+        known = self._ranges.get(topic, {})
+        ranges = [known[pointer] for pointer in transaction.pointers if pointer in known] if known else []
         if not ranges:
             return None
         return min(start for start, _ in ranges), max(stop for _, stop in ranges)
@@ -48,8 +53,16 @@ class EarlyRows:
 
     def has(self, topic: TopicKey, write_pointer: int) -> bool:
         """Whether rows of the writer were noted."""
-        return (topic, write_pointer) in self._ranges
+        return write_pointer in self._ranges.get(topic, ())
+
+    def writers_in(self, topic: TopicKey, write_pointers: Mapping[int, int]) -> set[int]:
+        """Those of these writers whose rows in the topic were noted; costs the smaller of both numbers."""
+        return write_pointers.keys() & self._ranges.get(topic, {}).keys()
 
     def forget(self, topic: TopicKey, write_pointer: int) -> None:
         """The writer has ended."""
-        self._ranges.pop((topic, write_pointer), None)
+        ranges = self._ranges.get(topic)
+        if ranges is not None:
+            ranges.pop(write_pointer, None)
+            if not ranges:
+                del self._ranges[topic]
