@@ -150,7 +150,7 @@ class Pruner:
 
     async def _set_restored(self, pointer: int) -> None:
         change = msgspec.structs.replace
-        await self._call(kept.change_state, self._system, lambda old: change(old, restored=pointer))
+        await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
 
     async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
         decided = await asyncio.to_thread(self._judge, survey)
@@ -178,12 +178,12 @@ class Pruner:
     async def _forget(self, result: PruneResult) -> None:
         """Each step before the next: a crash in between leaves too much known, never too little."""
         newest = result.pruned[-1]
-        await self._call(
+        await self._call.write(
             kept.change_state,
             self._system,
             lambda old: msgspec.structs.replace(old, newest_pruned=max(old.newest_pruned, newest)),
         )
-        await self._call(kept.archive, self._system, result.at_ms, result.pruned)
+        await self._call.write(kept.archive, self._system, result.at_ms, result.pruned)
         for start in range(0, len(result.pruned), EDIT_POINTERS_MAX):
             self.pruned_total += await self._transactions.prune(result.pruned[start : start + EDIT_POINTERS_MAX])
         await self._publish()
@@ -215,7 +215,7 @@ class Pruner:
         before_ms = survey.terms.now_ms - GONE_REGION_MS
         gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
         for name in gone[:GONE_REPORTS_MAX]:
-            await self._call(self._system.remove, REPORT_KIND, name)
+            await self._call.write(self._system.remove, REPORT_KIND, name)
 
     async def _remove_old_notes(self, survey: Survey, result: PruneResult) -> None:
         """Of writers that are on the invalid list no more: pruned, truncated, or aborted late."""
@@ -223,7 +223,7 @@ class Pruner:
         noted = await self._call(ExternalWriter.all, self._system)
         ended = [writer for writer in noted - left if survey.terms.end_ms(writer) < survey.terms.now_ms]
         for writer in ended[:NOTES_MAX]:
-            await self._call(self._system.remove, ExternalWriter.KIND, ExternalWriter.name(writer))
+            await self._call.write(self._system.remove, ExternalWriter.KIND, ExternalWriter.name(writer))
 
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))

@@ -89,7 +89,7 @@ class SnapshotPublisher:
         sequence = _sequence_after(order, moment.epoch)
         now_ms = self._clock.now_ms()
         # Before any region server can know it: a run that prunes reckons with the longest that one may know.
-        state = await self._call(
+        state = await self._call.write(
             change_state,
             self._system,
             lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms),
@@ -107,7 +107,7 @@ class SnapshotPublisher:
             invalid=moment.view.invalid.pointers,
         )
         body = await self._call(snapshot.encode)
-        if not await self._call(self._system.replace, KIND, NAME, before, body):
+        if not await self._call.write(self._system.replace, KIND, NAME, before, body):
             return None
         self._written = (body, snapshot)
         return snapshot

@@ -1,4 +1,4 @@
-"""Where the event loop calls a store: at once when it is local, on a thread when it waits for a network."""
+"""Where the event loop calls a store: reads at once when it is local, on a thread when they wait for a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class StoreCalls:
-    """Runs a store's reads so that they never hold up the event loop for long."""
+    """Runs calls of a store so that they never hold up the event loop for long."""
 
     def __init__(self, store: Store) -> None:
         self._remote = store.remote
@@ -23,3 +23,7 @@ class StoreCalls:
         if self._remote:
             return await asyncio.to_thread(call, *args, **kwargs)
         return call(*args, **kwargs)
+
+    async def write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call that writes. Always on a thread: it waits for the disk, and for whoever writes now."""
+        return await asyncio.to_thread(call, *args, **kwargs)

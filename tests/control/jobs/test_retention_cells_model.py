@@ -193,7 +193,9 @@ class Stock:
             await self.sweep(1_000, 1_000_000)
         await self.check()
         keys = [CellKey.decode(row.key) for row in self.store.table("cell").scan(b"", None)]
-        assert [(key.row, key.column) for key in keys] == sorted(self.expected(self.wired.transactions.manager.current()))
+        assert [(key.row, key.column) for key in keys] == sorted(
+            self.expected(self.wired.transactions.manager.current())
+        )
         assert list(hidden_cells.notes(self.wired.services.system)) == []
         await self.prune()
         assert len(self.wired.transactions.state.invalid) == 0

@@ -28,7 +28,9 @@ class Still:
     """A transaction manager in which nothing moves but by hand."""
 
     def __init__(self, epoch: int = 3) -> None:
-        self.now = ManagerSnapshot(epoch, 100, 80, TransactionSnapshot(90, in_progress=(95,), invalid=InvalidList((7, 8))))
+        self.now = ManagerSnapshot(
+            epoch, 100, 80, TransactionSnapshot(90, in_progress=(95,), invalid=InvalidList((7, 8)))
+        )
 
     async def manager_snapshot(self) -> ManagerSnapshot:
         return self.now
@@ -205,4 +207,6 @@ async def test_where_nothing_is_in_progress_all_is_decided(clustered: Wired):
     tx = await clustered.transactions.begin()
     assert (await clustered.transactions.manager_snapshot()).decided == tx.id - 1
     await clustered.transactions.commit(tx.id)
-    assert (await clustered.transactions.manager_snapshot()).decided == clustered.transactions.state.last_pointer >= tx.id
+    assert (
+        (await clustered.transactions.manager_snapshot()).decided == clustered.transactions.state.last_pointer >= tx.id
+    )

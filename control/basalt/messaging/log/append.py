@@ -245,7 +245,7 @@ class Appender:
             rows = tuple(self.doubtful.get(key, ()))
             if not rows:
                 return
-            await self._call(self._delete_absent, rows)
+            await self._call.write(self._delete_absent, rows)
             left = self.doubtful.get(key, [])[
                 len(rows) :
             ]  # a later group may have failed meanwhile, or the topic be gone
