@@ -74,14 +74,12 @@ class CommitStage:
 
     def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> None:
         """In a stage: make the edits true, log them, and tell the topics of the transactions that they end."""
-        ended = self._manager.apply(group, made, phase)
-        if ended:
-            for each in ended:
-                if each.state is State.INVALID:
-                    self._topics.invalidate(group, each.transaction)
-            # Made after the manager's own part of the group, so that readers who are woken see the new state.
-            part = group.part(self, lambda: _EndedInGroup(self._topics))
-            part.transactions += [each.transaction for each in ended]
+        for transaction, state in self._manager.apply(group, made, phase):
+            if state is State.INVALID:
+                self._topics.invalidate(group, transaction)
+            if transaction.topics:
+                # Made after the manager's own part of the group, so that readers who are woken see the new state.
+                group.part(self, lambda: _EndedInGroup(self._topics)).transactions.append(transaction)
 
     def begin(
         self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False

@@ -64,13 +64,16 @@ class DeferredChangeSets:
         # The working state may be a group ahead of the log. When that group fails the state is read anew, without this set.
         self._follow(manager.state)
         kept = frozenset(changes)
+        before = self._sets.get(transaction_id)
+        before_bytes = memory_bytes(before) if before else 0
+        may_defer, now_ms = manager.state.may_defer_changes, self._clock.now_ms()
         try:
-            deferred = self._may_defer(transaction_id, kept)
+            deferred = may_defer(transaction_id, kept, now_ms, self._bytes - before_bytes)
         except BusyError:
             self._drop_ended()
-            deferred = self._may_defer(transaction_id, kept)
+            deferred = may_defer(transaction_id, kept, now_ms, self._bytes - before_bytes)
         if deferred:
-            self._bytes += memory_bytes(kept) - memory_bytes(self._sets.get(transaction_id, _EMPTY))
+            self._bytes += memory_bytes(kept) - before_bytes
             self._sets[transaction_id] = kept
             if len(self._sets) > self._sets_max or self._bytes > self._bytes_max:
                 self._drop_ended()
@@ -105,11 +108,6 @@ class DeferredChangeSets:
         told_nothing = [each.id for each in opened if each.changes_unlogged and self.get(each.id) == _EMPTY]
         for start in range(0, len(told_nothing), LOGGED_TOGETHER_MAX):
             await self._coordinator.log_no_changes(told_nothing[start : start + LOGGED_TOGETHER_MAX])
-
-    def _may_defer(self, transaction_id: int, changes: frozenset[bytes]) -> bool:
-        others_bytes = self._bytes - memory_bytes(self._sets.get(transaction_id, _EMPTY))
-        now_ms = self._clock.now_ms()
-        return self._coordinator.state.may_defer_changes(transaction_id, changes, now_ms, others_bytes)
 
     def _follow(self, state: TransactionState) -> None:
         """Forget everything if the log was read again: what clients had told until then is not in it."""

@@ -77,7 +77,10 @@ async def test_topics_are_told_of_everything_that_was_open(monkeypatch: pytest.M
     monkeypatch.setattr(TopicParticipant, "ended", lambda _, transaction: told.append(transaction.id))
     settings = Settings(transactions=TransactionSettings(allow_reset=True))
     wired = await Wired.start(MemoryStore(atomic=True), settings=settings)
-    opened = [(await wired.transactions.begin()).id for _ in range(2)]
+    await wired.topics.create(A, {})
+    opened = [await wired.transactions.begin() for _ in range(2)]
+    for each in opened:
+        await wired.store_aside(A, "stored", tx=each)
     await wired.transactions.sessions.reset()
-    assert told == opened
+    assert told == [each.id for each in opened]
     await wired.services.close()

@@ -21,7 +21,7 @@ CHANGE_BYTES = 160  # that one change takes in memory beside its own bytes: in a
 
 def memory_bytes(changes: Collection[bytes]) -> int:
     """How much memory a change set takes."""
-    return sum(map(len, changes)) + CHANGE_BYTES * len(changes)
+    return sum(map(len, changes)) + CHANGE_BYTES * len(changes) if changes else 0
 
 
 class CommittedSet(msgspec.Struct, frozen=True):
@@ -39,6 +39,7 @@ class CommittedChanges:
     def __init__(self) -> None:
         self._latest: dict[bytes, CommittedSet] = {}
         self._visible: deque[CommittedSet] = deque()
+        self._sizes: deque[int] = deque()  # what each of them takes
         self.memory_bytes = 0  # of the visible sets; a reserved one counts with its transaction
 
     def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
@@ -62,7 +63,8 @@ class CommittedChanges:
         if committed.changes:
             self._enter(committed)
             self._visible.append(committed)
-            self.memory_bytes += memory_bytes(committed.changes)
+            self._sizes.append(memory_bytes(committed.changes))
+            self.memory_bytes += self._sizes[-1]
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
         """The commit that this transaction lost to, if any: of several, the one of the lowest key."""
@@ -76,7 +78,7 @@ class CommittedChanges:
         """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
         while self._visible and self._visible[0].seen_from <= first_short:
             old = self._visible.popleft()
-            self.memory_bytes -= memory_bytes(old.changes)
+            self.memory_bytes -= self._sizes.popleft()
             for key in old.changes:
                 if self._latest[key] is old:
                     del self._latest[key]

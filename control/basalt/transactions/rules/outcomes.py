@@ -247,13 +247,15 @@ class OutcomeMemory:
             self._invalid[outcome.id] = outcome
         else:
             self._recent[outcome.id] = outcome
-        oldest_ms = outcome.at_ms - self._limits.memory_ms_max
-        if len(self._recent) > self._limits.outcomes_max:
+        limits = self._limits
+        oldest_ms = outcome.at_ms - limits.memory_ms_max
+        if len(self._recent) > limits.outcomes_max:
             self._pack()
         _drop_old(self._recent, oldest_ms)
-        _drop_old(self._invalid, oldest_ms)
-        while len(self._invalid) > self._limits.invalid_outcomes_max:
-            self._invalid.popitem(last=False)
+        if self._invalid:
+            _drop_old(self._invalid, oldest_ms)
+            while len(self._invalid) > limits.invalid_outcomes_max:
+                self._invalid.popitem(last=False)
         while self._blocks and (
             self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
         ):

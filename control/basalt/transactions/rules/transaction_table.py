@@ -110,7 +110,8 @@ class TransactionTable:
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
         self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
-        self._open_changes_bytes = 0  # of the change sets of transactions in progress
+        self._change_bytes: dict[int, int] = {}  # what the change set of each transaction in progress takes
+        self._open_changes_bytes = 0  # all of them
         self._view: TransactionSnapshot | None = None
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self.sessions = Sessions(image.sessions, image.session_epoch_over)
@@ -123,7 +124,9 @@ class TransactionTable:
             self.conflicts.show(committed)
         for transaction in image.transactions:
             self.sessions.entered(transaction)
-            self._open_changes_bytes += memory_bytes(transaction.changes or ())
+            if transaction.changes:
+                self._change_bytes[transaction.id] = memory_bytes(transaction.changes)
+                self._open_changes_bytes += self._change_bytes[transaction.id]
             if transaction.state is not State.OPEN:
                 self._unfinished.add(transaction.id)
             if transaction.was_invalid:
@@ -271,7 +274,9 @@ class TransactionTable:
 
     def _changed(self, edit: edits.Changed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
-        self._open_changes_bytes += memory_bytes(edit.changes) - memory_bytes(transaction.changes or ())
+        size_bytes = memory_bytes(edit.changes)
+        self._open_changes_bytes += size_bytes - self._change_bytes.get(edit.id, 0)
+        self._change_bytes[edit.id] = size_bytes
         self.transactions[edit.id] = replace(
             transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False
         )
@@ -427,7 +432,7 @@ class TransactionTable:
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
         self.transactions.pop(transaction.id, None)
-        self._open_changes_bytes -= memory_bytes(transaction.changes or ())
+        self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)
         self.sessions.left(transaction)
