@@ -28,6 +28,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 
 T = TypeVar("T")
+_NOTHING = TopicPlan([])  # of a commit that brings no work
 Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 log = logging.getLogger("basalt.transactions")
 
@@ -197,7 +198,7 @@ class Coordinator:
         deferred_changes: frozenset[bytes] | None = None,
     ) -> bool:
         """As `commit`, of what the transaction stored, without more."""
-        stage = self._stages.commit(transaction_id, TopicPlan([]), None, deferred_changes)
+        stage = self._stages.commit(transaction_id, _NOTHING, None, deferred_changes)
         return self.manager.submit(stage, waiter)
 
     async def log_no_changes(self, transaction_ids: Collection[int]) -> None:

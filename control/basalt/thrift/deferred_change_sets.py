@@ -62,11 +62,12 @@ class DeferredChangeSets:
         if not manager.is_known:
             return False
         # The working state may be a group ahead of the log. When that group fails the state is read anew, without this set.
-        self._follow(manager.state)
+        state = manager.state
+        self._follow(state)
         kept = frozenset(changes)
         before = self._sets.get(transaction_id)
         before_bytes = memory_bytes(before) if before else 0
-        may_defer, now_ms = manager.state.may_defer_changes, self._clock.now_ms()
+        may_defer, now_ms = state.may_defer_changes, self._clock.now_ms()
         try:
             deferred = may_defer(transaction_id, kept, now_ms, self._bytes - before_bytes)
         except BusyError:
@@ -85,8 +86,8 @@ class DeferredChangeSets:
         if not manager.is_known:
             return None
         self._follow(manager.state)
-        told_nothing = _EMPTY if transaction_id > manager.known_since else None
-        return self._sets.get(transaction_id, told_nothing)
+        found = self._sets.get(transaction_id)
+        return _EMPTY if found is None and transaction_id > manager.known_since else found
 
     def all(self) -> Mapping[int, frozenset[bytes]]:
         """All sets that the log does not have, by transaction: a copy."""
