@@ -224,7 +224,7 @@ async def test_a_failed_look_is_taken_up_again(shop: Wired, monkeypatch):
         raise OSError("for once")
 
     with monkeypatch.context() as failing:
-        failing.setattr(shop.transactions, "moment", lambda: fails(None))
+        failing.setattr(shop.transactions, "manager_snapshot", lambda: fails(None))
         assert (await shop.services.scheduler.run_now("retention")).outcome == "failed"
     assert (await run(shop)).report == {"cells_superseded": 1}
 
