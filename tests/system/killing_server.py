@@ -63,9 +63,7 @@ RECOVERY = {
     "before the transactions are read": Point(
         "basalt.transactions.log.transaction_log", "TransactionLog.recover", False
     ),
-    "after the transactions are read": Point(
-        "basalt.transactions.log.transaction_log", "TransactionLog.recover", True
-    ),
+    "after the transactions are read": Point("basalt.transactions.log.transaction_log", "TransactionLog.recover", True),
 }
 
 

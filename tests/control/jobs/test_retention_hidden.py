@@ -168,7 +168,9 @@ async def test_a_row_whose_writer_is_still_open_in_the_newest_snapshot_keeps_its
     await shop.publish(A, "early", tx=tx)
     stale = shop.transactions.manager.current()
     await shop.transactions.invalidate(tx.id)
-    monkeypatch.setattr(shop.transactions.manager, "snapshots", lambda: (stale, stale))  # as while a remote store answers
+    monkeypatch.setattr(
+        shop.transactions.manager, "snapshots", lambda: (stale, stale)
+    )  # as while a remote store answers
     assert (await run(shop)).report == {"undecided": 1}
     monkeypatch.undo()
     assert (await run(shop)).report == {"invalid": 1}
