@@ -510,11 +510,36 @@ async def test_a_slow_disk_is_written_to_on_a_thread_until_it_is_quick_again() -
     assert not await was_on_a_thread()  # nothing is known of the disk yet
     assert await was_on_a_thread()
     store.write_ms = 1
-    assert await was_on_a_thread()
+    assert [await was_on_a_thread() for _ in range(INLINE_WRITES_SEEN)] == [True] * INLINE_WRITES_SEEN
     assert not await was_on_a_thread()
-    store.write_ms = 100
-    assert [await was_on_a_thread() for _ in range(INLINE_WRITES_SEEN)] == [False] * INLINE_WRITES_SEEN
-    assert await was_on_a_thread()
+    store.write_ms = 300
+    assert not await was_on_a_thread()
+    assert [await was_on_a_thread() for _ in range(3 * INLINE_WRITES_SEEN)] == [True] * 3 * INLINE_WRITES_SEEN
+
+
+async def test_one_slow_write_in_a_few_keeps_the_others_from_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("basalt.runtime.group_commit.INLINE_WRITES_SEEN", 2)
+    clock = ManualClock()
+    store = SlowStore(clock, write_ms=1)
+    writer = GroupCommit(store, clock)
+    waited_ms = []
+    for number in range(20):
+        store.write_ms = 300 if number % 2 else 1
+        store.threads.clear()
+        await writer.run(put("a"))
+        if threading.get_ident() in store.threads:
+            waited_ms.append(store.write_ms)
+    assert waited_ms == [1, 300], "after the first slow one nobody waits on the event loop any more"
+
+
+async def test_a_store_that_is_busy_is_not_waited_for_on_the_event_loop() -> None:
+    store = RecordingStore()
+    writer = GroupCommit(store, ManualClock())
+    for busy in (False, True, False):
+        store.busy = busy
+        store.threads.clear()
+        await writer.run(put("a"))
+        assert (threading.get_ident() in store.threads) == (not busy)
 
 
 # Who is told without a coroutine.

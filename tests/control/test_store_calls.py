@@ -13,6 +13,7 @@ import pytest
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import BusyError
 from basalt.runtime import store_calls
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import base_bucket, topic_prefix
 from basalt_engine.stores.hbase.store import PREFETCH_THREADS_MAX, READ_CONNECTIONS_MAX, WRITE_CONNECTIONS_MAX
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
@@ -242,3 +243,25 @@ def test_each_thread_that_reads_or_writes_hbase_has_a_connection():
     assert READ_CONNECTIONS_MAX >= store_calls.READ_THREADS + PREFETCH_THREADS_MAX
     # The writer; services that change a topic or a note, which do so as readers of what belongs to no topic; a new leader.
     assert WRITE_CONNECTIONS_MAX >= 1 + store_calls.REGION_READS_MAX + 1
+
+
+async def test_a_local_store_is_read_at_once_and_written_on_a_thread() -> None:
+    call = StoreCalls(MemoryStore())
+    assert await call(threading.get_ident) == threading.get_ident()
+    assert await call.write(threading.get_ident) != threading.get_ident()
+
+
+async def test_a_job_that_is_paused_is_noted_without_a_wait_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup holds the lock, or the disk takes 300 ms: others are served meanwhile."""
+    wired = await Wired.start(MemoryStore(atomic=True))
+    threads: list[int] = []
+    write = MemoryTable.write
+
+    def noted(table: MemoryTable, *given: Any) -> None:
+        threads.append(threading.get_ident())
+        write(table, *given)
+
+    monkeypatch.setattr(MemoryTable, "write", noted)
+    await wired.services.scheduler.pause("stats")
+    assert threads
+    assert threading.get_ident() not in threads

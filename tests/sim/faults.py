@@ -9,22 +9,23 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from basalt.catalog.topics import TopicName
 from basalt.commits.topic_participant import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.pruning.embedded import read_notes
 from basalt.tables import garbage_cells as hidden_cells
+from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state
-from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.deferred_change_sets import UnloggedChanges
-from basalt.transactions.rules.one_shots import OneShotRules, Use
-from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.edits import Proposal
+from basalt.transactions.rules.one_shots import OneShotTopics, Use
 from basalt.transactions.rules.sessions import Session, Sessions
 from basalt.transactions.rules.states import Join, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
-from basalt.transactions.rules.transaction_table import Ledger
+from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.system import SystemTable
 
@@ -60,19 +61,29 @@ async def _nothing(*_: object) -> None:
 
 @contextmanager
 def what_is_being_written_is_forgotten() -> Iterator[None]:
-    """Topics and writers leave memory while the store does not know yet what a group does to them."""
+    """A topic that is not among those used last is read again though a group is changing it."""
 
-    def forget_log(memory: LogMemory, log: TopicLog) -> None:
-        original(memory, log)
-        log.newest_row, log.markers = None, None
+    def forgetful(logs: TopicLogs, title: TopicName) -> TopicLog | None:
+        if title not in logs.memory.recent:
+            logs._open.pop(title, None)
+        return find(logs, title)
 
-    def forget_writer(staged: StagedPayloads, writer: StagedWriter) -> None:
-        pin(staged, writer)
-        staged.unknown_up_to = max(staged.unknown_up_to, writer.pointer)
-        staged.forget(writer.log, writer.pointer)
+    find = TopicLogs.find
+    with patch.object(TopicLogs, "find", forgetful):
+        yield
 
-    original, pin = LogMemory.pin, StagedPayloads.pin
-    with patch.object(LogMemory, "pin", forget_log), patch.object(StagedPayloads, "pin", forget_writer):
+
+@contextmanager
+def writers_that_left_memory_pass_for_new_ones() -> Iterator[None]:
+    """What a writer has staged is not asked of the store when it has left memory."""
+
+    def touch(staged: StagedPayloads, writer: StagedWriter) -> None:
+        unknown_up_to = staged.unknown_up_to
+        original(staged, writer)
+        staged.unknown_up_to = unknown_up_to
+
+    original = StagedPayloads._touch
+    with patch.object(StagedPayloads, "_touch", touch):
         yield
 
 
@@ -90,18 +101,18 @@ def recovery_does_not_look() -> AbstractContextManager[object]:
 
 def topics_in_use_are_not_told() -> AbstractContextManager[object]:
     """The log is not told which topics are in use."""
-    return patch.object(OneShotRules, "use", lambda *_: Use())
+    return patch.object(OneShotTopics, "use", lambda *_: Use())
 
 
 def recovery_takes_no_place() -> AbstractContextManager[object]:
     """Recovery leaves its place in the log to whoever comes."""
-    recover = OneShotRules.recover
+    recover = OneShotTopics.roll_back_unknown
 
-    def recover_only(rules: OneShotRules, found: Mapping[int, Sequence[Join]]) -> Proposal:
-        made = recover(rules, found).edits
+    def recover_only(topics: OneShotTopics, last_pointer: int, found: Mapping[int, Sequence[Join]]) -> Proposal:
+        made = recover(topics, last_pointer, found).edits
         return Proposal(tuple(edit for edit in made if not isinstance(edit, edits.TopicsUsed)))
 
-    return patch.object(OneShotRules, "recover", recover_only)
+    return patch.object(OneShotTopics, "roll_back_unknown", recover_only)
 
 
 # Of markers.
@@ -131,7 +142,10 @@ def aborted_cells_show() -> Iterator[None]:
         return original(state, transaction_id, now_ms)
 
     original = TransactionState.abort
-    with patch.object(TransactionState, "abort", abort), patch.object(Ledger, "_undone", lambda _, found: found):
+    with (
+        patch.object(TransactionState, "abort", abort),
+        patch.object(TransactionTable, "_undone", lambda _, found: found),
+    ):
         yield
 
 
@@ -151,33 +165,29 @@ def pruning_overlooks_cells() -> AbstractContextManager[object]:
 @contextmanager
 def versions_are_not_logged() -> Iterator[None]:
     """A session's committed version is known to the process, and not to the next one that reads the log."""
-    committed, recover = Sessions.committed, TableTransactionLog.recover
+    committed, recover = Sessions.committed, TransactionLog.recover
     replaying: list[bool] = []
 
     def not_replayed(sessions: Sessions, *given: Any) -> None:
         if not replaying:
             committed(sessions, *given)
 
-    def replayed(log: TableTransactionLog, *given: Any) -> Any:
+    def replayed(log: TransactionLog, *given: Any) -> Any:
         replaying.append(True)
         try:
             return recover(log, *given)
         finally:
             replaying.pop()
 
-    with patch.object(Sessions, "committed", not_replayed), patch.object(TableTransactionLog, "recover", replayed):
+    with patch.object(Sessions, "committed", not_replayed), patch.object(TransactionLog, "recover", replayed):
         yield
 
 
 def lost_sets_pass_for_empty() -> AbstractContextManager[object]:
     """A commit whose change set was lost passes for one without changes."""
 
-    def of(unlogged: UnloggedChanges, transaction: Transaction) -> frozenset[bytes]:
-        if not transaction.changes_unlogged:
-            return transaction.changes or frozenset()
-        return unlogged.told().get(transaction.id, frozenset())
-
-    return patch.object(UnloggedChanges, "of", of)
+    get = DeferredChangeSets.get
+    return patch.object(DeferredChangeSets, "get", lambda sets, key: get(sets, key) or frozenset())
 
 
 # Of named transactions.

@@ -73,8 +73,9 @@ class World:
         """A new process over what the last one left."""
         self.store = self._opened(fault_rate)
         while True:
-            services = Wired.start(self.store, self.clock, settings=self._settings(), memory=self.memory)
-            starting = asyncio.ensure_future(services)
+            starting = asyncio.ensure_future(
+                Wired.start(self.store, self.clock, settings=self._settings(), memory=self.memory)
+            )
             while not self.store.dead and not starting.done():
                 await asyncio.sleep(0)
             starting.cancel()

@@ -58,15 +58,17 @@ class Truncation:
 
         `ConflictError`: a transaction in progress has published before that time. `GenerationError`: the topic is another one.
         """
-        found = await self.checked(title, before_ms, generation)
+        log, found = await self._checked(title, before_ms, generation)
         if found.changed:
-            log = await self._logs.open(title)
             await self._markers.keep(log)
             await self._logs.truncate(title, before_ms, log.topic.generation)
         return found
 
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
         """What `truncate` would answer; it fails as that would."""
+        return (await self._checked(title, before_ms, generation))[1]
+
+    async def _checked(self, title: TopicName, before_ms: int, generation: int | None) -> tuple[TopicLog, Truncated]:
         now_ms = self._clock.now_ms()
         if before_ms > now_ms:
             raise InputError(
@@ -77,9 +79,9 @@ class Truncation:
         log = await self._logs.open(title)
         topic = log.topic.of_generation(generation)
         if before_ms <= topic.truncated_before_ms:
-            return Truncated(topic.truncated_before_ms, False)
+            return log, Truncated(topic.truncated_before_ms, False)
         await self._refuse_undecided(log, before_ms)
-        return Truncated(before_ms, True)
+        return log, Truncated(before_ms, True)
 
     async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
         """How much readers would not get any more."""

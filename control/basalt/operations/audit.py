@@ -76,7 +76,7 @@ class Audit:
             request_id, "unfinished",
         )  # fmt: skip
         name = f"{line.at_ms:0{_DIGITS}d}:{next(self._numbers):08x}{self._run}"
-        await self._call(self._write, name, line, True)
+        await self._call.write(self._write, name, line, True)
         try:
             done = await do()
         except BaseException as error:
@@ -102,7 +102,7 @@ class Audit:
             line.reason or "none given", extra={"fields": _fields(line)},
         )  # fmt: skip
         try:
-            await self._call(self._write, name, line, False)
+            await self._call.write(self._write, name, line, False)
         except BasaltError as error:  # what was done is done; the line above says so, and the entry stays unfinished
             log.error("the outcome of that is not kept: %s", error)  # the error is all there is to tell
 

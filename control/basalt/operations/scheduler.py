@@ -128,7 +128,7 @@ class Scheduler:
         await self._load()
         for name, scheduled in self._jobs.items():
             if await self._call(history.read_definition, self._system, name) != scheduled.definition:
-                await self._call(history.write_definition, self._system, name, scheduled.definition)
+                await self._call.write(history.write_definition, self._system, name, scheduled.definition)
         # Each run is our own log's business; APScheduler would tell of every one.
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -232,7 +232,7 @@ class Scheduler:
     async def _set_paused(self, scheduled: _Scheduled, paused: bool) -> JobStatus:
         if scheduled.paused != paused:
             wanted = msgspec.structs.replace(scheduled.definition, paused=paused)
-            await self._call(history.write_definition, self._system, scheduled.job.name, wanted)
+            await self._call.write(history.write_definition, self._system, scheduled.job.name, wanted)
             scheduled.paused = paused
             self._plan_from_last(scheduled)
         return scheduled.status
@@ -301,7 +301,7 @@ class Scheduler:
             trace = None if isinstance(error, BasaltError) else error
             log.error("job %s failed %d times in a row: %s", name, run.times, run.error, exc_info=trace)
         try:
-            await self._call(history.write_runs, self._system, name, scheduled.runs)
+            await self._call.write(history.write_runs, self._system, name, scheduled.runs)
         except BasaltError as failure:
             log.error("the history of job %s was not written: %s", name, failure)
         return run

@@ -16,8 +16,7 @@ from basalt.pruning.certificate import CLOCK_SKEW_MS, Cause, Certificates, Hold,
 from basalt.pruning.embedded import EmbeddedCertificate, read_notes
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.state import PruneState, read_state
-from basalt.transactions import external_writes as outside
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.regions.report import KIND, RegionReport
 from basalt_engine.system import SystemTable
@@ -54,7 +53,7 @@ class Certificate(Protocol):
 class Survey(NamedTuple):
     """What was found. `regions` is None where the store has none."""
 
-    moment: Moment
+    moment: ManagerSnapshot
     state: PruneState
     certificate: Certificate
     regions: Certificates | None
@@ -82,7 +81,7 @@ class Surveyor:
         self._lifetime_ms = lifetime_ms_max
         self._forget_outside = forget_outside
 
-    async def survey(self, moment: Moment) -> Survey:
+    async def survey(self, moment: ManagerSnapshot) -> Survey:
         """What can be said about the writers in this moment's invalid list."""
         if self._cluster is None:
             state = read_state(self._system)
@@ -90,7 +89,7 @@ class Surveyor:
             return Survey(moment, state, found, None)
         return await asyncio.to_thread(self._survey_cluster, moment, self._cluster)
 
-    def _survey_cluster(self, moment: Moment, cluster: Cluster) -> Survey:
+    def _survey_cluster(self, moment: ManagerSnapshot, cluster: Cluster) -> Survey:
         before = cluster.regions()
         reports = self.reports()
         regions = settled(before, cluster.regions())
@@ -110,7 +109,7 @@ class Surveyor:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_outside else outside.writers(self._system)
+        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
 

@@ -26,7 +26,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, Phase
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.cells.retention import DELETED, UNREADABLE, Horizon, Run, judge_cells
 from basalt_engine.cells.table import CellTable, is_tombstone
@@ -46,7 +46,7 @@ _POINTER_BYTES = 8  # at the end of a key: the version; what is before them name
 class Transactions(Protocol):
     """What the sweep needs of the transaction manager."""
 
-    async def moment(self) -> Moment:
+    async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         ...
 
@@ -164,7 +164,7 @@ class CellVersions:
         if self._pass is None and not notes and self._activity.is_quiet(keys[:2]):
             return True
         writes = self._activity.writes(keys[:2])  # first: what was written before is there for the pass to see
-        moment = await self._transactions.moment()
+        moment = await self._transactions.manager_snapshot()
         if self._pass is None:
             stop = prefix_stop(keys.start)
             assert stop is not None, "a prefix of names follows the salt"
@@ -172,7 +172,7 @@ class CellVersions:
             self._pass = Pass(keys, keys.start, stop, writes, ended)
         return await self._continue(self._pass, moment, counts)
 
-    async def _continue(self, current: Pass, moment: Moment, counts: Counter[str]) -> bool:
+    async def _continue(self, current: Pass, moment: ManagerSnapshot, counts: Counter[str]) -> bool:
         bound = moment.visibility_upper_bound
         horizon = Horizon(moment.view.invalid, bound, purge_bound=bound)
         while self._rows_left > 0 and self._bytes_left > 0:
@@ -245,7 +245,7 @@ def _stage(group: Group, looked: Looked, notes: list[HiddenCells]) -> None:
         hidden_cells.remove(group, note)
 
 
-def _ended(note: HiddenCells, moment: Moment) -> bool:
+def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:
     """Whether all that these writers wrote is there to be seen."""
     in_progress = moment.view.in_progress
     return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -139,7 +140,7 @@ class _StoreThreads:
                 for share in shares:
                     await share.turns.acquire()
                     held.append(share)
-            future = self._readers.submit(call)
+            future = self._readers.submit(copy_context().run, call)  # what the caller set goes with it, as in asyncio
         except TimeoutError:
             self._leave(shares, held)
             raise BusyError(
@@ -169,7 +170,7 @@ class _StoreThreads:
 
     async def write(self, call: Callable[[], T]) -> T:
         """The result of a write, made on the writer's thread."""
-        return await asyncio.wrap_future(self._writer.submit(call))
+        return await asyncio.wrap_future(self._writer.submit(copy_context().run, call))
 
 
 # All services of a store share its threads. An entry goes with its store; threads that have nothing to do end then.

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from basalt.api.codecs.arrow import library
-from basalt.catalog.topics import TopicName
 from basalt.http.routes import arrow
-from basalt.messaging.ranges import range_reading
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -216,16 +215,17 @@ def test_a_topic_that_is_deleted_while_a_range_of_it_is_read_is_not_taken_for_a_
 ) -> None:
     path = client.topic()
     client.publish(path, "old")
-    through, reading = end(client, path), range_reading.read_range
+    through, ranges = end(client, path), client.services.ranges
+    reading = ranges.read
 
-    async def deleted_first(messaging: Any, topic: Any, *asked: Any, **wishes: Any) -> Any:
-        title = TopicName(topic.namespace, topic.name)
+    async def deleted_first(log: TopicLog, *asked: Any, **wishes: Any) -> Any:
+        title = log.topic.title
         await client.services.topics.delete(title)
         if again:
             await client.services.topics.create(title, {})
-        return await reading(messaging, topic, *asked, **wishes)
+        return await reading(log, *asked, **wishes)
 
-    monkeypatch.setattr(arrow, "read_range", deleted_first)
+    monkeypatch.setattr(ranges, "read", deleted_first)
     reply = read(client, path, through=through)
     assert (reply.status, reply.code) == ((409, "topic_generation") if again else (404, "topic_not_found"))
 

@@ -10,7 +10,7 @@ import pytest
 from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro_primitives import encode_long
-from basalt.transactions.codec.transaction import TransactionFields, encode_transaction
+from basalt.transactions.codec import TransactionFields, encode_transaction
 
 AVRO = "avro/binary"
 
@@ -364,7 +364,7 @@ def test_a_waiting_poll_is_answered_when_something_is_published(client):
 
     async def meet():
         poll = asyncio.create_task(client.ask("POST", f"{path}/poll?waitMs=60000", {}))
-        while not client.services.messaging.arrivals.waiters:
+        while not client.services.topics.memory.waiting:
             await asyncio.sleep(0)
         assert not poll.done()
         await client.ask("POST", f"{path}/publish", {"messages": ["news"]})
@@ -381,11 +381,11 @@ def test_a_waiting_poll_ends_when_its_client_goes_and_waits_no_more(client):
         poll = asyncio.create_task(
             client.exchange("POST", f"{path}/poll?waitMs=60000", [b"{}"], "application/json", gone=gone)
         )
-        while not client.services.messaging.arrivals.waiters:
+        while not client.services.topics.memory.waiting:
             await asyncio.sleep(0)
         gone.set()
         reply = await poll
-        return reply, client.services.messaging.arrivals.waiters
+        return reply, client.services.topics.memory.waiting
 
     reply, waiters = client.run(leave())
     assert (reply.status, waiters) == (0, 0)
@@ -403,7 +403,7 @@ def test_a_topic_deleted_under_a_waiting_poll_is_not_found(client):
 
     async def meet():
         poll = asyncio.create_task(client.ask("POST", f"{path}/poll?waitMs=60000", {}))
-        while not client.services.messaging.arrivals.waiters:
+        while not client.services.topics.memory.waiting:
             await asyncio.sleep(0)
         await client.ask("DELETE", path)
         return await poll

@@ -71,7 +71,7 @@ def test_an_unexpected_error_tells_nothing_but_the_request_id_and_is_logged(clie
     async def fail(namespace):
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(client.services.topics, "list", fail)
+    monkeypatch.setattr(client.services.topics.catalog, "list", fail)
     with caplog.at_level(logging.ERROR, "basalt.http"):
         reply = client.call("GET", NAMESPACE)
     assert (reply.status, reply.code) == (500, "internal")

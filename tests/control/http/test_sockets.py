@@ -337,12 +337,12 @@ def test_a_waiting_poll_ends_when_its_connection_is_closed(server):
         head = f"POST {ORDERS}/poll?waitMs=60000 HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head.encode() + b"{}")
-        arrivals = server.client.services.messaging.arrivals
+        arrivals = server.client.services.topics.memory
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            while not arrivals.waiters:
+            while not arrivals.waiting:
                 await asyncio.sleep(0.001)
             writer.close()
-            while arrivals.waiters:
+            while arrivals.waiting:
                 await asyncio.sleep(0.001)
 
     run(server, story)

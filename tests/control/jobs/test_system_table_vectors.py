@@ -16,7 +16,7 @@ from basalt.operations.jobs.history import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
 from basalt.retention.generations import Swept
 from basalt.runtime.installation import Facts
-from basalt.transactions.external_writes import Outside
+from basalt.transactions.manager import ExternalWriter
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -33,7 +33,7 @@ FORMS: dict[str, type[Any]] = {
     "expired": LogStart,
     "swept": Swept,
     "usage": SavedCounts,
-    "outside": Outside,
+    "outside": ExternalWriter,
     "prune": PruneState,
     "pruned": Pruned,
 }

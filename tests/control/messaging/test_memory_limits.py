@@ -15,6 +15,7 @@ import pytest
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.errors import UnavailableError
 from basalt.messaging.log.topic_log import LogLimits
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.states import Transaction
@@ -105,7 +106,8 @@ async def together(shop: Wired, *calls: Awaitable[T]) -> list[T | BaseException]
         store.fails = fails
         before += 1
     found = await answers
-    assert shop.services.writer.groups <= before + 1
+    # A stage that needs what is not in memory runs again, in a later group: each call at most once for each thing it lacks.
+    assert shop.services.writer.groups <= before + 1 + len(calls) * len(TOPICS)
     return found
 
 
@@ -210,16 +212,19 @@ async def test_after_a_group_that_failed_no_place_is_given_out_twice(shop: Wired
         calls += [shop.messaging.publish(title, encoded([text])) for title in TOPICS]
         calls += [shop.store_aside(title, f"stored {text}", tx=tx) for title in TOPICS]
     for answer in await together(shop, *calls):
-        assert isinstance(answer, StoreError | UnknownOutcomeError)
+        assert isinstance(answer, StoreError | UnknownOutcomeError | UnavailableError)
     store.fails = None
-    await shop.transactions.known()
+    await shop.transactions.recover()
     for title in TOPICS:
         await shop.publish(title, "third")
         await shop.store_aside(title, "stored third", tx=tx)
     await shop.commit(tx)
+    # What was refused or never answered may be there where the answer was lost; what was acknowledged is there once.
     lost = ["first", "second"] if fails == "no answer" else []
-    held = [*lost, "third", "stored before", *(f"stored {text}" for text in (*lost, "third"))]
-    assert await contents(shop, committed=True) == [held] * len(TOPICS)
+    possible = [*lost, "third", "stored before", *(f"stored {text}" for text in (*lost, "third"))]
+    for held in await contents(shop, committed=True):
+        assert held == [text for text in possible if text in held]
+        assert {"third", "stored before", "stored third"} <= set(held)
 
 
 async def test_calls_that_come_while_a_group_is_written_do_not_make_it_forgotten(atomic: bool) -> None:

@@ -46,7 +46,7 @@ async def test_a_writer_is_forgotten_archived_and_gone_from_the_published_snapsh
     paper(clustered).report_all(now_ms)
     result = await pruner.run()
     assert (result.pruned, result.waiting, result.held, result.regions) == ((writer,), 0, 0, 4)
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
     assert published(clustered).invalid == ()
     assert [(entry.pruned_ms, entry.pointers) for entry in archived(clustered.services.system)] == [(now_ms, [writer])]
     assert read_state(clustered.services.system).newest_pruned == writer
@@ -59,7 +59,7 @@ async def test_what_was_pruned_stays_so_after_a_restart(clustered: Wired):
     paper(clustered).report_all(clustered.clock.now_ms())
     await clustered.services.pruner.run()
     again = await clustered.restarted()
-    assert again.transactions.current().invalid.pointers == ()
+    assert again.transactions.manager.current().invalid.pointers == ()
 
 
 async def test_a_dry_run_tells_and_changes_nothing(clustered: Wired):
@@ -68,7 +68,7 @@ async def test_a_dry_run_tells_and_changes_nothing(clustered: Wired):
     before = list(clustered.store.table("system").scan(b"", None))
     assert (await clustered.services.pruner.run(dry_run=True)).pruned == (writer,)
     assert list(clustered.store.table("system").scan(b"", None)) == before
-    assert clustered.transactions.current().invalid.pointers == (writer,)
+    assert clustered.transactions.manager.current().invalid.pointers == (writer,)
     assert paper(clustered).compacted == []
 
 
@@ -79,7 +79,7 @@ async def test_a_young_writer_waits_and_one_that_a_file_may_hold_is_held(cluster
     paper(clustered).report(clustered.clock.now_ms(), file(old - 1, old))
     result = await clustered.services.pruner.run()
     assert (result.pruned, result.waiting, result.held) == ((), 1, 1)
-    assert clustered.transactions.current().invalid.pointers == (old, young)
+    assert clustered.transactions.manager.current().invalid.pointers == (old, young)
 
 
 async def test_a_hole_in_the_key_space_stops_the_run(clustered: Wired):
@@ -141,7 +141,7 @@ async def test_many_writers_go_in_parts(clustered: Wired, monkeypatch: pytest.Mo
     assert kept == [writers[:2], writers[2:4], writers[4:]]
     newest_first = [entry.pointers for entry in archived(clustered.services.system, newest_first=True)]
     assert newest_first == kept[::-1]
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
 
 
 # Compactions.
@@ -167,7 +167,7 @@ async def test_regions_whose_files_are_in_the_way_are_compacted_and_not_asked_tw
 async def test_a_compaction_that_would_free_nobody_is_not_asked_for(clustered: Wired):
     tx = await clustered.transactions.begin()
     await held_by_two_files(clustered)
-    assert tx.id <= clustered.transactions.current().invalid.pointers[0]
+    assert tx.id <= clustered.transactions.manager.current().invalid.pointers[0]
     assert clustered.transactions.state.in_progress_count == 1
     assert (await clustered.services.pruner.run()).compactions == (), "an older writer is undecided"
 
@@ -236,9 +236,9 @@ async def test_pruned_writers_come_back_after_a_restore_and_need_a_later_snapsho
     cluster.report_all(clustered.clock.now_ms())
     await pruner.run()
     assert await pruner.restore(copied_ms, dry_run=True) == 1
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
     assert await pruner.restore(copied_ms) == 1
-    assert clustered.transactions.current().invalid.pointers == (writer,) == published(clustered).invalid
+    assert clustered.transactions.manager.current().invalid.pointers == (writer,) == published(clustered).invalid
     assert await pruner.restore(copied_ms) == 0, "again: no change"
     # A file that was filtered when the writer was forgotten may hold its row now.
     restored = read_state(clustered.services.system).restored
@@ -314,7 +314,7 @@ async def test_a_restored_writer_is_in_the_log(clustered: Wired):
     await clustered.services.pruner.run()
     await clustered.services.pruner.restore(0)
     again = await clustered.restarted()
-    assert again.transactions.current().invalid.pointers == (writer,)
+    assert again.transactions.manager.current().invalid.pointers == (writer,)
     assert writer // POINTERS_PER_MS < again.clock.now_ms()
 
 

@@ -25,7 +25,7 @@ from basalt.api.bodies.work import (
 )
 from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
 from basalt.errors import BasaltError, MalformedBodyError
-from basalt.transactions.codec import transaction as codec
+from basalt.transactions import codec
 
 ID = bytes(range(20))
 WRITE_POINTER = 1_700_000_000_000_000_001

@@ -12,7 +12,7 @@ from thriftpy2.thrift import TPayload, TType
 from thriftpy2.transport import TMemoryBuffer
 
 from basalt.errors import MalformedBodyError
-from basalt.transactions.codec.transaction import (
+from basalt.transactions.codec import (
     NO_SHORT_IN_PROGRESS,
     EncodedLongs,
     TransactionFields,

@@ -25,7 +25,7 @@ from basalt.api.bodies.work import (
     WorkPublish,
 )
 from basalt.api.codecs import avro, avro_schemas, batches, json_bodies, records_avro
-from basalt.transactions.codec import transaction as codec
+from basalt.transactions import codec
 
 ROOT = Path(__file__).resolve().parents[3]
 VECTORS = ROOT / "tests" / "vectors"

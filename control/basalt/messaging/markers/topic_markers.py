@@ -27,7 +27,7 @@ from basalt.api.markers.reconcile import (
     watermark_ms,
 )
 from basalt.catalog.topics import Topic, TopicName, topic_not_found
-from basalt.errors import InputError, MarkerRefusedError, TopicNotFoundError
+from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicNotFoundError
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.append import Placed
 from basalt.messaging.log.row_pages import pages
@@ -257,8 +257,18 @@ class TopicMarkers:
     # How.
 
     def _require(self, logs: dict[TopicLog, None]) -> None:
-        """In a stage: the markers of these topics are in memory, or it runs again when they are."""
-        missing = [log for log in logs if log.markers is None and not log.ended]
+        """In a stage: the markers of these topics are in memory, or it runs again when they are.
+
+        `GenerationError`: a topic was deleted since it was looked up, and what follows would be about the next generation.
+        """
+        for log in logs:
+            if log.ended:
+                raise GenerationError(
+                    f"generation {log.topic.generation} of topic {log.topic.title} has ended",
+                    field="generation",
+                    hint="It was deleted meanwhile: look at the topic again.",
+                )
+        missing = [log for log in logs if log.markers is None]
         if missing:
             raise NotLoadedError(partial(self._hold, missing))
 

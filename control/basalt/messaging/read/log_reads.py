@@ -10,6 +10,7 @@ from basalt.catalog.topics import Topic
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import ROWS_MAX, Fetch, Limits, Start, fetch, not_before
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
@@ -24,6 +25,7 @@ class LogReads:
         self.messages = MessageTable(store.table(MessageTable.name))
         self.payloads = PayloadTable(store.table(PayloadTable.name))
         self._remote = store.remote
+        self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
 
@@ -44,9 +46,9 @@ class LogReads:
             if not self._remote:
                 found = look(topic, begin, limits, seen, now_ms, cached, log.in_flight_stop)
             elif cached is None:
-                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, None, log.durable_stop)
+                found = await self._call(look, topic, begin, limits, seen, now_ms, None, log.durable_stop)
             elif any(row.reference is not None for row in cached):
-                found = await asyncio.to_thread(look, topic, begin, limits, seen, now_ms, cached, None)
+                found = await self._call(look, topic, begin, limits, seen, now_ms, cached, None)
             else:
                 found = look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -27,7 +25,7 @@ from basalt_engine.table import Store
 
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, usage: Usage,
-    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator[Any], transaction_log: TransactionLog,
+    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server."""

@@ -48,4 +48,4 @@ class ExpiryJob:
             return True
         deadline_ms, now_ms = state.next_deadline_ms(), self._clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
-        return late or bool(state.unfinished()) or bool(state.one_shots.over(now_ms).edits)
+        return late or bool(state.unfinished()) or bool(state.one_shots.end_idle(state.last_pointer, now_ms).edits)

@@ -7,7 +7,7 @@ from thriftpy2.thrift import TApplicationException
 
 from basalt.thrift.idl import METHODS, types
 from basalt.transactions.rules.states import State
-from tests.control.tephra.conftest import Serving
+from tests.control.thrift.conftest import Serving
 
 SHORT, LONG = 1, 2
 INTERNAL_ERROR = 6

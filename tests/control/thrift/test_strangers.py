@@ -13,7 +13,7 @@ import pytest
 
 from basalt.thrift import connection as limits
 from basalt.thrift import server as bounds
-from tests.control.tephra.conftest import Serving, application_error, frame, message, receive
+from tests.control.thrift.conftest import Serving, application_error, frame, message, receive
 
 UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 7
 STATUS = frame(message("status"))

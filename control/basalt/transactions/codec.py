@@ -1,7 +1,9 @@
 """TransactionCodec: a transaction as bytes, which is what a poll takes as its snapshot.
 
-The bytes are a Thrift struct (TTransaction, TBinaryProtocol) as Apache Tephra's codec writes it, so its Java clients
-can bring their own. By hand, because a poll reads one each time and its invalid list may have 100,000 ids.
+A begin answers these bytes. They are a Thrift struct (TTransaction, TBinaryProtocol) as Apache Tephra's codec writes it, so
+its Java clients can bring their own. Bytes of an ended transaction, or of another manager, are read as they stand: they
+name what was true for their owner.
+ By hand, because a poll reads one each time and its invalid list may have 100,000 ids.
 Format: docs/formats/transaction-codec.md.
 """
 
@@ -16,6 +18,8 @@ from typing import NamedTuple, NoReturn
 
 from basalt.api.bodies.work import LONG_MAX, Buffer
 from basalt.errors import MalformedBodyError
+from basalt.transactions.rules.states import Kind, Transaction
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 NO_SHORT_IN_PROGRESS = LONG_MAX  # Tephra's NO_TX_IN_PROGRESS: no open short transaction is older than anything
 TYPE_SHORT, TYPE_LONG = 1, 2
@@ -23,6 +27,7 @@ VISIBILITY_SNAPSHOT, VISIBILITY_EXCLUDE_CURRENT, VISIBILITY_ALL = 1, 2, 3
 
 _KINDS = {TYPE_SHORT: "short", TYPE_LONG: "long"}
 _TYPES = {kind: number for number, kind in _KINDS.items()}
+_KIND_NAMES = {Kind.SHORT: "short", Kind.LONG: "long"}
 _VISIBILITIES = (VISIBILITY_SNAPSHOT, VISIBILITY_EXCLUDE_CURRENT, VISIBILITY_ALL)
 
 _STOP, _I32, _I64, _LIST = 0, 8, 10, 15  # Thrift type ids
@@ -245,3 +250,52 @@ def _refuse(offset: int | None, expected: str, found: str) -> NoReturn:
         field=_FIELD,
         hint="Send the transaction bytes exactly as begin answered them.",
     )
+
+
+class SnapshotBytes:
+    """Both directions, with what is the same from one transaction to the next kept: the invalid list may be long."""
+
+    def __init__(self) -> None:
+        self._encoded: tuple[InvalidList, EncodedLongs] | None = None
+        self._decoded: tuple[Sequence[int], InvalidList] | None = None
+
+    def encode(self, transaction: Transaction, level: int | None = None) -> bytes:
+        """The bytes of a transaction in progress; at another visibility level, where one is given."""
+        return b"".join(self.pieces(transaction, level))
+
+    def pieces(self, transaction: Transaction, level: int | None = None) -> tuple[bytes, ...]:
+        """The same in pieces, of which that with the invalid list is shared, not copied."""
+        fields = TransactionFields(
+            id=transaction.id,
+            read_pointer=transaction.read_pointer,
+            invalid=transaction.invalid.pointers,
+            in_progress=transaction.in_progress,
+            first_short=transaction.first_short,
+            kind=_KIND_NAMES[transaction.kind],
+            write_pointer=transaction.write_pointer,
+            checkpoints=transaction.checkpoints,
+            visibility=int(transaction.level) if level is None else level,
+        )
+        return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
+
+    def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
+        """What the transaction of these bytes may see."""
+        return TransactionSnapshot(
+            read_pointer=fields.read_pointer,
+            write_pointer=fields.write_pointer,
+            in_progress=tuple(fields.in_progress),
+            invalid=self._invalid(fields.invalid),
+            own=frozenset((fields.id, fields.write_pointer, *fields.checkpoints)),
+            excluded=fields.write_pointer if fields.visibility == VISIBILITY_EXCLUDE_CURRENT else None,
+        )
+
+    def _encoded_invalid(self, invalid: InvalidList) -> EncodedLongs:
+        if self._encoded is None or self._encoded[0] is not invalid:
+            self._encoded = (invalid, EncodedLongs(invalid.pointers))
+        return self._encoded[1]
+
+    def _invalid(self, pointers: Sequence[int]) -> InvalidList:
+        # The codec answers the same object for the same list, so identity tells.
+        if self._decoded is None or self._decoded[0] is not pointers:
+            self._decoded = (pointers, InvalidList(tuple(dict.fromkeys(pointers))))  # strangers may say one twice
+        return self._decoded[1]

@@ -9,10 +9,10 @@ import pytest
 from basalt.thrift.idl import types
 from basalt.thrift.state_snapshot import encode_state
 from basalt.transactions.rules.conflicts import CommittedSet
-from basalt.transactions.rules.state_image import Image
 from basalt.transactions.rules.states import Kind, Transaction
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.snapshot import InvalidList
-from tests.control.tephra.conftest import Serving
+from tests.control.thrift.conftest import Serving
 from tests.vector_lines import cases
 
 
@@ -132,7 +132,7 @@ def test_the_examples_are_what_is_written(data: bytes, meaning):
         CommittedSet(each["id"], "", each["seen_from"], frozenset(change.encode() for change in each["changes"]))
         for each in meaning["committed"]
     )
-    image = Image(
+    image = StateImage(
         last_pointer=meaning["write_pointer"],
         read_pointer=meaning["read_pointer"],
         invalid=InvalidList(tuple(meaning["invalid"]), 1),

@@ -19,7 +19,7 @@ from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift import face
 from basalt.thrift.idl import types
-from tests.control.tephra.conftest import Serving
+from tests.control.thrift.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")
 
