@@ -17,7 +17,7 @@ ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line
 
 
 class Lazy(NamedTuple):
-    """Where a command is (module of `basalt.cli.commands`, attribute) and its one line of help.
+    """The place of a command (module of `basalt.cli.commands`, attribute) and its one line of help.
 
     One without a module comes from the entry point of its name.
     """

@@ -1,4 +1,4 @@
-"""What an application uses: an outbox, which is a table of messages beside its own tables, and its participant.
+"""The outbox: a table of messages beside an application's own tables, and its participant.
 
 Reference: docs/reference/outbox.md.
 """
@@ -198,7 +198,7 @@ class OutboxParticipant:
             log.info("%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, error)
 
     def rollback_tx(self) -> bool:
-        """What the database has not committed it forgets; what it has committed the relay publishes."""
+        """Roll the SQL transaction back. What it has committed before, the relay publishes."""
         if self.decided:
             return True
         try:

@@ -45,7 +45,7 @@ class OutboxUncertainError(ConflictError):
 
 @dataclass
 class _Held:
-    """What a relay holds while it is the newest of its outbox."""
+    """The connection, rows and session that a relay holds while it is the newest of its outbox."""
 
     connection: Connection
     rows: OutboxRows

@@ -36,7 +36,7 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """How many rows the last statement changed."""
+        """The number of rows that the last statement changed."""
         ...
 
     def execute(self, operation: str, parameters: Any = ..., /) -> Any:

@@ -90,7 +90,7 @@ class Check:
 
 
 def check_data_directory(path: Path) -> Iterator[Check]:
-    """What can be told about the directory; ends at the first thing that keeps the others from being told."""
+    """Check the directory; end at the first problem that hides the others."""
     try:
         if not path.exists():
             yield Check("data directory", False, f"{path} does not exist", "`basalt serve --data` makes it")
@@ -138,7 +138,7 @@ def _format(path: Path) -> Check:
 
 
 def _lock(path: Path) -> Check:
-    """Whether a process has the store open. The lock is taken for an instant: shared, so only a start could notice."""
+    """See whether a process has the store open. The lock is taken for an instant, and shared, so only a start could notice."""
     file = path / "LOCK"
     if not file.exists():
         return Check("lock", True, "no store has been opened here yet")

@@ -100,7 +100,7 @@ def _are(found: dict[str, Any]) -> str:
 
 
 def _hold(client: Client, name: str, start: Position | None) -> dict[str, Any]:
-    """Where readers stop, and the transaction they stop at; all None when they do not."""
+    """Find where readers stop, and the transaction they stop at; all None when they do not."""
     at: Position | str | None = start
     topic = client.topic(name)
     while True:

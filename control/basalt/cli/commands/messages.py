@@ -168,7 +168,7 @@ def _in_batches(source: Iterable[bytes], messages_max: int) -> Iterator[list[byt
 
 
 def _file_bytes(file: str | None) -> int | None:
-    """How much there is to read, when a file can tell."""
+    """Return how much there is to read, when a file can tell."""
     if file is None or file == "-":
         return None
     try:

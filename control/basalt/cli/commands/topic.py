@@ -56,7 +56,7 @@ _STATS = (
 
 
 def _tasks_text(tasks: object) -> str:
-    """What the tasks have said, on one line: map-0 at 1700000000000 map-1 ended ?"""
+    """Write what the tasks have said on one line: map-0 at 1700000000000 map-1 ended ?"""
     assert isinstance(tasks, list)
     said = (
         f"{task['task']} {'ended' if task['ended'] else 'at'} {'?' if task['watermark_ms'] is None else task['watermark_ms']}"

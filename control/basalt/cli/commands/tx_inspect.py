@@ -225,7 +225,7 @@ def wait_text(block: dict[str, Any]) -> str:
 
 
 def held_text(held: dict[str, Any]) -> str:
-    """What a transaction holds back beside readers, in a sentence."""
+    """Say in a sentence what a transaction holds back beside readers."""
     parts = []
     if held["visibility"]:
         parts.append(f"compactions keep all that was replaced since {_pointer_time(held['visibility_bound'])}")
@@ -248,7 +248,7 @@ def _when(step: dict[str, Any]) -> str:
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    """What is not empty, with times as people read them."""
+    """Write what is not empty, with times as people read them."""
     shown = {
         name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else plain(value)
         for name, value in detail.items()

@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class Invocation:
-    """What the common options said; None where they said nothing."""
+    """One run of the command line, as the common options say it; None where they say nothing."""
 
     url: str | None = None
     namespace: str | None = None
@@ -87,7 +87,7 @@ class Invocation:
 
     @property
     def out(self) -> Output:
-        """Where results go."""
+        """The writer of results."""
         from basalt.cli.output.output import Output
 
         return Output(self.output or "table")

@@ -102,7 +102,7 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether sentences are welcome on standard output."""
+        """True if sentences are welcome on standard output."""
         return self.format == "table"
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
@@ -139,7 +139,7 @@ class Output:
             self.line(_json(row, indent=2 if self.format == "json" else None))
 
     def done(self, sentence: str, row: Row) -> None:
-        """What a write did: a sentence for people, the row for programs."""
+        """Tell what a write did: a sentence for people, the row for programs."""
         if self.for_people:
             self.line(printable(sentence))
         else:

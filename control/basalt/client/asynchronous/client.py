@@ -89,7 +89,7 @@ class AsyncTables(AsyncHandle[ClientScope]):
 
 
 class AsyncTable(AsyncHandle[TableScope]):
-    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
+    """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
 
     get = awaiting(tables.get)
     scan = making(AsyncRowReader, transactional_table.scan_committed)
@@ -171,7 +171,7 @@ class AsyncTransaction(AsyncHandle[OpenTransaction]):
 
     @property
     def committed_before(self) -> bool:
-        """Whether its session had committed this version before: leave the block's work out, there is no transaction."""
+        """True if its session had committed this version before: leave the block's work out, there is no transaction."""
         return self._scope.committed_before
 
     @property
@@ -222,7 +222,7 @@ class AsyncNamedTransaction(AsyncHandle[NamedScope]):
 
     @property
     def committed_before(self) -> bool:
-        """Whether its session had committed this version before: leave the work out, there is no transaction."""
+        """True if its session had committed this version before: leave the work out, there is no transaction."""
         return self._scope.id is None
 
     @property
@@ -255,7 +255,7 @@ class AsyncSessions(AsyncHandle[ClientScope]):
 
 
 class AsyncAdmin(AsyncHandle[ClientScope]):
-    """What operators ask and do: `client.admin`. Answers are JSON values, as docs/reference/http-api.md shows them."""
+    """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
     namespaces = awaiting(admin.namespaces)
     topics = awaiting(admin.topics)

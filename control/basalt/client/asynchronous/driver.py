@@ -1,4 +1,4 @@
-"""How the async client runs a plan, and how a plan becomes a method: `publish = awaiting(messages.publish)`.
+"""Runs plans, and makes methods of them: `publish = awaiting(messages.publish)`.
 
 So each call has one signature, one docstring and one body. A handle is what such methods hang on: the plan's scope (a topic,
 say) and a driver.

@@ -46,7 +46,7 @@ class AsyncReader(_AsyncItems[Message]):
         return self._cursor.held_by
 
     async def pages(self) -> AsyncIterator[Page | list[Message]]:
-        """What is left, a page at a time; the last may be a list, cut at the bounds."""
+        """The rest, a page at a time; the last may be a list, cut at the bounds."""
         while not self._cursor.done:
             page = await self._driver.run(self._cursor.next_items())
             if page:
@@ -81,5 +81,5 @@ class AsyncFollower(_AsyncItems[Message]):
 
     @property
     def ended(self) -> bool:
-        """Whether every expected task has ended."""
+        """True once every expected task has ended."""
         return self._cursor.ended

@@ -90,7 +90,7 @@ class Tables(Handle[ClientScope]):
 
 
 class Table(Handle[TableScope]):
-    """What is committed of one table: `client.table("accounts")`. Making one asks nothing of the server."""
+    """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
 
     get = blocking(tables.get)
     scan = making(RowReader, transactional_table.scan_committed)
@@ -172,7 +172,7 @@ class Transaction(Handle[OpenTransaction]):
 
     @property
     def committed_before(self) -> bool:
-        """Whether its session had committed this version before: leave the block's work out, there is no transaction."""
+        """True if its session had committed this version before: leave the block's work out, there is no transaction."""
         return self._scope.committed_before
 
     @property
@@ -223,7 +223,7 @@ class NamedTransaction(Handle[NamedScope]):
 
     @property
     def committed_before(self) -> bool:
-        """Whether its session had committed this version before: leave the work out, there is no transaction."""
+        """True if its session had committed this version before: leave the work out, there is no transaction."""
         return self._scope.id is None
 
     @property
@@ -256,7 +256,7 @@ class Sessions(Handle[ClientScope]):
 
 
 class Admin(Handle[ClientScope]):
-    """What operators ask and do: `client.admin`. Answers are JSON values, as docs/reference/http-api.md shows them."""
+    """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
     namespaces = blocking(admin.namespaces)
     topics = blocking(admin.topics)

@@ -1,5 +1,5 @@
 # Generated from basalt/client/asynchronous/driver.py by deploy/blocking_twin.py: edit that one, then run `make format`.
-"""How the client runs a plan, and how a plan becomes a method: `publish = blocking(messages.publish)`.
+"""Runs plans, and makes methods of them: `publish = blocking(messages.publish)`.
 
 So each call has one signature, one docstring and one body. A handle is what such methods hang on: the plan's scope (a topic,
 say) and a driver.

@@ -47,7 +47,7 @@ class Reader(_Items[Message]):
         return self._cursor.held_by
 
     def pages(self) -> Iterator[Page | list[Message]]:
-        """What is left, a page at a time; the last may be a list, cut at the bounds."""
+        """The rest, a page at a time; the last may be a list, cut at the bounds."""
         while not self._cursor.done:
             page = self._driver.run(self._cursor.next_items())
             if page:
@@ -82,5 +82,5 @@ class Follower(_Items[Message]):
 
     @property
     def ended(self) -> bool:
-        """Whether every expected task has ended."""
+        """True once every expected task has ended."""
         return self._cursor.ended

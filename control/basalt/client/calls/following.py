@@ -54,7 +54,7 @@ class MarkedPage:
 
 
 class FollowCursor:
-    """Where a follower stands, and what it knows there of the topic's tasks."""
+    """The place of a follower, and what it knows there of the topic's tasks."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class FollowCursor:
 
     @property
     def ended(self) -> bool:
-        """Whether every expected task has ended."""
+        """True once every expected task has ended."""
         return is_ended(self._known())
 
     def refuse_coroutines(self) -> None:

@@ -168,7 +168,7 @@ def end(scope: TopicScope) -> Steps[Position]:
 
 
 def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[tuple[tuple[str, str], ...], bytes | None]:
-    """How a poll says what it may see: query parameters, and the bytes of a snapshot."""
+    """Return what tells a poll which messages it may see: query parameters, and the bytes of a snapshot."""
     query = () if isolation is None else (("isolation", isolation),)
     if transaction is None or isinstance(transaction, bytes):
         return query, transaction

@@ -106,7 +106,7 @@ class Page:
         return [view[start:stop] for start, stop in zip(contents.starts, contents.stops, strict=True)]
 
     def count_before(self, stop_id: builtins.bytes) -> int:
-        """How many messages of the page have an id below this one: they are in the order of their ids."""
+        """Count the messages of the page with an id below this one. They are in the order of their ids."""
         return bisect_left(self._contents.ids, stop_id)
 
     def __repr__(self) -> str:
@@ -145,12 +145,12 @@ class AvroContents:
 
     @property
     def starts(self) -> list[int]:
-        """Where in the body each payload begins."""
+        """The offset in the body at which each payload begins."""
         return self._index.starts
 
     @property
     def stops(self) -> list[int]:
-        """Where in the body each payload ends."""
+        """The offset in the body at which each payload ends."""
         return self._index.stops
 
 
@@ -182,12 +182,12 @@ class BatchContents:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where in the body each payload begins."""
+        """The offset in the body at which each payload begins."""
         return [start for ends in self._ends for start in ends[:-1]]
 
     @cached_property
     def stops(self) -> list[int]:
-        """Where in the body each payload ends."""
+        """The offset in the body at which each payload ends."""
         return [stop for ends in self._ends for stop in ends[1:]]
 
     @cached_property
@@ -214,7 +214,7 @@ class MessageIndex(NamedTuple):
 
 
 def index_messages(body: bytes) -> MessageIndex:
-    """Where the ids and payloads lie. ValueError or IndexError when the body is not an array of messages."""
+    """Find where the ids and payloads lie. ValueError or IndexError when the body is not an array of messages."""
     index = MessageIndex([], [], [])
     position = 0
     while True:

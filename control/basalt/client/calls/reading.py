@@ -15,7 +15,7 @@ from basalt.client.plans.scopes import TopicScope
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What to read: from `start` to before `stop`, `limit` messages at most; past the end if `follow`."""
+    """The bounds of a read: from `start` to before `stop`, `limit` messages at most; past the end if `follow`."""
 
     start: PositionLike
     stop: PositionLike
@@ -26,7 +26,7 @@ class Bounds:
 
 
 class TopicCursor:
-    """Where a reader stands. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
+    """The place of a reader. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
 
     def __init__(self, scope: TopicScope, bounds: Bounds) -> None:
         self.next_id: bytes | None = None

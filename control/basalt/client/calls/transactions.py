@@ -35,7 +35,7 @@ _BEGAN_UNHEARD = "Begin again; one that has begun unheard is ended by its time-o
 
 
 class SessionBinding(NamedTuple):
-    """Which session a transaction begins in, and which version of the session's work it is for, if any."""
+    """The session that a transaction begins in, and the version of the session's work that it is for, if any."""
 
     name: str
     epoch: int

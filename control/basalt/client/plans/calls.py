@@ -23,7 +23,7 @@ BATCHES = "application/vnd.basalt.batches"
 
 
 class Effect(Enum):
-    """What a call may do to the server, which decides whether it may be sent again when no answer came."""
+    """The effect of a call on the server. It decides whether the call may be sent again when no answer came."""
 
     NONE = "none"  # reads only: no outcome to lose
     REPEATABLE = "repeatable"  # the second of two is harmless: it is idempotent, or known by its request id
@@ -103,11 +103,11 @@ Steps: TypeAlias = Generator[Call[Any] | Await, Any, T]
 
 
 class Cursor(Protocol[ItemT_co]):
-    """Where an iterator stands, and the plan that brings it on."""
+    """The place of an iterator, and the plan that moves it on."""
 
     @property
     def done(self) -> bool:
-        """Whether there are no more items."""
+        """True when there are no more items."""
         ...
 
     def next_items(self) -> Steps[Iterable[ItemT_co]]:

@@ -1,6 +1,6 @@
-"""What a reply means: a result, an error, or that the call may be sent again, after which pause. Pure rules.
+"""Judges replies: a reply means a result, an error, or that the call may be sent again after a pause. Pure rules.
 
-What may be sent again, and why: docs/reference/client.md, "Retries". The class of an error is found by the `code` of the
+The calls that may be sent again, and why: docs/reference/client.md, "Retries". The class of an error is found by the `code` of the
 problem document: docs/reference/errors.md. An answer that is no problem document did not come from Basalt.
 """
 
@@ -58,7 +58,7 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long and how often to try. `timeout_ms` is the deadline of a call, to which a long poll's wait is added."""
+    """The time and number of attempts. `timeout_ms` is the deadline of a call, to which a long poll's wait is added."""
 
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     attempts_max: int = ATTEMPTS_MAX

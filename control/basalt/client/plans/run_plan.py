@@ -41,7 +41,7 @@ Running: TypeAlias = Generator[Send | Pause | Await, Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What running a plan needs of the world. `monotonic_ms` never goes back; `chance` returns 0 to 1."""
+    """The clock, chance and policy that running a plan needs. `monotonic_ms` never goes back; `chance` returns 0 to 1."""
 
     policy: RetryPolicy
     url: str  # for error messages

@@ -1,4 +1,4 @@
-"""What a plan works on: a client's namespace, one topic or one table."""
+"""The scopes of plans: a client's namespace, one topic, one table."""
 
 from __future__ import annotations
 

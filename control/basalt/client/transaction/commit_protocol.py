@@ -1,4 +1,4 @@
-"""How a transaction begins, goes on and ends, with its participants in Apache Tephra's order.
+"""Begins, checkpoints and ends a transaction, with its participants in Apache Tephra's order.
 
 At the commit the changes are told, participants persist, messages travel with the commit, participants hear of it. Any
 failure, at the beginning and at a checkpoint too, rolls every participant back; then the transaction is aborted when all
@@ -219,7 +219,7 @@ def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
 
 
 def _is_refusal(error: BasaltError) -> bool:
-    """Whether a commit that fails so is surely none. A lost answer says nothing, nor does a fault of the server's."""
+    """True if a commit that fails so has certainly not happened. A lost answer does not say, nor does a fault of the server's."""
     return isinstance(error, InputError | RetryError) and not isinstance(error, UnknownOutcomeError)
 
 
@@ -238,7 +238,7 @@ def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoRet
 
 
 def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
-    """How a commit ended whose answer says nothing; raises when it is none, and when that cannot be learnt."""
+    """Learn how a commit ended whose answer did not say it. Raise when nothing is committed, and when that cannot be learnt."""
     info = tx.described()
     try:
         state = yield from _state_for_good(tx)
@@ -259,7 +259,7 @@ def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
 
 
 def _state_for_good(tx: OpenTransaction) -> Steps[str]:
-    """Where it stands. One that is open is invalidated, so that a commit that is still on its way comes too late."""
+    """Ask for its state. Invalidate it if it is open, so that a commit that is still on its way comes too late."""
     info = tx.described()
     found = yield from transactions.get(tx.scope, info)
     if found.state != "OPEN":

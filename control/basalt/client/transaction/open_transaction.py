@@ -37,7 +37,7 @@ class Broken(NamedTuple):
 
 
 class OpenTransaction:
-    """What one `with client.transaction()` block knows: the server's transaction, and the messages it has still to send."""
+    """The state of one `with client.transaction()` block: the server's transaction, and the messages it has still to send."""
 
     def __init__(
         self,

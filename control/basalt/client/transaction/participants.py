@@ -1,4 +1,4 @@
-"""Who takes part in a transaction beside its topics: users' objects (`TransactionAware`), and Basalt's own tables (`Planned`).
+"""The participants of a transaction beside its topics: users' objects (`TransactionAware`), and Basalt's own tables (`Planned`).
 
 The protocol is Apache Tephra's `TransactionAware`. When each method is called, and what happens when one fails:
 docs/reference/client.md, "Participants"; the order itself is in `commit_protocol`.
@@ -26,7 +26,7 @@ class TransactionAware(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and operators call it."""
+        """The name that messages and operators use."""
         ...
 
     def start_tx(self, tx: TransactionInfo) -> Any:
@@ -38,7 +38,7 @@ class TransactionAware(Protocol):
         ...
 
     def tx_changes(self) -> Any:
-        """What it changed since `start_tx`, as opaque keys (bytes), for conflict detection; none: an empty collection."""
+        """Return what it changed since `start_tx`, as opaque keys (bytes), for conflict detection; none: an empty collection."""
         ...
 
     def commit_tx(self) -> Any:
@@ -59,12 +59,12 @@ class Planned(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and operators call it."""
+        """The name that messages and operators use."""
         ...
 
     @property
     def hosted(self) -> bool:
-        """Whether all it writes is in Basalt's own store."""
+        """True if all it writes is in Basalt's own store."""
         ...
 
     def start(self, info: TransactionInfo) -> Steps[None]:
@@ -116,7 +116,7 @@ class UsersParticipant:
 
     @property
     def hosted(self) -> bool:
-        """What it says of itself; nothing means no."""
+        """True if it says so of itself."""
         return getattr(self.of, "hosted", False) is True
 
     def start(self, info: TransactionInfo) -> Steps[None]:
@@ -169,5 +169,5 @@ def planned(participant: Participant) -> Planned:
 
 
 def same(one: Planned, other: Planned) -> bool:
-    """Whether both are one participant."""
+    """True if both are one participant."""
     return getattr(one, "of", one) is getattr(other, "of", other)

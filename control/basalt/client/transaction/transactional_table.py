@@ -90,7 +90,7 @@ class TableInUse:
         return done(None)
 
     def roll_back(self) -> Steps[bool]:
-        """What was not sent is forgotten, and what was sent the server hides with the abort."""
+        """Drop the writes that were not sent; the server hides the others with the abort."""
         self.buffer.clear()
         return done(True)
 
@@ -179,7 +179,7 @@ def _make_room(table: TableInUse) -> Steps[None]:
 
 
 class RowCursor:
-    """Where a scan of a table stands: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
+    """The place of a scan of a table: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ def scan_committed(
 
 @dataclass(slots=True)
 class RowWrites:
-    """What was written to one row: first all of it deleted, if `deleted`, then these cells; None is one deleted."""
+    """The writes to one row: first all of it deleted, if `deleted`, then these cells; None is one deleted."""
 
     deleted: bool = False
     cells: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -292,7 +292,7 @@ class TableBuffer:
         return bool(self._rows)
 
     def answers(self, row: bytes, columns: list[bytes] | None) -> bool:
-        """Whether the buffer alone knows these columns of the row (None: all)."""
+        """True if the buffer alone knows these columns of the row (None: all)."""
         writes = self._rows.get(row)
         if writes is None:
             return False

@@ -187,7 +187,7 @@ class _TimedSocket:
         return self._inner.recv_into(buffer)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """What an answer is read from."""
+        """Make the reader of an answer."""
         self._readers += 1
         return io.BufferedReader(_SocketReader(self), READ_BUFFER_BYTES)
 

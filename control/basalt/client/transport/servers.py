@@ -26,7 +26,7 @@ _HINT = "Write http://HOST:PORT (several with commas between them), or embedded:
 
 
 class ServerUrl(NamedTuple):
-    """Where a server listens, and what all its paths begin with (a proxy may serve it below a path)."""
+    """The address of a server, and the beginning of all its paths (a proxy may serve it below a path)."""
 
     scheme: str
     host: str
