@@ -55,6 +55,7 @@ check: lint types imports docs ## Run the checks alone: style, types, layers, do
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PYTHON) -m deploy.blocking_twin --check
 
 types: $(VENV)/installed
 	$(VENV)/bin/mypy $(CODE) tests
@@ -68,7 +69,8 @@ docs: $(VENV)/installed
 bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="--help" for choices)
 	@$(PYTHON) -m bench $(BENCH)
 
-format: $(VENV)/installed ## Format the code and mend what ruff can mend
+format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
+	@$(PYTHON) -m deploy.blocking_twin
 	$(VENV)/bin/ruff check --fix-only --quiet .
 	$(VENV)/bin/ruff format .
 
