@@ -5,6 +5,7 @@ Where a run has several processes, `tests.sharing` says which tests run in the s
 
 from __future__ import annotations
 
+from tests.budgets import pytest_itemcollected
 from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
@@ -20,6 +21,7 @@ __all__ = [
     "java_class_path",
     "mini_cluster",
     "pytest_collection_modifyitems",
+    "pytest_itemcollected",
     "pytest_xdist_make_scheduler",
     "spark",
     "twins",
