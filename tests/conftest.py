@@ -10,7 +10,11 @@ from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
 from tests.hbase.tables import hbase_tables
-from tests.sharing import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.sharing import (
+    pytest_collection_modifyitems,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 from tests.spark.session import spark
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "mini_cluster",
     "pytest_collection_modifyitems",
     "pytest_itemcollected",
+    "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "spark",
     "twins",
