@@ -55,9 +55,9 @@ def test_one_on_hbase_and_spark_goes_to_the_hbase():
 @pytest.mark.parametrize("need", ["hbase_gateways", "mini_cluster", "spark"])
 def test_a_test_whose_name_hides_what_it_needs_is_refused(need: str):
     with pytest.raises(pytest.UsageError, match=need):
-        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", (need,)))
+        refuse_hidden_needs(Item("tests/control/operations/test_audit.py::test_audit", (need,)))
 
 
 def test_so_is_one_that_is_only_marked():
     with pytest.raises(pytest.UsageError, match="hbase"):
-        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", marks=("hbase",)))
+        refuse_hidden_needs(Item("tests/control/operations/test_audit.py::test_audit", marks=("hbase",)))
