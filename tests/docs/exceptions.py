@@ -112,7 +112,6 @@ UNNAMED: set[str] = {
 NAMED_OTHERWISE: set[str] = {
     "tests/control/cli/test_bad_arguments.py",
     "tests/control/cli/test_exit_codes.py",
-    "tests/control/cli/test_local_comm...",
     "tests/control/cli/test_local_commands.py",
     "tests/control/cli/test_markers.py",
     "tests/control/cli/test_processes.py",
