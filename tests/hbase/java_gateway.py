@@ -105,7 +105,11 @@ def java_process(class_path: str, log: Path, heap_mib_max: int, *options: str) -
         port = next((int(line.split()[1]) for line in process.stdout if line.startswith("PORT ")), None)
         if port is None:
             raise RuntimeError(f"the Java process ended at its start:\n{log.read_text()[-4_000:]}")
-        parameters = GatewayParameters(address="127.0.0.1", port=port, auth_token=token, auto_convert=True)
+        # Java keeps the few objects that were asked for: to tell it of each that Python collects fails once it has ended, and Py4J logs that
+        # with a traceback, in the middle of whatever is done then. Python 3.11 parses for one, and a parser that is interrupted so fails.
+        parameters = GatewayParameters(
+            address="127.0.0.1", port=port, auth_token=token, auto_convert=True, enable_memory_management=False
+        )
         gateway = JavaGateway(gateway_parameters=parameters)
         try:
             yield gateway.entry_point
