@@ -27,7 +27,7 @@ from basalt.api.bodies.work import (
 from basalt.api.codecs import avro, avro_schemas, batches, json_bodies, records_avro
 from basalt.transactions import codec
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 VECTORS = ROOT / "tests" / "vectors"
 TYPES = {"short": 1, "long": 2}
 

@@ -24,7 +24,7 @@ from basalt_engine.records import Extras
 
 pa = pytest.importorskip("pyarrow")
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "arrow-streams.tsv"
+VECTORS = Path(__file__).parents[3] / "vectors" / "arrow-streams.tsv"
 SOURCE = Source(b"orders", 3)
 ALL = tuple(COLUMNS)
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.rocks.rows import PackedRow, joined, packed, row_bytes, unpack
 
-LINES = (Path(__file__).parents[2] / "vectors" / "rocks-rows.tsv").read_text().splitlines()
+LINES = (Path(__file__).parents[3] / "vectors" / "rocks-rows.tsv").read_text().splitlines()
 
 names = st.binary(min_size=1, max_size=255)
 values = st.binary(max_size=50)
@@ -40,7 +40,7 @@ def test_a_row_has_the_bytes_of_its_vector(line):
 
 
 def test_the_example_of_the_page_is_a_vector():
-    page = (Path(__file__).parents[3] / "docs" / "formats" / "rocks-store.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "formats" / "rocks-store.md").read_text()
     example = next(line for line in page.splitlines() if line.strip().startswith("01 01 01"))
     assert example.replace(" ", "") in {line.split("\t")[1] for line in LINES}
 
