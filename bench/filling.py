@@ -54,7 +54,9 @@ def copies(row: Row, count: int, shift_ms: int, columns: Mapping[bytes, bytes]) 
     key = MessageKey.decode(row.key)
     for number in range(count):
         publish_ms = key.publish_ms + shift_ms + number // ROWS_PER_MS
-        yield Put(key._replace(publish_ms=publish_ms, sequence=number % ROWS_PER_MS).encode(), {**row.columns, **columns})
+        yield Put(
+            key._replace(publish_ms=publish_ms, sequence=number % ROWS_PER_MS).encode(), {**row.columns, **columns}
+        )
 
 
 def _write(store: RocksStore, table: str, puts: Iterable[Put]) -> None:

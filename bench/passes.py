@@ -175,16 +175,16 @@ def measured(store: str = "rocks") -> dict[str, frozenset[Function]]:
         recorder.installed(),
         basalt.connect(f"embedded:{folder}/data", settings={"store.kind": store}) as client,
     ):
-            client.topics.create("orders")
-            for name, prepare, call in _calls(client):
-                rounds = []
-                for number in range(WARM_UPS + ROUNDS):
-                    subject = prepare()
-                    codes = recorder.during(lambda call=call, subject=subject: call(subject))  # type: ignore[misc]
-                    if number >= WARM_UPS:
-                        found = (function_of(code, roots) for code in codes)
-                        rounds.append(frozenset(function for function in found if function is not None))
-                passes[name] = frozenset.intersection(*rounds)
+        client.topics.create("orders")
+        for name, prepare, call in _calls(client):
+            rounds = []
+            for number in range(WARM_UPS + ROUNDS):
+                subject = prepare()
+                codes = recorder.during(lambda call=call, subject=subject: call(subject))  # type: ignore[misc]
+                if number >= WARM_UPS:
+                    found = (function_of(code, roots) for code in codes)
+                    rounds.append(frozenset(function for function in found if function is not None))
+            passes[name] = frozenset.intersection(*rounds)
     return passes
 
 
