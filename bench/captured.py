@@ -32,15 +32,20 @@ def captured(call: Callable[[basalt.client.Client], object], namespace: str = "d
             contextlib.suppress(basalt.errors.BasaltError),  # it is answered 400, whatever it is
         ):
             call(client)
-        thread.join(TIMEOUT_MS / 1_000)
+        thread.join()
     if not caught:
         raise RuntimeError("the call has sent no request")
     return repeatable(caught[0])
 
 
 def _catch(listener: socket.socket, caught: list[bytes]) -> None:
-    connection, _ = listener.accept()
+    listener.settimeout(TIMEOUT_MS / 1_000)
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        return
     with connection:
+        connection.settimeout(TIMEOUT_MS / 1_000)
         data = bytearray()
         while not is_whole(data):
             if not (piece := connection.recv(1 << 20)):
@@ -63,6 +68,11 @@ def repeatable(request: bytes) -> bytes:
     """The request without the id by which a server knows it again."""
     head, _, body = request.partition(b"\r\n\r\n")
     return _REQUEST_ID.sub(b"", head + b"\r\n") + b"\r\n" + body
+
+
+def with_id(request: bytes, request_id: str) -> bytes:
+    """The request with an id, which the server remembers."""
+    return request.replace(b"\r\n", f"\r\nBasalt-Request-Id: {request_id}\r\n".encode("ascii"), 1)
 
 
 def encoded(request: bytes, coding: str, encode: Callable[[bytes], bytes]) -> bytes:

@@ -30,7 +30,7 @@ import zstandard
 
 import basalt
 from bench import processes
-from bench.captured import captured, encoded
+from bench.captured import captured, encoded, with_id
 from bench.filling import multiply_row, multiply_topic
 from bench.load import drive, request, turns
 from bench.ticking_server import Ticks
@@ -48,7 +48,7 @@ TIMEOUT_MS = 600_000
 OPEN_MS = 600_000  # as long as a short transaction may be open; a long one is not rolled back but hidden
 IDLE_S = 3.0
 RETENTION_RUNS_MAX = 50
-OWNER_CHARS = 200  # makes 100,000 transactions more than the 8 MiB at which the log gets a snapshot
+OPEN_MAX = 10_000  # transactions; the server lets 20,000 be open
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,18 @@ def _report(run: Any) -> Any:
 
 
 def _log_snapshot(folder: Path, transactions: int) -> Stalled:
-    """So many open transactions in the state that is written."""
-    owner = "o" * OWNER_CHARS
-    begin = captured(lambda client: client.transactions.begin(kind="long", owner=owner, snapshot=False))
+    """So many transactions in the state that is written: some open, the others remembered, with the ids of their requests."""
+    open_ones = min(transactions // 10, OPEN_MAX)
+    begin = captured(lambda client: client.transactions.begin(kind="long", snapshot=False))
+    one_shot = captured(lambda client: client.publish_atomically({TOPIC: [b"message"]}))
     with _served(folder) as server:
-        # Those of few clients come in small groups: more than 10,000 log entries call for a snapshot as well.
-        drive(server.process.port, CLIENTS if transactions > 50_000 else 1, transactions, begin)
+        server.client.topics.create(TOPIC)
+        drive(server.process.port, 1, open_ones, begin)
+        # Few clients, so that each log entry holds few of them: more than 10,000 entries call for a snapshot.
+        clients = 4 if transactions >= 50_000 else 1
+        drive(
+            server.process.port, clients, transactions - open_ones, lambda number: with_id(one_shot, f"call-{number}")
+        )
         return server.during("log-snapshot", transactions, lambda: _report(server.client.admin.run_job("log-snapshot")))
 
 
