@@ -199,10 +199,9 @@ def _calls(client: basalt.client.Client) -> Iterator[tuple[str, Callable[[], Any
 
     def last() -> Any:
         """A position right before a new message."""
-        position = orders.poll(start="end").next_id
-        if position is None:
-            pages = list(orders.read().pages())
-            position = pages[-1].next_id
+        position = None
+        while len(page := orders.poll(start=position, inclusive=position is None)):
+            position = page.next_id
         orders.publish([b"new"])
         return position
 

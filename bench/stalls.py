@@ -270,7 +270,7 @@ def _many_checkpoints(folder: Path, count: int) -> Stalled:
         for name in names(count):
             server.client.topic(name).store([b"stored"], begun.write_pointer)
             begun = server.client.transactions.checkpoint(begun.id)
-        return server.during("commit-checkpoints", count, lambda: server.client.transactions.commit(begun.id) and None)
+        return server.during("commit-checkpoints", count, lambda: server.client.transactions.commit(begun.id).state)
 
 
 # Each with its size: rows, transactions, topics, bytes, MiB, or checkpoints and topics.

@@ -35,7 +35,7 @@ def test_a_tree_is_measured_with_its_own_packages(monkeypatch: pytest.MonkeyPatc
         seen.update(command=command, path=env["PYTHONPATH"].split(":"))
         return type("Done", (), {"stdout": 'noise\n{"case": "start", "value": 12.5, "unit": "CPU ms"}\n'})
 
-    monkeypatch.setattr(versus.subprocess, "run", run)
+    monkeypatch.setattr("subprocess.run", run)
     assert versus._measured_on(tmp_path, "start", True) == 12.5
     assert seen["path"] == [str(tmp_path / package) for package in ("engine", "control", "pipeline")]
     assert seen["command"][-3:] == ["start", "--json", "--quick"]
