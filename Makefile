@@ -8,7 +8,7 @@ CODE := engine control pipeline demo deploy $(wildcard bench)
 PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test java jar check lint types imports docs bench format lock image clean
+.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar check lint types imports docs bench format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -32,11 +32,17 @@ hbase-stop: $(VENV)/installed ## Stop it; its tables stay
 
 test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types imports java
-	$(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES))
+	$(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES)) $(REPORT)
 
-# The whole suite runs in a process per core; tests/sharing.py says which tests stay together. Some of it, and what rewrites files that
-# other tests read, runs in one.
-PROCESSES := $(if $(UPDATE),,--numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder)
+soak: $(VENV)/installed ## The same tests with the budgets of a night: more seeds, kills and examples (PYTEST="-k name" for some)
+	BASALT_SOAK=1 $(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES)) $(REPORT) --override-ini faulthandler_timeout=7200
+
+# The whole suite runs in several processes; tests/sharing.py says how many, and which tests stay together. Some of it, and what rewrites
+# files that other tests read, runs in one.
+PROCESSES := $(if $(UPDATE),,--numprocesses auto --dist loadscope --no-loadscope-reorder)
+
+# The slowest tests are printed, and how long each took is in the file.
+REPORT := --durations 30 --durations-min 1 --junit-xml build/test-results.xml
 
 java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=Name" for some)
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
@@ -55,6 +61,7 @@ check: lint types imports docs ## Run the checks alone: style, types, layers, do
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PYTHON) -m deploy.blocking_twin --check
 
 types: $(VENV)/installed
 	$(VENV)/bin/mypy $(CODE) tests
@@ -68,7 +75,8 @@ docs: $(VENV)/installed
 bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="--help" for choices)
 	@$(PYTHON) -m bench $(BENCH)
 
-format: $(VENV)/installed ## Format the code and mend what ruff can mend
+format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
+	@$(PYTHON) -m deploy.blocking_twin
 	$(VENV)/bin/ruff check --fix-only --quiet .
 	$(VENV)/bin/ruff format .
 

@@ -29,18 +29,26 @@ class Process:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
+    def peak_mib(self) -> float:
+        """The most resident memory that it has had, mapped files included."""
+        return self._status_mib("VmHWM:")
+
     def rss_mib(self) -> float:
         """Resident memory that is its own (mapped files are the page cache's)."""
+        return self._status_mib("RssAnon:")
+
+    def _status_mib(self, name: str) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
+            if line.startswith(name):
                 return int(line.split()[1]) / 1_024
-        raise RuntimeError(f"process {self.pid} has no RssAnon")
+        raise RuntimeError(f"process {self.pid} has no {name}")
 
 
 @contextmanager
-def basalt(data: Path, *settings: str) -> Iterator[Process]:
-    """`basalt serve` on a data directory, with synced writes."""
-    arguments = ["-m", "basalt.cli.main", "serve", "--data", str(data), "--port", "0", "--set", "log.level=warning"]
+def basalt(data: Path, *settings: str, ticks: Path | None = None) -> Iterator[Process]:
+    """`basalt serve` on a data directory, with synced writes; with a ticker in its event loop that notes in the file `ticks`."""
+    program = ["-m", "basalt.cli.main"] if ticks is None else ["-m", "bench.ticking_server", str(ticks)]
+    arguments = [*program, "serve", "--data", str(data), "--port", "0", "--set", "log.level=warning"]
     for setting in settings:
         arguments += ["--set", setting]
     with _started(arguments) as process:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 CORES = 2
 STOP_S = 60
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
@@ -77,6 +78,18 @@ def memory_mib() -> dict[str, float]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
     return held
+
+
+def tree_cpu_s() -> float:
+    """Processor seconds of this process and all below it, those included that have ended and were waited for."""
+    total = 0.0
+    for pid in (os.getpid(), *_descendants(os.getpid())):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        total += sum(map(int, fields[11:15])) / TICKS_PER_S
+    return total
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 import uvloop
 
@@ -19,7 +17,7 @@ from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.rocks import RocksStore
-from bench import processes
+from bench import processes, thrift_load
 from bench.figures import Figure
 from tests.tephra_client.runtime import java_command
 
@@ -30,18 +28,6 @@ FILL_AT_ONCE = 10_000  # transactions in progress while the invalid list is fill
 FILL_BACK_MS = 3_600_000  # they began an hour ago
 START_S_MAX = 300
 TARGETS = {0: 0.3}  # and 1 where there are invalid entries
-
-_LENGTH = struct.Struct(">i")
-_LONG = struct.Struct(">q")
-
-
-def _message(name: str, arguments: bytes) -> bytes:
-    body = struct.pack(">HHi", 0x8001, 1, len(name)) + name.encode() + bytes(4) + arguments
-    return _LENGTH.pack(len(body)) + body
-
-
-_BEGIN = _message("startShort", b"\x00")
-_ID_START = 8 + len("startShort") + 4 + 6  # in an answer's frame: its header, the field of the result, that of the id
 
 
 def transactions(folder: Path, quick: bool) -> Iterator[Figure]:
@@ -78,55 +64,13 @@ def _rate(port: int, clients: int, seconds: float) -> float:
 
 
 async def _client(port: int, number: int, stop_s: float) -> int:
-    _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+    connection = await thrift_load.connected(port)
     done = 0
     while time.monotonic() < stop_s:
-        begun = await connection.call(_BEGIN)
-        (id_,) = _LONG.unpack_from(begun, _ID_START)
-        change = b"row %d of client %d" % (done, number)
-        changes = b"\x0e\x00\x02\x0b" + _LENGTH.pack(1) + _LENGTH.pack(len(change)) + change
-        first = b"\x0a\x00\x01" + _LONG.pack(id_)
-        for call in (
-            _message("canCommitOrThrow", first + changes + b"\x00"),
-            _message("commitOrThrow", first + b"\x0a\x00\x02" + _LONG.pack(id_) + b"\x00"),
-        ):
-            answer = await connection.call(call)
-            if answer[-5:] != bytes(5):  # the sequence number, and a result without an exception
-                raise RuntimeError(bytes(answer[:500]).decode(errors="replace"))
+        await thrift_load.transaction(connection, b"row %d of client %d" % (done, number))
         done += 1
     connection.close()
     return done
-
-
-class _Connection(asyncio.Protocol):
-    """Sends a frame, waits for the whole frame that answers it."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._answered: asyncio.Future[bytearray]
-        self._transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class, not one of asyncio's
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if len(self._buffer) >= 4 and len(self._buffer) >= 4 + _LENGTH.unpack_from(self._buffer)[0]:
-            answer, self._buffer = self._buffer, bytearray()
-            del answer[:4]
-            self._answered.set_result(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._answered.done():
-            self._answered.set_exception(ConnectionError("the server closed the connection"))
-
-    async def call(self, frame: bytes) -> bytearray:
-        self._answered = asyncio.get_running_loop().create_future()
-        self._transport.write(frame)
-        return await self._answered
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 What is started once for a run, an HBase, a mini cluster, a Spark, is started in one of the processes: the tests that need it are
 one group. Of all others those of a file are one, so that what a module starts is started once as well. Groups that take minutes
-are begun first, and so the processes end at about the same time. In a single process nothing of this matters.
+are begun first, each in a process of its own, and so the processes end at about the same time. In a single process nothing of this
+matters.
 
 Tests are dealt out by their names alone, for whoever deals them has not loaded them; so what a test needs must be seen in its name,
 and collecting fails where it is not. (Marks for groups, which pytest-xdist knows as well, it loses with this pytest.)
@@ -16,15 +17,34 @@ from typing import Any
 
 import pytest
 
+# Groups that wait for region servers, executors and killed servers leave a core idle for about half of their time: with two processes on two
+# cores the suite took as long as it would on one. More than four do not get shorter, for the longest group is then the last.
+PROCESSES_PER_CORE = 2
+PROCESSES_MAX = 4
+
+# An HBase of its own has the test that kills a whole one, and so it needs no company.
+ALONE = "tests/hbase/test_standalone.py"
+
 # By the first of these that is found in a test's name.
 GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
-    "hbase": re.compile(r"^tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
+    "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(r"^tests/spark/|/test_\w*spark\w*\.py"),
 }
 
-# Minutes each, in this order. A file that is not here takes less than one.
-FIRST = ("hbase", "spark", "mini-cluster", "tests/sim/test_simulation.py", "tests/system/test_kill_loop.py")
+# What takes longest, in this order: minutes each, and at the end files of half a minute. A file that is not here takes less.
+FIRST = (
+    "hbase",
+    "mini-cluster",
+    "spark",
+    "tests/sim/test_simulation.py",
+    "tests/system/test_cli.py",
+    "tests/system/test_schemathesis.py",
+    "tests/system/test_outbox_kills.py",
+    "tests/system/test_kill_loop.py",
+    "tests/system/test_damage.py",
+    ALONE,
+)
 
 # Fixtures, and marks, that ask for what a group shares, and the groups in which there may be one.
 FIXTURES = {
@@ -33,7 +53,7 @@ FIXTURES = {
     "hbase_gateways": {"hbase"},
     "spark": {"spark", "hbase"},
 }
-MARKS = {"hbase": {"hbase", "mini-cluster"}, "tephra": {"hbase"}, "spark": {"spark", "hbase"}}
+MARKS = {"hbase": {"hbase", "mini-cluster", ALONE}, "tephra": {"hbase"}, "spark": {"spark", "hbase"}}
 
 
 def group(name: str) -> str:
@@ -50,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         refuse_hidden_needs(item)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: rank(group(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many processes `--numprocesses auto` starts."""
+    return min((os.cpu_count() or 1) * PROCESSES_PER_CORE, PROCESSES_MAX)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,4 +1,4 @@
-"""The async client's door: `basalt.aio.connect(url)`."""
+"""Connects the async client: `basalt.aio.connect(url)`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from basalt.client import AsyncClient, Client
 from basalt.client.connecting import async_client_of, client_of, policy
 from basalt.client.plans.calls import Answer, Lost, Reply
-from basalt.client.plans.conversation import Send
-from basalt.client.transport.urls import EMBEDDED_SCHEME
+from basalt.client.plans.run_plan import Send
+from basalt.client.transport.servers import EMBEDDED_SCHEME
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.topic_participant import TopicPlan
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
@@ -27,11 +26,10 @@ from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
-from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.installation import FACTS
-from basalt_engine.system import SystemTable
+from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import Store
 
 
@@ -75,7 +73,7 @@ class Services:
     blocking: Blocking
     ranges: Ranges
     truncation: Truncation
-    transactions: Coordinator[TopicPlan]
+    transactions: Coordinator
     ids: TransactionIds
     pruner: Pruner
     scheduler: Scheduler
@@ -122,7 +120,7 @@ class Services:
 
     def holder(self, write_pointer: int) -> str:
         """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
-        return self.ids.text(self.transactions.id_of(write_pointer))
+        return self.ids.text(self.transactions.manager.id_of(write_pointer))
 
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""
@@ -138,7 +136,5 @@ class Services:
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)
                 await self.usage.save(None, everything=True)
-            with contextlib.suppress(BasaltError):  # they tell their change sets again
-                await self.transactions.prompt.note_untold()
         await self.writer.stop()
         self.store.close()

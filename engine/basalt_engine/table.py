@@ -158,6 +158,11 @@ class Store(Protocol):
         """True when the store drops expired, old-generation and failed writers' rows itself, as it compacts."""
         ...
 
+    @property
+    def busy(self) -> bool:
+        """True while a write would wait for something else that this process does, such as a checkpoint."""
+        ...
+
     def table(self, name: str) -> Table:
         """The table of this name; one of `TABLE_NAMES`."""
         ...

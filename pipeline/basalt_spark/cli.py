@@ -12,11 +12,18 @@ from uuid import uuid4
 
 import click
 
-from basalt.cli.options.invocation import TIMEOUT_MS_DEFAULT, Session, pass_session
-from basalt.cli.options.options import Command, DurationMs, PositionText, common_options, dry_run_option
+from basalt.cli.options.options import (
+    TIMEOUT_MS_DEFAULT,
+    Command,
+    DurationMs,
+    Invocation,
+    PositionText,
+    common_options,
+    dry_run_option,
+    pass_invocation,
+)
 from basalt.cli.output.failures import Failure, Usage
-from basalt.cli.output.output import Column, counted, size_text, time_text
-from basalt.cli.output.progress import progress
+from basalt.cli.output.output import Column, counted, progress, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, InputError
 from basalt_engine.snapshot import POINTER_MAX
@@ -75,9 +82,9 @@ def _range_options(command: F) -> F:
 )  # fmt: skip
 @_master_option
 @common_options
-@pass_session
+@pass_invocation
 def prune_audit(
-    session: Session, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, kept_ms_max: int,
+    invocation: Invocation, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, kept_ms_max: int,
     master: str | None,
 ) -> int:  # fmt: skip
     """Prove on the stored rows that pruning was safe; exit code 1 when it was not.
@@ -90,14 +97,14 @@ def prune_audit(
     from basalt_spark.jobs.row_writers import TABLES
 
     source = _table_source(hbase, prefix, checkpoint)
-    writers = _writers(session, source, ask_server)
+    writers = _writers(invocation, source, ask_server)
     spans = source.spans(TABLES)
     now_ms = SystemClock().now_ms()
     with _running("prune-audit", master, "auditing", len(spans)) as (run, advance):
         report = audit(
             source, writers, run, advance, spans=spans, job_id=_made_id(), now_ms=now_ms, kept_ms_max=kept_ms_max
         )
-    return _shown(session, report, {"findings": (Column("table"), Column("finding"), Column("rows"))})
+    return _shown(invocation, report, {"findings": (Column("table"), Column("finding"), Column("rows"))})
 
 
 @jobs.command("invalid-check", cls=Command)
@@ -105,9 +112,9 @@ def prune_audit(
 @_store_options
 @_master_option
 @common_options
-@pass_session
+@pass_invocation
 def invalid_check(
-    session: Session, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
+    invocation: Invocation, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
     ask_server: bool, master: str | None,
 ) -> int:  # fmt: skip
     """Count the rows of invalid writers, and name their ranges: of the writers named, or of all on the invalid list."""
@@ -115,13 +122,13 @@ def invalid_check(
     from basalt_spark.jobs.row_writers import TABLES, only
 
     source = _table_source(hbase, prefix, checkpoint)
-    writers = _writers(session, source, ask_server)
+    writers = _writers(invocation, source, ask_server)
     wanted = only(writers, write_pointers)
     spans = source.spans(TABLES)
     with _running("invalid-check", master, "reading", len(spans)) as (run, advance):
         report = check(source, writers, wanted, run, advance, spans=spans, job_id=_made_id())
     columns = [Column("writer"), Column("began_ms", time_text, "began"), *(Column(f"{name}_rows") for name in TABLES)]
-    return _shown(session, report, {"writers_checked": (*columns, Column("ranges"), Column("first_range"))})
+    return _shown(invocation, report, {"writers_checked": (*columns, Column("ranges"), Column("first_range"))})
 
 
 @jobs.command("archive", cls=Command)
@@ -133,9 +140,9 @@ def invalid_check(
 @_master_option
 @dry_run_option
 @common_options
-@pass_session
+@pass_invocation
 def archive(
-    session: Session, topic: str, folder: str, start: Position, stop: Position, job_id: str, truncate: bool,
+    invocation: Invocation, topic: str, folder: str, start: Position, stop: Position, job_id: str, truncate: bool,
     master: str | None, dry_run: bool,
 ) -> int:  # fmt: skip
     """Write a topic's messages to Parquet files in FOLDER, with a manifest, and verify them.
@@ -152,14 +159,14 @@ def archive(
     from basalt_spark.jobs.folder import Folder
 
     manifests.checked_job_id(job_id)
-    source, to = _topic_rows(session, topic), Folder(folder)
+    source, to = _topic_rows(invocation, topic), Folder(folder)
     wanted = source.settled(start, stop)
     if truncate:
         require_nothing_before(source, wanted.after)
     parts = source.parts(wanted)
     if dry_run:
         messages = counted(sum(part.messages for part in parts), "message")
-        return _would(session, f"archive {messages} of {source.name}{', and truncate it' if truncate else ''}")
+        return _would(invocation, f"archive {messages} of {source.name}{', and truncate it' if truncate else ''}")
     now_ms = SystemClock().now_ms()
     with _running("archive", master, "archiving", len(parts)) as (run, advance):
         report = archives.archive(
@@ -168,11 +175,11 @@ def archive(
         known = manifests.read(to, job_id)
         checked = archives.verify(to, known, run, lambda _files: None)
     if checked.faults:
-        return _shown(session, checked, {})
+        return _shown(invocation, checked, {})
     if truncate:
         report = with_truncation(report, truncate_behind(source, known))
     days = (Column("day"), Column("messages"), Column("value_bytes", size_text, "size"))
-    return _shown(session, report, {"days": days})
+    return _shown(invocation, report, {"days": days})
 
 
 @jobs.command("verify", cls=Command)
@@ -181,8 +188,8 @@ def archive(
 @click.option("--against-topic", is_flag=True, help="Read the topic again as well, and compare.")
 @_master_option
 @common_options
-@pass_session
-def verify(session: Session, folder: str, archive_job: str, against_topic: bool, master: str | None) -> int:
+@pass_invocation
+def verify(invocation: Invocation, folder: str, archive_job: str, against_topic: bool, master: str | None) -> int:
     """Read an archive again and compare it with its manifest; exit code 1 when they differ."""
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import manifest as manifests
@@ -190,10 +197,10 @@ def verify(session: Session, folder: str, archive_job: str, against_topic: bool,
 
     to = Folder(folder)
     known = manifests.read(to, manifests.checked_job_id(archive_job))
-    source = _topic_rows(session, f"{known.namespace}:{known.topic}") if against_topic else None
+    source = _topic_rows(invocation, f"{known.namespace}:{known.topic}") if against_topic else None
     with _running("verify", master, "verifying", len(known.files)) as (run, advance):
         report = archives.verify(to, known, run, advance, source=source)
-    return _shown(session, report, {})
+    return _shown(invocation, report, {})
 
 
 @jobs.command("backfill", cls=Command)
@@ -204,9 +211,9 @@ def verify(session: Session, folder: str, archive_job: str, against_topic: bool,
 @_master_option
 @dry_run_option
 @common_options
-@pass_session
+@pass_invocation
 def backfill(
-    session: Session, folder: str, archive_job: str, topic: str, job_id: str, master: str | None, dry_run: bool
+    invocation: Invocation, folder: str, archive_job: str, topic: str, job_id: str, master: str | None, dry_run: bool
 ) -> int:
     """Publish an archive's messages to TOPIC, in their order, exactly once.
 
@@ -219,12 +226,12 @@ def backfill(
     manifests.checked_job_id(job_id)
     source = Folder(folder)
     known = manifests.read(source, manifests.checked_job_id(archive_job))
-    rows = _topic_rows(session, topic)
+    rows = _topic_rows(invocation, topic)
     if dry_run:
-        return _would(session, f"publish {counted(known.messages, 'message')} to {rows.name}")
+        return _would(invocation, f"publish {counted(known.messages, 'message')} to {rows.name}")
     with _running("backfill", master, "publishing", len(known.files)) as (run, advance):
         report = run_backfill(source, known, rows, run, advance, job_id=job_id)
-    return _shown(session, report, {})
+    return _shown(invocation, report, {})
 
 
 @jobs.command("replay", cls=Command)
@@ -236,9 +243,9 @@ def backfill(
 @_master_option
 @dry_run_option
 @common_options
-@pass_session
+@pass_invocation
 def replay(
-    session: Session, source: str, target: str, start: Position, stop: Position, to_url: str | None, job_id: str,
+    invocation: Invocation, source: str, target: str, start: Position, stop: Position, to_url: str | None, job_id: str,
     master: str | None, dry_run: bool,
 ) -> int:  # fmt: skip
     """Copy messages of the topic SOURCE to the topic TARGET, in their order, exactly once.
@@ -249,17 +256,17 @@ def replay(
     from basalt_spark.jobs.copies import replay as run_replay
 
     manifests.checked_job_id(job_id)
-    rows, to = _topic_rows(session, source), _topic_rows(session, target)
+    rows, to = _topic_rows(invocation, source), _topic_rows(invocation, target)
     server = to.server._replace(url=to_url) if to_url else to.server
     if (server.url, to.name) == (rows.server.url, rows.name):
         raise Usage("a topic cannot be copied to itself", hint="name another target")
     wanted = rows.settled(start, stop)
     messages = sum(part.messages for part in rows.parts(wanted))
     if dry_run:
-        return _would(session, f"copy up to {counted(messages, 'message')} of {rows.name} to {to.name}")
+        return _would(invocation, f"copy up to {counted(messages, 'message')} of {rows.name} to {to.name}")
     with _running("replay", master, "copying", messages) as (run, advance):
         report = run_replay(rows, to._replace(server=server), run, advance, wanted=wanted, job_id=job_id)
-    return _shown(session, report, {})
+    return _shown(invocation, report, {})
 
 
 @jobs.command("statistics", cls=Command)
@@ -267,12 +274,12 @@ def replay(
 @_range_options
 @_master_option
 @common_options
-@pass_session
-def statistics(session: Session, topic: str, start: Position, stop: Position, master: str | None) -> int:
+@pass_invocation
+def statistics(invocation: Invocation, topic: str, start: Position, stop: Position, master: str | None) -> int:
     """Count a topic's committed messages, day by day."""
     from basalt_spark.jobs.statistics import statistics as run_statistics
 
-    source = _topic_rows(session, topic)
+    source = _topic_rows(invocation, topic)
     wanted = source.settled(start, stop)
     parts = source.parts(wanted)
     with _running("statistics", master, "counting", len(parts)) as (run, advance):
@@ -283,7 +290,7 @@ def statistics(session: Session, topic: str, start: Position, stop: Position, ma
         Column("in_transactions"), Column("event_first_ms", time_text, "events from"),
         Column("event_last_ms", time_text, "events to"),
     )  # fmt: skip
-    return _shown(session, report, {"by_day": columns})
+    return _shown(invocation, report, {"by_day": columns})
 
 
 def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> TableSource:
@@ -299,13 +306,15 @@ def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> Tab
     return CheckpointRows(checkpoint)
 
 
-def _writers(session: Session, source: TableSource, ask_server: bool) -> Any:
+def _writers(invocation: Invocation, source: TableSource, ask_server: bool) -> Any:
     from basalt_spark.jobs.row_writers import EXPLAINED_MAX, read_writers, with_explained
     from basalt_spark.jobs.stored_tables import opened
 
     explained, status = None, None
     if ask_server:
-        with session.client() as client:  # before the store is read: a writer forgotten meanwhile is still on the list
+        with (
+            invocation.client() as client
+        ):  # before the store is read: a writer forgotten meanwhile is still on the list
             explained = client.admin.prune_explain(limit=EXPLAINED_MAX)
             status = client.admin.prune_status()
     with opened(source) as store:
@@ -315,17 +324,17 @@ def _writers(session: Session, source: TableSource, ask_server: bool) -> Any:
     return with_explained(writers, explained, status.lifetime_ms)
 
 
-def _topic_rows(session: Session, topic: str) -> TopicRows:
+def _topic_rows(invocation: Invocation, topic: str) -> TopicRows:
     from basalt_spark.connection import Server, topic_name
     from basalt_spark.jobs.topic_rows import TopicRows
 
-    target = session.target()
+    target = invocation.target()
     if target.url.startswith("embedded:"):
         raise Usage(
             "jobs run in several processes, and one alone can have a data directory open",
             hint="start a server with `basalt serve` and name it with --url",
         )
-    server = Server(target.url, target.namespace, timeout_ms=session.timeout_ms or TIMEOUT_MS_DEFAULT)
+    server = Server(target.url, target.namespace, timeout_ms=invocation.timeout_ms or TIMEOUT_MS_DEFAULT)
     try:
         return TopicRows(server, topic_name(topic, target.namespace, "topic"))
     except InputError as error:
@@ -367,25 +376,25 @@ def _made_id() -> str:
     return uuid4().hex
 
 
-def _would(session: Session, what: str) -> int:
-    session.out.done(f"would {what}", {"dry_run": True, "would": what})
+def _would(invocation: Invocation, what: str) -> int:
+    invocation.out.done(f"would {what}", {"dry_run": True, "would": what})
     return 0
 
 
 _TEXTS = {"value_bytes": size_text, "file_bytes": size_text, "mean_bytes": size_text, "largest_bytes": size_text}
 
 
-def _shown(session: Session, report: JobReport, tables: dict[str, tuple[Column, ...]]) -> int:
+def _shown(invocation: Invocation, report: JobReport, tables: dict[str, tuple[Column, ...]]) -> int:
     """Write the report, with faults on standard error for people; return the command's exit code."""
-    if not session.out.for_people:
-        session.out.record(report.row())
+    if not invocation.out.for_people:
+        invocation.out.record(report.row())
         return report.exit_code
     facts = {"job": report.job, "job_id": report.job_id, "outcome": report.outcome, **report.facts}
-    session.out.record(facts, [Column(name, _text(name)) for name in facts])
+    invocation.out.record(facts, [Column(name, _text(name)) for name in facts])
     for name, columns in tables.items():
         if report.tables.get(name):
-            session.out.line("")
-            session.out.rows(columns, report.tables[name])
+            invocation.out.line("")
+            invocation.out.rows(columns, report.tables[name])
     for fault in report.faults:
         click.echo(f"basalt: {fault}", err=True)
     return report.exit_code

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from basalt_engine.table import Delete, DeleteRange, Put, TableWrite
+from tests.budgets import examples
 from tests.contract.stores import fast_directory
 
 TABLES = ("message", "system")  # on rocks, one with large values apart and one without
@@ -128,7 +129,7 @@ def test_a_store_is_a_dictionary_of_rows(opener):
             run_state_machine_as_test(
                 store_machine,
                 settings=settings(
-                    max_examples=40,
+                    max_examples=examples(40),
                     stateful_step_count=30,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

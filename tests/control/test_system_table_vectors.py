@@ -15,10 +15,9 @@ from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
 from basalt.retention.generations import Swept
-from basalt.transactions.external_writes import Outside
-from basalt_engine.installation import InstallationFacts
+from basalt.transactions.manager import ExternalWriter
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import InstallationFacts, SystemTable
 from basalt_engine.table import Put
 from tests.vector_lines import cases, lines
 
@@ -33,7 +32,7 @@ FORMS: dict[str, type[Any]] = {
     "expired": LogStart,
     "swept": Swept,
     "usage": SavedCounts,
-    "outside": Outside,
+    "outside": ExternalWriter,
     "prune": PruneState,
     "pruned": Pruned,
 }

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.docs.exceptions import FULL_FOLDERS, QUESTIONING_DOCSTRINGS, SMALL_MODULES
 
 MODULE_LINES_MAX = 700
+MODULE_LINES_MIN = 60  # of one that a single module imports
+FOLDER_FILES_MAX = 13  # but for __init__.py
 FUNCTION_LINES_MAX = 50
+QUESTIONS = ("What ", "How ", "Whether ", "Where ")
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yml", ".txt", ".cfg", ".java", ".xml", ".sh", ".tsv", ".story", ""}
 BAGS = re.compile(r"(^|/)(utils?|helpers?|common|misc)\.py$")
 
@@ -59,6 +68,75 @@ def test_every_module_says_why_it_exists(modules: dict[str, ast.Module]):
 def test_no_module_is_longer_than_can_be_read(root: Path, product: dict[str, ast.Module]):
     lengths = {path: len((root / path).read_text().splitlines()) for path in product}
     assert {path: lines for path, lines in lengths.items() if lines > MODULE_LINES_MAX} == {}
+
+
+@pytest.fixture(scope="module")
+def small(root: Path, product: dict[str, ast.Module]) -> dict[str, str]:
+    """Modules of a few lines that one other imports, and that one."""
+    importers: dict[str, set[str]] = {path: set() for path in product}
+    paths = {dotted(path): path for path in product}
+    for importer, tree in product.items():
+        for name in imported(tree):
+            # Of `from a.b import c`, c is a module or a name in b.
+            found = paths.get(name) or paths.get(name.rpartition(".")[0])
+            if found is not None and found != importer:
+                importers[found].add(importer)
+    return {
+        path: next(iter(known))
+        for path, known in importers.items()
+        if len(known) == 1
+        and not path.endswith("__init__.py")
+        and len((root / path).read_text().splitlines()) < MODULE_LINES_MIN
+    }
+
+
+def dotted(path: str) -> str:
+    """The name by which a module is imported."""
+    return ".".join(PurePosixPath(path.removesuffix("/__init__.py").removesuffix(".py")).parts[1:])
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.fixture(scope="module")
+def folders(product: dict[str, ast.Module]) -> Counter[str]:
+    """How many modules each folder has."""
+    return Counter(str(PurePosixPath(path).parent) for path in product if not path.endswith("__init__.py"))
+
+
+@pytest.fixture(scope="module")
+def questions(product: dict[str, ast.Module]) -> Counter[str]:
+    """How many docstrings of each package begin as a question does."""
+    return Counter(
+        "/".join(path.split("/")[:3])
+        for path, tree in product.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (ast.get_docstring(node) or "").startswith(QUESTIONS)
+    )
+
+
+def test_no_module_of_a_few_lines_has_a_single_user(small: dict[str, str]):
+    assert {path: user for path, user in small.items() if path not in SMALL_MODULES} == {}
+
+
+def test_no_folder_has_more_modules_than_can_be_looked_through(folders: Counter[str]):
+    assert {path: number for path, number in folders.items() if number > FULL_FOLDERS.get(path, FOLDER_FILES_MAX)} == {}
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun(questions: Counter[str]):
+    assert {path: number for path, number in questions.items() if number > QUESTIONING_DOCSTRINGS.get(path, 0)} == {}
+
+
+def test_no_exception_is_left_that_nothing_needs(small: dict[str, str], folders: Counter[str], questions: Counter[str]):
+    assert sorted(SMALL_MODULES - small.keys()) == []
+    assert {path: folders[path] for path, bound in FULL_FOLDERS.items() if folders[path] < bound} == {}
+    assert {path: questions[path] for path, bound in QUESTIONING_DOCSTRINGS.items() if questions[path] < bound} == {}
 
 
 def test_no_function_is_longer_than_a_screen(product: dict[str, ast.Module]):

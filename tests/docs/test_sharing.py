@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.sharing import group, rank, refuse_hidden_needs
+from tests.sharing import FIRST, group, rank, refuse_hidden_needs
 
 
 class Item:
@@ -27,6 +29,7 @@ class Item:
         ("tests/contract/test_rows.py::test_rows[rocks]", "tests/contract/test_rows.py"),
         ("tests/scripts/test_stories.py::test_the_story_is_true[spread: hbase]", "hbase"),
         ("tests/demo/test_demo_on_hbase.py::test_a_log", "hbase"),
+        ("tests/hbase/test_standalone.py::test_kill", "tests/hbase/test_standalone.py"),
         ("tests/hbase/test_mini_cluster_jars.py::test_jars", "mini-cluster"),
         ("tests/control/hbase_admin/test_check.py::test_check", "tests/control/hbase_admin/test_check.py"),
         ("tests/spark/test_writers.py::test_writers", "spark"),
@@ -41,6 +44,10 @@ def test_groups_that_take_long_come_first():
     assert rank("hbase") < rank("spark") < rank("tests/sim/test_simulation.py") < rank("tests/docs/test_links.py")
 
 
+def test_every_file_that_has_its_turn_first_exists(root: Path):
+    assert [name for name in FIRST if name.endswith(".py") and not (root / name).exists()] == []
+
+
 def test_one_on_hbase_and_spark_goes_to_the_hbase():
     refuse_hidden_needs(Item("tests/hbase/test_prune_audit.py::test_audit", ("spark",), ("spark", "hbase")))
 
@@ -48,9 +55,9 @@ def test_one_on_hbase_and_spark_goes_to_the_hbase():
 @pytest.mark.parametrize("need", ["hbase_gateways", "mini_cluster", "spark"])
 def test_a_test_whose_name_hides_what_it_needs_is_refused(need: str):
     with pytest.raises(pytest.UsageError, match=need):
-        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", (need,)))
+        refuse_hidden_needs(Item("tests/control/operations/test_audit.py::test_audit", (need,)))
 
 
 def test_so_is_one_that_is_only_marked():
     with pytest.raises(pytest.UsageError, match="hbase"):
-        refuse_hidden_needs(Item("tests/control/test_audit.py::test_audit", marks=("hbase",)))
+        refuse_hidden_needs(Item("tests/control/operations/test_audit.py::test_audit", marks=("hbase",)))

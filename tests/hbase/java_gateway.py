@@ -1,6 +1,6 @@
 """Starts the Java side of the tests, coprocessor/src/test/java/io/basalt/hbase/gateway, and speaks to it through Py4J.
 
-Maven compiles it and writes down the class path, once per run. The process ends with this one: its standard input is
+Maven compiles it and writes down the class path, unless the sources are those of the last time. The process ends with this one: its standard input is
 what keeps it alive.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 import subprocess
@@ -22,6 +23,8 @@ from deploy.hbase.runtime import ROOT, RuntimeMissingError, java, run_maven
 
 COPROCESSOR = ROOT / "coprocessor"
 TARGET = COPROCESSOR / "target"
+CLASS_PATH = TARGET / "test-classpath.txt"
+SOURCES_MARK = TARGET / "test-classes.sources"  # the digest of the sources that were compiled
 MAIN_CLASS = "io.basalt.hbase.gateway.TestGateway"
 TWINS_HEAP_MIB_MAX = 256
 STOP_TIMEOUT_S = 20.0
@@ -69,9 +72,22 @@ def compiled() -> str:
     TARGET.mkdir(exist_ok=True)
     with (TARGET / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two Mavens at once would write over each other's classes
-        run_maven("--file", COPROCESSOR / "pom.xml", "test-compile")
-        jars = (TARGET / "test-classpath.txt").read_text().strip()
+        digest = _digest()
+        if not (CLASS_PATH.exists() and SOURCES_MARK.exists() and SOURCES_MARK.read_text() == digest):
+            run_maven("--file", COPROCESSOR / "pom.xml", "test-compile")
+            SOURCES_MARK.write_text(digest)
+        jars = CLASS_PATH.read_text().strip()
     return os.pathsep.join([str(TARGET / "classes"), str(TARGET / "test-classes"), jars])
+
+
+def _digest() -> str:
+    """The digest of all that the classes are made of; the vectors are among their resources."""
+    digest = hashlib.sha256()
+    folders = (COPROCESSOR / "src", ROOT / "tests" / "vectors")
+    sources = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    for path in [COPROCESSOR / "pom.xml", *sources]:
+        digest.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -89,7 +105,11 @@ def java_process(class_path: str, log: Path, heap_mib_max: int, *options: str) -
         port = next((int(line.split()[1]) for line in process.stdout if line.startswith("PORT ")), None)
         if port is None:
             raise RuntimeError(f"the Java process ended at its start:\n{log.read_text()[-4_000:]}")
-        parameters = GatewayParameters(address="127.0.0.1", port=port, auth_token=token, auto_convert=True)
+        # Java keeps the few objects that were asked for: to tell it of each that Python collects fails once it has ended, and Py4J logs that
+        # with a traceback, in the middle of whatever is done then. Python 3.11 parses for one, and a parser that is interrupted so fails.
+        parameters = GatewayParameters(
+            address="127.0.0.1", port=port, auth_token=token, auto_convert=True, enable_memory_management=False
+        )
         gateway = JavaGateway(gateway_parameters=parameters)
         try:
             yield gateway.entry_point

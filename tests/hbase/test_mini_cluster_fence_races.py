@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from tests.budgets import FENCE_RACES as ROUNDS
 from tests.hbase.bare_installation import BareInstallation
 from tests.hbase.mini_cluster import MiniCluster
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
 WRITERS = 8
-ROUNDS = 5
 BETWEEN_FENCES_S = 0.3
 
 

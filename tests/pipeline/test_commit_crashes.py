@@ -20,9 +20,9 @@ from basalt_spark.connection import TopicName
 from basalt_spark.sink import commit as sink_commit
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 from basalt_spark.sink.segment_writer import SegmentWriter, storing
+from tests.budgets import SINK_SEEDS as SEEDS
 from tests.pipeline.sink_server import TOPIC, VALUE_ONLY, options, payloads
 
-SEEDS = 60
 BATCHES = 4
 ROWS_MAX = 7  # in a batch
 PARTITIONS = 2

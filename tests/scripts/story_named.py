@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from basalt.api.bodies.work import Work
+from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.named import Beginning
-from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.states import Kind, Transaction
 from tests.scripts.story_words import Words, milliseconds
 from tests.wiring import Wired
@@ -51,7 +51,7 @@ async def _begun(
 ) -> Transaction | int:
     """The run's transaction; or, when the version was committed before, the one that committed it."""
     asked = Beginning(Kind.LONG, timeout_ms)
-    found = await transactions.sessions.begin_named(Name(SESSION, run, version, ledger), asked)
+    found = await transactions.sessions.begin_named(WorkVersion(SESSION, run, version, ledger), asked)
     return found if isinstance(found, Transaction) else found.committed_by
 
 

@@ -19,6 +19,7 @@ class StoryStore:
 
     remote = False
     applies_retention = False
+    busy = False
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open = open_store

@@ -255,13 +255,15 @@ class Cells:
         wired = self._world.wired
         with suppress(BasaltError):
             await wired.services.tables.catalog.create(TABLE)
-        before = await self._seen(wired, wired.transactions.current(), None)
+        before = await self._seen(wired, wired.transactions.manager.current(), None)
         assert before is not None, "readers wait, and nothing is in progress"
         self._compare(*before)
         rows = wired.store.table("cell")
         runs = sum(1 for _ in rows.scan(b"", None)) // sweep.ROWS_MAX + 2
         for job in ("prune", *["retention"] * runs, "prune"):
             await wired.services.scheduler._jobs[job].job.run()
-        assert await self._seen(wired, wired.transactions.current(), None) == before, "retention changed what is seen"
+        assert await self._seen(wired, wired.transactions.manager.current(), None) == before, (
+            "retention changed what is seen"
+        )
         left = sum(1 for _ in rows.scan(b"", None))
         assert left == len(before[1]), f"retention left {left} versions of {len(before[1])} cells"

@@ -16,16 +16,16 @@ from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.pruning.survey import read_notes
 from basalt.tables import garbage_cells as hidden_cells
+from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state
-from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.deferred_change_sets import UnloggedChanges
-from basalt.transactions.rules.one_shots import OneShotRules, Use
-from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.edits import Proposal
+from basalt.transactions.rules.one_shots import OneShotTopics, Use
 from basalt.transactions.rules.sessions import Session, Sessions
 from basalt.transactions.rules.states import Join, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
-from basalt.transactions.rules.transaction_table import Ledger
+from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.system import SystemTable
 
@@ -101,18 +101,18 @@ def recovery_does_not_look() -> AbstractContextManager[object]:
 
 def topics_in_use_are_not_told() -> AbstractContextManager[object]:
     """The log is not told which topics are in use."""
-    return patch.object(OneShotRules, "use", lambda *_: Use())
+    return patch.object(OneShotTopics, "use", lambda *_: Use())
 
 
 def recovery_takes_no_place() -> AbstractContextManager[object]:
     """Recovery leaves its place in the log to whoever comes."""
-    recover = OneShotRules.recover
+    recover = OneShotTopics.roll_back_unknown
 
-    def recover_only(rules: OneShotRules, found: Mapping[int, Sequence[Join]]) -> Proposal:
-        made = recover(rules, found).edits
+    def recover_only(topics: OneShotTopics, last_pointer: int, found: Mapping[int, Sequence[Join]]) -> Proposal:
+        made = recover(topics, last_pointer, found).edits
         return Proposal(tuple(edit for edit in made if not isinstance(edit, edits.TopicsUsed)))
 
-    return patch.object(OneShotRules, "recover", recover_only)
+    return patch.object(OneShotTopics, "roll_back_unknown", recover_only)
 
 
 # Of markers.
@@ -142,7 +142,10 @@ def aborted_cells_show() -> Iterator[None]:
         return original(state, transaction_id, now_ms)
 
     original = TransactionState.abort
-    with patch.object(TransactionState, "abort", abort), patch.object(Ledger, "_undone", lambda _, found: found):
+    with (
+        patch.object(TransactionState, "abort", abort),
+        patch.object(TransactionTable, "_undone", lambda _, found: found),
+    ):
         yield
 
 
@@ -162,33 +165,29 @@ def pruning_overlooks_cells() -> AbstractContextManager[object]:
 @contextmanager
 def versions_are_not_logged() -> Iterator[None]:
     """A session's committed version is known to the process, and not to the next one that reads the log."""
-    committed, recover = Sessions.committed, TableTransactionLog.recover
+    committed, recover = Sessions.committed, TransactionLog.recover
     replaying: list[bool] = []
 
     def not_replayed(sessions: Sessions, *given: Any) -> None:
         if not replaying:
             committed(sessions, *given)
 
-    def replayed(log: TableTransactionLog, *given: Any) -> Any:
+    def replayed(log: TransactionLog, *given: Any) -> Any:
         replaying.append(True)
         try:
             return recover(log, *given)
         finally:
             replaying.pop()
 
-    with patch.object(Sessions, "committed", not_replayed), patch.object(TableTransactionLog, "recover", replayed):
+    with patch.object(Sessions, "committed", not_replayed), patch.object(TransactionLog, "recover", replayed):
         yield
 
 
 def lost_sets_pass_for_empty() -> AbstractContextManager[object]:
     """A commit whose change set was lost passes for one without changes."""
 
-    def of(unlogged: UnloggedChanges, transaction: Transaction) -> frozenset[bytes]:
-        if not transaction.changes_unlogged:
-            return transaction.changes or frozenset()
-        return unlogged.told().get(transaction.id, frozenset())
-
-    return patch.object(UnloggedChanges, "of", of)
+    get = DeferredChangeSets.get
+    return patch.object(DeferredChangeSets, "get", lambda sets, key: get(sets, key) or frozenset())
 
 
 # Of named transactions.

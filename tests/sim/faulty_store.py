@@ -22,6 +22,7 @@ class FaultyStore:
     kind = "memory"
     remote = False
     applies_retention = False
+    busy = False
 
     def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float) -> None:
         self._inner = inner

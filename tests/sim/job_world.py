@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from basalt.api.bodies.work import Work
 from basalt.catalog.topics import topic_name
-from basalt.commits.named import Beginning
-from basalt.transactions.rules.named import Name
+from basalt.commits.commit_stage import Beginning
+from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.states import Kind, Transaction
 from basalt_engine.errors import BasaltError
 from basalt_engine.payloads import PayloadTable
@@ -125,7 +125,9 @@ class JobWorld(World):
     async def _begin(self, run: int, version: int) -> Transaction | None:
         """The run's transaction for the version; None when that is committed."""
         asked = Beginning(Kind.LONG, JOB_TIMEOUT_MS, "job")
-        found = await self.wired.transactions.sessions.begin_named(Name("etl", f"r{run}", version, "query"), asked)
+        found = await self.wired.transactions.sessions.begin_named(
+            WorkVersion("etl", f"r{run}", version, "query"), asked
+        )
         if not isinstance(found, Transaction):
             return None
         assert found.session is not None

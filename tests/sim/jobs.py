@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from basalt.api.bodies.work import Work, WorkPublish
-from basalt.commits.named import Beginning
+from basalt.commits.commit_stage import Beginning
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import InSession, Transaction
+from basalt.transactions.rules.states import SessionBinding, Transaction
 from basalt_engine.errors import BasaltError
 from tests.sim.history import Ending, Told
 
@@ -45,7 +45,7 @@ class Jobs:
 
     async def _work(self, session: Session, version: int) -> None:
         world, newest_before = self._world, self._newest_epoch
-        asked = InSession(NAME, session.epoch, version)
+        asked = SessionBinding(NAME, session.epoch, version)
         try:
             begun = await world.wired.transactions.sessions.begin(asked, Beginning(timeout_ms=TIMEOUT_MS))
         except BasaltError:

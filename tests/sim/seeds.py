@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
@@ -14,6 +15,13 @@ from unittest.mock import patch
 from basalt.messaging.log.topic_log import LogLimits
 from basalt.retention import cells
 from basalt.runtime import group_commit
+from basalt.server import wiring
+from basalt.settings import Settings
+from basalt.thrift import deferred_change_sets
+from basalt.transactions import manager
+from basalt.transactions.log import transaction_log
+from basalt.transactions.rules import outcomes
+from basalt.transactions.rules.limits import Limits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
@@ -94,6 +102,12 @@ def _as_the_seed_decides() -> Iterator[None]:
             patch.multiple(
                 group_commit, INLINE_CALLERS_MAX=1 << 30, INLINE_BYTES_MAX=1 << 30, INLINE_WRITE_MS_MAX=float("inf")
             ),
+            # What is remembered of transactions is packed and cut all the time.
+            patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
+            patch.multiple(outcomes, PACKED_TOGETHER=3, BLOCK_OUTCOMES=2),
+            patch.multiple(transaction_log, PART_BYTES_MAX=200, SEGMENT_ENTRIES=3),
+            patch.object(manager, "SNAPSHOT_THINGS_INLINE", 2),
+            patch.multiple(deferred_change_sets, ENDED_SETS_MAX=2, LOGGED_TOGETHER_MAX=2),
             # A pass over a table is many steps, and takes several runs.
             patch.multiple(cells, PAGE_ROWS=2, ROWS_MAX=5),
         ):
@@ -121,3 +135,7 @@ async def _at_once(call: Callable[..., T], *arguments: object) -> T:
     """What else runs on a thread, when the event loop comes by again."""
     await asyncio.sleep(0)
     return call(*arguments)
+
+
+def _with_few_outcomes(limits: Callable[[Settings], Limits]) -> Callable[[Settings], Limits]:
+    return lambda settings: replace(limits(settings), outcomes_max=2)

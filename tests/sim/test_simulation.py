@@ -1,12 +1,12 @@
 """Seeded simulation of the whole core: a store that fails and dies between any two writes, and a clock that jumps.
 
-A failing seed is named in the error; keep it in `PLANTED`, with the fault that was mended. `BASALT_SIM_SEEDS=100000 pytest tests/sim` looks further.
+A failing seed is named in the error; keep it in `PLANTED`, with the fault that was mended. tests/budgets.py says how many seeds there are;
+`BASALT_SIM_SEEDS=100000 pytest tests/sim` looks further.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.budgets import SIMULATION_SEEDS as SEEDS
 from tests.sim import faults
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
@@ -32,7 +33,6 @@ from tests.sim.seeds import (
 )
 from tests.sim.world import World
 
-SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or 2_000)
 SHARED_SEEDS = SEEDS // 10  # each is the life of several servers
 SLICE = 250
 SHARED_SLICE = 50

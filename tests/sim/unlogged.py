@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from basalt.transactions.rules.states import Kind, Transaction
+from basalt.thrift.deferred_change_sets import DeferredChangeSets
+from basalt.transactions.rules.states import Transaction
 from basalt_engine.errors import BasaltError
 from tests.wiring import Wired
 
@@ -33,6 +34,7 @@ class UnloggedSets:
         self._world = world
         self._left: list[Asker] = []
         self._done: list[Asker] = []
+        self._kept: tuple[Wired, DeferredChangeSets] | None = None
 
     async def step(self) -> None:
         """Begin and tell, or go on with what was left; commit, unless it is left."""
@@ -51,10 +53,16 @@ class UnloggedSets:
         except BasaltError:
             return
 
+    def _sets(self, wired: Wired) -> DeferredChangeSets:
+        """What the process that runs now keeps."""
+        if self._kept is None or self._kept[0] is not wired:
+            self._kept = wired, DeferredChangeSets(wired.transactions, wired.clock)
+        return self._kept[1]
+
     async def _begin(self) -> Asker:
         world, wired = self._world, self._world.wired
         begun: asyncio.Future[Transaction] = asyncio.get_running_loop().create_future()
-        if wired.transactions.prompt.begin(begun, Kind.SHORT, TIMEOUT_MS, "sim"):
+        if self._sets(wired).begin(begun, TIMEOUT_MS, "sim"):
             asker = Asker(await begun)
         else:  # the log is being read: as the face does
             asker = Asker(await wired.transactions.begin(timeout_ms=TIMEOUT_MS, outside=True))
@@ -64,7 +72,7 @@ class UnloggedSets:
 
     async def _tell(self, wired: Wired, asker: Asker) -> None:
         asker.keys = frozenset(self._world.chances.sample(KEYS, self._world.chances.randint(1, 2)))
-        if wired.transactions.prompt.tell_changes(asker.tx.id, asker.keys):
+        if self._sets(wired).tell(asker.tx.id, asker.keys):
             asker.told_to = wired
             return
         await wired.transactions.set_changes(asker.tx.id, list(asker.keys))
@@ -91,12 +99,12 @@ class UnloggedSets:
 
     async def _asked_to_commit(self, wired: Wired, asker: Asker) -> None:
         told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        if self._world.chances.random() < 0.7 and wired.transactions.prompt.commit(told, asker.tx.id):
+        if self._world.chances.random() < 0.7 and self._sets(wired).submit_commit(told, asker.tx.id):
             answer = await told
             if isinstance(answer, BasaltError):
                 raise answer
         else:
-            await wired.transactions.commit(asker.tx.id)
+            await self._sets(wired).commit(asker.tx.id)
 
 
 def _sees(one: Asker, other: Asker) -> bool:

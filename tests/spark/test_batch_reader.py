@@ -24,7 +24,7 @@ def values(frame) -> list[bytes]:
 @pytest.fixture(scope="module")
 def numbers(basalt) -> str:
     """A topic of 100 numbers that nobody writes to any more."""
-    basalt.catalog.topics.create("numbers")
+    basalt.topics.create("numbers")
     for start in range(0, 100, 10):
         basalt.topic("numbers").publish([b"%d" % number for number in range(start, start + 10)])
     return "numbers"
@@ -37,7 +37,7 @@ def test_partitions_are_read_in_the_order_of_the_messages(spark, basalt_server, 
 
 
 def test_all_columns_have_what_a_message_has(spark, basalt, basalt_server, topic):
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     with basalt.transaction() as tx:
         tx.publish(topic, ["first"])
     record = RecordIn(b"second", key=b"k", headers=[("h", b"v")], event_time_ms=1_500)

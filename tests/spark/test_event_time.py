@@ -63,8 +63,8 @@ def ended_visits(client, topic: str) -> list[tuple[str, int, int]]:
 def test_timers_fire_at_the_watermark_of_all_tasks_also_after_a_restart_and_no_row_is_late(
     spark, basalt, basalt_server, topic, tmp_path, rocksdb_state
 ):
-    basalt.catalog.topics.create(topic)
-    basalt.catalog.topics.create(f"{topic}-visits")
+    basalt.topics.create(topic)
+    basalt.topics.create(f"{topic}-visits")
     server = {"server": basalt_server.url}
     stage = Stage(
         topic, {**server, "topic": topic}, visits, {**server, "topic": f"{topic}-visits"}, tmp_path / "checkpoint"

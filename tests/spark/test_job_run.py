@@ -51,7 +51,7 @@ def failing_at_first(work):
 @pytest.fixture
 def rows(basalt, basalt_server, topic) -> TopicRows:
     """A topic with messages of every kind: plain, with all extras, of a transaction, rolled back."""
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     records = [
         RecordIn(
             b"value %d" % number,
@@ -99,7 +99,7 @@ def test_attempts_that_are_lost_leave_nothing_in_files_or_topics(spark, basalt, 
     assert (known.messages, sum(told)) == (MESSAGES, 3)
     assert folder.files("data", "") == sorted(file.path for file in known.files)
     back = rows._replace(name=TopicName("default", f"{rows.name.topic}-back"))
-    basalt.catalog.topics.create(back.name.topic)
+    basalt.topics.create(back.name.topic)
     filled = backfill(folder, known, back, FailsOnce(spark), told.append, job_id=back.name.topic)
     assert filled.facts["published_now"] == MESSAGES
     assert contents(back) == contents(rows)
@@ -113,8 +113,8 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
         assert ran.code == 0, ran.err
         return json.loads(ran.out)
 
-    basalt.catalog.topics.create(f"{name}-back")
-    basalt.catalog.topics.create(f"{name}-copy")
+    basalt.topics.create(f"{name}-back")
+    basalt.topics.create(f"{name}-copy")
     assert did("archive", name, folder, "--job-id", "j", "--dry-run")["would"].startswith("archive 60 messages")
     assert not Path(folder).exists()
     for done_before in (False, True):

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "spark" / "README.md"
 def test_the_quick_start_copies_each_order_once_however_often_it_runs(spark, basalt, basalt_server, tmp_path, capsys):
     [lines] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     for topic in ("orders", "loud"):
-        basalt.catalog.topics.create(topic)
+        basalt.topics.create(topic)
     lines = lines.replace("http://127.0.0.1:4780", basalt_server.url)
     lines = lines.replace('"checkpoint"', f'"{tmp_path / "checkpoint"}"')
     exec(lines, {})

@@ -24,6 +24,6 @@ def test_a_task_that_fails_is_tried_again_and_workers_find_what_a_test_module_de
 
 
 def test_a_client_publishes_to_the_server_of_the_module(basalt, topic):
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     basalt.topic(topic).publish("one")
     assert [message.text for message in basalt.topic(topic).read()] == ["one"]

@@ -63,7 +63,7 @@ def several(start: int, stop: int) -> list[bytes]:
 
 
 def test_batches_are_limited_and_a_restart_goes_on_from_the_checkpoint(spark, basalt, basalt_server, topic, tmp_path):
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     basalt.topic(topic).publish(several(0, 25))
     query = Query(stream(spark, basalt_server, topic, maxRowsPerTrigger="10"), tmp_path)
     query.run()
@@ -80,7 +80,7 @@ def test_batches_are_limited_and_a_restart_goes_on_from_the_checkpoint(spark, ba
 def test_what_is_not_decided_yet_is_not_read_though_newer_messages_are_there(
     spark, basalt, basalt_server, topic, tmp_path
 ):
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     basalt.topic(topic).publish(b"settled")
     begun = basalt.transactions.begin()
     basalt.topic(topic).publish(b"early", write_pointer=begun.write_pointer)
@@ -97,7 +97,7 @@ def test_watermarks_come_with_rows_and_by_themselves_and_the_end_is_told_also_af
     names = [f"{topic}-a", f"{topic}-b"]
     first, second = map(basalt.topic, names)
     for name in names:
-        basalt.catalog.topics.create(name)
+        basalt.topics.create(name)
     query = Query(
         stream(spark, basalt_server, ",".join(names), control="heartbeat", endOnEos="true", minPartitions="2"), tmp_path
     )
@@ -130,7 +130,7 @@ def test_watermarks_come_with_rows_and_by_themselves_and_the_end_is_told_also_af
 def test_a_silent_task_is_left_out_after_the_idle_time_out_where_enough_others_are_active(
     spark, basalt, basalt_server, topic, tmp_path
 ):
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     lines = basalt.topic(topic)
     kept: dict[str, list] = {"1": [], "2": []}
 
@@ -163,8 +163,8 @@ def test_a_silent_task_is_left_out_after_the_idle_time_out_where_enough_others_a
 def test_a_checkpoint_that_does_not_fit_any_more_is_refused_before_any_job(
     spark, basalt, basalt_server, topic, tmp_path
 ):
-    basalt.catalog.topics.create(topic)
-    basalt.catalog.topics.create(f"{topic}-b")
+    basalt.topics.create(topic)
+    basalt.topics.create(f"{topic}-b")
     basalt.topic(topic).publish(b"one")
     frame = stream(spark, basalt_server, topic)
     query = Query(frame, tmp_path).run()
@@ -173,11 +173,11 @@ def test_a_checkpoint_that_does_not_fit_any_more_is_refused_before_any_job(
         StreamingQueryException, match=f"the checkpoint is of topics default:{topic}, and the query reads"
     ):
         query.run()
-    basalt.catalog.topics.delete(topic)
+    basalt.topics.delete(topic)
     query.frame = frame
     with pytest.raises(StreamingQueryException, match=rf"(?s)TopicNotFoundError.*{topic}"):
         query.run()
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     with pytest.raises(StreamingQueryException, match=r"deleted and created again.*failOnDataLoss"):
         query.run()
     assert query.values == [b"one"]
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_does_not_fit_any_more_is_refused_before_any_job(
 def test_messages_that_expired_unread_are_an_error_unless_loss_is_allowed(
     spark, basalt, basalt_server, topic, tmp_path
 ):
-    basalt.catalog.topics.create(topic, ttl=1)
+    basalt.topics.create(topic, ttl=1)
     basalt.topic(topic).publish(b"one")
     start = basalt.topic(topic).stable_end().id
     basalt.topic(topic).publish(b"two")

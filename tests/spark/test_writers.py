@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def written(basalt, basalt_server, topic):
     """A topic that is there, and the options that name it."""
-    basalt.catalog.topics.create(topic)
+    basalt.topics.create(topic)
     return {"server": basalt_server.url, "topic": topic}
 
 
@@ -58,7 +58,7 @@ def test_a_version_of_a_name_is_written_once_and_what_has_no_name_each_time(spar
 
 def test_rows_go_to_the_topics_that_they_name(spark, basalt, basalt_server, topic):
     for name in (f"{topic}-0", f"{topic}-1"):
-        basalt.catalog.topics.create(name)
+        basalt.topics.create(name)
     frame = spark.range(4).coalesce(1).selectExpr("cast(id as string) as value", f"concat('{topic}-', id % 2) as topic")
     save(frame, {"server": basalt_server.url})
     assert texts(basalt, f"{topic}-0") == ["0", "2"]
@@ -126,7 +126,7 @@ def counted(frame, batch_id, *, server, topic, fails):
 
 def test_results_that_change_are_published_once_by_a_transaction_for_each_batch(spark, basalt, written, tmp_path):
     topic = written["topic"]
-    basalt.catalog.topics.create(f"{topic}-log")
+    basalt.topics.create(f"{topic}-log")
     counts = numbers(spark).selectExpr("if(value % 2 = 0, 'even', 'odd') as parity").groupBy("parity").count()
     checkpoint = tmp_path / "checkpoint"
 

@@ -41,8 +41,8 @@ LOAD = {
     "between log and sync": Point("basalt_engine.stores.rocks.database", "Database.write", True, True),
     "between sync and mark": Point("basalt_engine.stores.rocks.database", "Database.sync", True, True),
     "between mark and answer": Point("basalt_engine.stores.rocks.synced", "SyncedFile.advance", True, True),
-    "behind the answer": Point("basalt.group_commit", "GroupCommit._finish", True, True),
-    "before an abort is finished": Point("basalt.commits.coordinator", "Coordinator._finish", False),
+    "behind the answer": Point("basalt.runtime.group_commit", "GroupCommit._finish", True, True),
+    "before an abort is finished": Point("basalt.commits.recovery", "Recovery.roll_back", False),
     "between roll back and abort": Point("basalt.commits.topic_participant", "TopicParticipant.roll_back", True),
     "before a topic's row is changed": Point("basalt_engine.metadata", "MetadataTable.replace", False),
     "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
@@ -52,7 +52,7 @@ LOAD = {
     "in clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", False),
     "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
     "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
-    "when a session is opened": Point("basalt.commits.named", "SessionCalls.open", True),
+    "when a session is opened": Point("basalt.commits.sessions", "SessionCalls.open", True),
     "after clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", True),
 }
 RECOVERY = {
@@ -61,11 +61,9 @@ RECOVERY = {
     "after RocksDB recovered": Point("basalt_engine.stores.rocks.database", "Database.check_blob_files", False),
     "after the files are noted": Point("basalt_engine.stores.rocks.synced", "SyncedFile.restart", True),
     "before the transactions are read": Point(
-        "basalt.transactions.log.transaction_log", "TableTransactionLog.recover", False
+        "basalt.transactions.log.transaction_log", "TransactionLog.recover", False
     ),
-    "after the transactions are read": Point(
-        "basalt.transactions.log.transaction_log", "TableTransactionLog.recover", True
-    ),
+    "after the transactions are read": Point("basalt.transactions.log.transaction_log", "TransactionLog.recover", True),
 }
 
 
@@ -153,7 +151,7 @@ def _forget_what_was_aborted() -> None:
 
     commit = Coordinator.commit
 
-    async def commit_instead(coordinator: Coordinator[Any], transaction_id: int) -> Any:
+    async def commit_instead(coordinator: Coordinator, transaction_id: int) -> Any:
         return await commit(coordinator, transaction_id)
 
     Coordinator.abort = commit_instead  # type: ignore[method-assign]
@@ -192,9 +190,9 @@ def _forget_request_ids() -> None:
 def _show_aborted_cells() -> None:
     """The abort of a writer of cells leaves it out of the invalid list."""
     from basalt.transactions.rules import edits
-    from basalt.transactions.rules.proposals import Proposal
+    from basalt.transactions.rules.edits import Proposal
     from basalt.transactions.rules.transaction_state import TransactionState
-    from basalt.transactions.rules.transaction_table import Ledger
+    from basalt.transactions.rules.transaction_table import TransactionTable
 
     abort = TransactionState.abort
 
@@ -205,24 +203,24 @@ def _show_aborted_cells() -> None:
         return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
 
     TransactionState.abort = only_end  # type: ignore[method-assign,assignment]
-    Ledger._undone = lambda ledger, transaction: transaction  # type: ignore[method-assign]
+    TransactionTable._undone = lambda ledger, transaction: transaction  # type: ignore[method-assign]
 
 
 def _forget_versions() -> None:
     """What version a session has committed is known until the log is read again."""
-    from basalt.transactions.log.transaction_log import TableTransactionLog
+    from basalt.transactions.log.transaction_log import TransactionLog
     from basalt.transactions.rules.sessions import Sessions
 
-    committed, recover = Sessions.committed, TableTransactionLog.recover
+    committed, recover = Sessions.committed, TransactionLog.recover
 
-    def read_without(log: TableTransactionLog, *given: Any) -> Any:
+    def read_without(log: TransactionLog, *given: Any) -> Any:
         Sessions.committed = lambda *_: None  # type: ignore[method-assign]
         try:
             return recover(log, *given)
         finally:
             Sessions.committed = committed  # type: ignore[method-assign]
 
-    TableTransactionLog.recover = read_without  # type: ignore[method-assign]
+    TransactionLog.recover = read_without  # type: ignore[method-assign]
 
 
 FAULTS = {

@@ -2,8 +2,8 @@
 
 Clients publish, run transactions, delete and create topics and read until the process dies: at a random moment, at a named
 point (tests/system/killing_server.py), or while it recovers. Behind each kill the lost answers are settled and everything
-is read and compared with what the clients were told. `BASALT_KILL_SEED` draws the same options again,
-`BASALT_KILL_ROUNDS` runs longer.
+is read and compared with what the clients were told. `BASALT_KILL_SEED` draws the same options again;
+tests/budgets.py says how many rounds there are, `BASALT_KILL_ROUNDS` another number.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.budgets import KILL_ROUNDS as ROUNDS
 from tests.system import killing_server
 from tests.system.bank_clients import BankClient
 from tests.system.clients import TOPICS
@@ -31,7 +32,6 @@ from tests.system.settling import Settling
 
 pytestmark = pytest.mark.system
 
-ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS", "24"))
 KILLS_MIN = 30
 FIRST_STARTS, FIRST_START_KILLS = 2, 4
 FAULT_ROUNDS_MAX = 30  # far more than any fault has needed to be found

@@ -15,11 +15,11 @@ from schemathesis.checks import CHECKS, load_all_checks
 from basalt.http.app import OPERATIONS
 from basalt.http.routes.openapi import describe
 from basalt_engine.keys import NAME_PATTERN
+from tests.budgets import SCHEMATHESIS_EXAMPLES
 from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
 
 pytestmark = pytest.mark.system
 
-EXAMPLES_MAX = 12  # of each of some forty calls: seconds in all; more by hand with `schemathesis run`
 ORDERS = "/v1/namespaces/shop/topics/orders"
 STOCK = "/v1/namespaces/shop/tables/stock"
 
@@ -68,7 +68,7 @@ def test_the_document_is_the_one_that_the_server_serves(server: ServerProcess):
 
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES_MAX,
+    max_examples=SCHEMATHESIS_EXAMPLES,
     deadline=None,
     derandomize=True,
     database=None,

@@ -17,7 +17,7 @@ ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line
 
 
 class Lazy(NamedTuple):
-    """Where a command is (module of `basalt.cli.commands`, attribute) and its one line of help.
+    """The place of a command (module of `basalt.cli.commands`, attribute) and its one line of help.
 
     One without a module comes from the entry point of its name.
     """
@@ -30,31 +30,31 @@ class Lazy(NamedTuple):
 SECTIONS: dict[str, dict[str, Lazy]] = {
     "Messages": {
         "topic": Lazy("topic", "topic", "Create, list, show, update and delete topics."),
-        "namespace": Lazy("namespace", "namespace", "List namespaces."),
-        "publish": Lazy("publish", "publish", "Publish messages to a topic."),
-        "consume": Lazy("consume", "consume", "Read messages from a topic."),
-        "message": Lazy("message", "message", "Look at single messages, hidden ones too."),
+        "namespace": Lazy("topic", "namespace", "List namespaces."),
+        "publish": Lazy("messages", "publish", "Publish messages to a topic."),
+        "consume": Lazy("messages", "consume", "Read messages from a topic."),
+        "message": Lazy("messages", "message", "Look at single messages, hidden ones too."),
         "table": Lazy("table", "table", "Create, list, show and delete tables; get, put and scan their cells."),
         "tx": Lazy("tx", "tx", "Begin, end, list, describe and find transactions."),
         "explain": Lazy("explain", "explain", "Tell why a reader stops, and what a transaction holds back."),
     },
     "Operations": {
-        "serve": Lazy("serve", "serve", "Run a server."),
-        "init": Lazy("init", "init", "Write a settings file with every key commented."),
-        "config": Lazy("config", "config", "Show and check settings."),
+        "serve": Lazy("server", "serve", "Run a server."),
+        "init": Lazy("server", "init", "Write a settings file with every key commented."),
+        "config": Lazy("server", "config", "Show and check settings."),
         "doctor": Lazy("doctor", "doctor", "Check a server and a data directory."),
-        "job": Lazy("job", "job", "List, run, pause and resume scheduled jobs."),
+        "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
-        "snapshot": Lazy("snapshot", "snapshot", "Show and publish the transaction snapshot."),
+        "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("prune", "prune", "Forget failed writers once no row of theirs is left."),
-        "audit": Lazy("audit", "audit", "Show what was done by hand, by whom and why."),
-        "backup": Lazy("backup", "backup", "Copy a server's store while it runs."),
+        "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
+        "backup": Lazy("operations", "backup", "Copy a server's store while it runs."),
         "jobs": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
         "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
     },
     "This machine": {
         "profile": Lazy("profile", "profile", "Keep servers' addresses under names."),
-        "completion": Lazy("completion", "completion", "Print a shell's completion script."),
+        "completion": Lazy("profile", "completion", "Print a shell's completion script."),
     },
 }
 

@@ -1,8 +1,8 @@
 """The Python client, blocking and async: `basalt.connect(url)` and `basalt.aio.connect(url)`. Reference: docs/reference/client.md.
 
-Bottom up: a call is a value (`calls`); a plan yields calls (`topics`, `messages`, `transactions`, `open_transaction`, `admin`,
-`reading`); a conversation adds attempts and pauses (`conversation`, by the rules of `retries`); a driver does what it says over a
-transport (`drivers`, `http_transport`, `async_transport`); and the two clients are tables of plans.
+Bottom up: a call is a value, a plan is a generator that yields calls, and `run_plan` adds attempts and pauses (`plans`). The
+plans are in `calls`, one file for each resource, and in `transaction`. A driver runs them over a `transport`. The objects that
+users hold are written once, in `asynchronous`; `blocking` is generated from it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,31 @@ from basalt.api.bodies.transactions import (
     TransactionTopic,
 )
 from basalt.api.bodies.work import PublishResponse, RecordIn
-from basalt.client.async_client import AsyncClient, AsyncNamedTransaction, AsyncSession, AsyncTopic, AsyncTransaction
-from basalt.client.blocking_client import Client, NamedTransaction, Session, Topic, Transaction
+from basalt.client.asynchronous.client import (
+    AsyncClient,
+    AsyncNamedTransaction,
+    AsyncSession,
+    AsyncTable,
+    AsyncTopic,
+    AsyncTransaction,
+    AsyncTransactionalTable,
+)
+from basalt.client.asynchronous.iterators import AsyncReader
+from basalt.client.blocking.client import (
+    Client,
+    NamedTransaction,
+    Session,
+    Table,
+    Topic,
+    Transaction,
+    TransactionalTable,
+)
+from basalt.client.blocking.iterators import Reader
 from basalt.client.calls.arrow import ArrowPage
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.positions import Position, PositionLike
 from basalt.client.calls.tables import TableRow
 from basalt.client.connecting import connect, connect_async
-from basalt.client.readers import AsyncReader, Reader
-from basalt.client.table_handles import (
-    AsyncTable,
-    AsyncTransactionalTable,
-    Table,
-    TransactionalTable,
-)
 from basalt.client.transaction.participants import PostCommitError, TransactionAware
 
 __all__ = [

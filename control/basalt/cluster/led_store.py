@@ -103,6 +103,11 @@ class LedStore:
         self.remote = inner.remote
         self.applies_retention = inner.applies_retention
 
+    @property
+    def busy(self) -> bool:
+        """See the SPI."""
+        return self._inner.busy
+
     def table(self, name: str) -> LedTable:
         """See the SPI."""
         led = LedCells if name == CELLS else LedTable

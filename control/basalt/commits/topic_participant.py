@@ -86,7 +86,10 @@ class TopicParticipant:
         self._logs.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """See `Participant.unknown_writers`. What a write that was given up has left undecided is decided on the way."""
+        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie.
+
+        What a write that was given up has left undecided is decided on the way.
+        """
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
         await self._logs.confirm_or_delete_all()
         found: dict[int, list[Join]] = {}
@@ -185,8 +188,8 @@ class TopicParticipant:
             left.remove(pointer)
         for join in transaction.topics if left else ():
             log = self._logs.find_joined(join)
-            for pointer in left if log is not None else ():
-                if log is not None and log.has_uncommitted(pointer):
+            if log is not None:
+                for pointer in log.uncommitted_writers(left):
                     raise InputError(
                         f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
                         f" {title_of(join.topic)} ahead of the commit, which would show them",
@@ -223,9 +226,10 @@ class TopicParticipant:
     def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
         """What was stored under the pointers and no reference publishes yet."""
         found = []
+        places = {pointer: place for place, pointer in enumerate(pointers)}
         # A topic that was deleted took along all that was stored in it.
         for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
-            for pointer in pointers:
+            for pointer in self._staged.writers_in(log, places):  # not every pointer: of hundreds, few have staged here
                 reference = self._staged.unpublished(log, pointer)
                 if reference is not None:
                     found.append((log, pointer, reference))
@@ -280,9 +284,9 @@ class TopicParticipant:
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""
+        pointers = frozenset(transaction.pointers)
         for join in transaction.topics:
             log = self._logs.find_joined(join)
             if log is not None:
-                for pointer in transaction.pointers:
-                    log.end_writer(pointer)
+                log.end_writers(pointers)
                 log.notify()

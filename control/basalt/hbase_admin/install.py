@@ -8,7 +8,6 @@ from basalt.errors import ConflictError
 from basalt.hbase_admin.gateway import SystemRows
 from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, plan
 from basalt_engine.clock import Clock
-from basalt_engine.installation import FACTS, InstallationFacts
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,
     CoprocessorJar,
@@ -18,6 +17,7 @@ from basalt_engine.stores.hbase.tables import (
     table_name,
 )
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor, Thrift2
+from basalt_engine.system import FACTS, InstallationFacts
 from basalt_engine.table import TABLE_NAMES
 
 
@@ -37,7 +37,7 @@ class Installer:
         return {name: self._look(name) for name in names if name in there}
 
     def plan(self, wanted: Wanted) -> list[Step]:
-        """What an installation would do now, the row of facts last; `ConflictError` when it must not do anything."""
+        """The steps that an installation would take now, the row of facts last; `ConflictError` when it must not do anything."""
         found = self.found()
         installed = self.buckets(found)
         steps = plan(self._layouts(wanted, found), found, wanted, installed)

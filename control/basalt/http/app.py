@@ -42,7 +42,7 @@ from basalt.http.routes import (
 )
 from basalt.http.routes.operations import Endpoint, Operation
 from basalt.services import Services
-from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
+from basalt.transactions.codec import SnapshotBytes
 
 CLIENT_GONE = 499  # in log and figures only: nobody is left to be told
 

@@ -16,10 +16,11 @@ from basalt.messaging.log.append import Placed
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.log.writers import Writers, check_age
+from basalt.messaging.log.writers import check_age
 from basalt.messaging.read.fetch import Fetch, Limits, Start, start_from
 from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.records import Buffer, Extras
@@ -30,7 +31,7 @@ class Messages:
     """Publishes to all topics of one store, and fetches from them."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit, writers: Writers, *,
+        self, clock: Clock, logs: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions, *,
         limits: Limits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock

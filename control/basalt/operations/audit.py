@@ -16,8 +16,7 @@ import msgspec
 from basalt.errors import BasaltError, ConflictError, InputError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord, number_name
+from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Store
 
 ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go
@@ -78,7 +77,7 @@ class Audit:
             request_id, "unfinished",
         )  # fmt: skip
         name = f"{number_name(line.at_ms)}:{next(self._numbers):08x}{self._run}"
-        await self._call(self._write, name, line, True)
+        await self._call.write(self._write, name, line, True)
         try:
             done = await do()
         except BaseException as error:
@@ -104,7 +103,7 @@ class Audit:
             line.reason or "none given", extra={"fields": _fields(line)},
         )  # fmt: skip
         try:
-            await self._call(self._write, name, line, False)
+            await self._call.write(self._write, name, line, False)
         except BasaltError as error:  # what was done is done; the line above says so, and the entry stays unfinished
             log.error("the outcome of that is not kept: %s", error)  # the error is all there is to tell
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.transactions.rules.state_image import Image
 from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction_table import StateImage
 
 HALF = 2  # a transaction that has used more than a half of its time-out is looked at
 
@@ -28,7 +28,7 @@ class HeldBack(NamedTuple):
     changes: int
 
 
-def held_back(image: Image, transaction: Transaction) -> HeldBack:
+def held_back(image: StateImage, transaction: Transaction) -> HeldBack:
     """What the transaction, which is one of the image's, holds back beside readers."""
     live = [other for other in image.transactions if not other.was_invalid]
     first = min((other.id for other in live), default=None)
@@ -95,7 +95,7 @@ def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
             f"{whom} to undo its writes outside Basalt and to abort it; if nobody can, `basalt tx invalidate {name}`"
             " hides what it wrote under its pointers"
         )
-    end = "invalidate" if transaction.hides or transaction.kind is Kind.LONG else "abort"
+    end = "invalidate" if transaction.cannot_roll_back or transaction.kind is Kind.LONG else "abort"
     return f"{whom} to end it, or end it yourself: `basalt tx {end} {name}`"
 
 

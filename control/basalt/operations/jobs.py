@@ -6,7 +6,7 @@ The job `retention` is `basalt.retention.job`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.index.topic_stats import Usage
@@ -60,7 +60,7 @@ class ExpiryJob:
     name = "expiry"
     help = "end transactions past their deadline"
 
-    def __init__(self, transactions: Coordinator[Any], clock: Clock, interval_ms: int) -> None:
+    def __init__(self, transactions: Coordinator, clock: Clock, interval_ms: int) -> None:
         self._transactions = transactions
         self._clock = clock
         self.interval_ms = interval_ms
@@ -79,7 +79,7 @@ class ExpiryJob:
             return True
         deadline_ms, now_ms = state.next_deadline_ms(), self._clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
-        return late or bool(state.unfinished()) or bool(state.one_shots.over(now_ms).edits)
+        return late or bool(state.unfinished()) or bool(state.one_shots.end_idle(state.last_pointer, now_ms).edits)
 
 
 class LogSnapshotJob:
@@ -89,7 +89,7 @@ class LogSnapshotJob:
     help = "write a snapshot of the transaction log"
     interval_ms = 5 * 60_000
 
-    def __init__(self, transactions: Coordinator[Any], transaction_log: TransactionLog) -> None:
+    def __init__(self, transactions: Coordinator, transaction_log: TransactionLog) -> None:
         self._transactions = transactions
         self._log = transaction_log
 
@@ -155,7 +155,7 @@ class StatsJob:
 
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, usage: Usage,
-    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator[Any], transaction_log: TransactionLog,
+    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server."""

@@ -23,8 +23,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow, JobSettings, JobsSettings
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import Store
 
 STOP_WAIT_S = 1.5  # how long `stop` waits for runs under way; a server has ten seconds to stop, connections included
@@ -43,7 +42,7 @@ Outcome: TypeAlias = Literal["ok", "failed", "stopped"]
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """How a job is scheduled: all of it from the settings, but `paused`, which an operator says at run time."""
+    """The schedule of a job: all of it from the settings, but `paused`, which an operator sets at run time."""
 
     interval_ms: int
     window: str | None
@@ -125,7 +124,7 @@ def within(window: DayWindow | None, time_ms: int) -> int:
 
 
 class _Scheduled:
-    """What the scheduler knows of one job."""
+    """One job and its state."""
 
     def __init__(self, job: Job, settings: JobSettings) -> None:
         self.job = job
@@ -179,7 +178,7 @@ class Scheduler:
         await self._load()
         for name, scheduled in self._jobs.items():
             if await self._call(DEFINITIONS.get, self._system, name) != scheduled.definition:
-                await self._call(DEFINITIONS.write, self._system, scheduled.definition, name)
+                await self._call.write(DEFINITIONS.write, self._system, scheduled.definition, name)
         # Each run is our own log's business; APScheduler would tell of every one.
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -231,7 +230,7 @@ class Scheduler:
         return list(reversed(runs))[: max(limit, 0)]
 
     def run_totals(self) -> dict[str, dict[str, int]]:
-        """How many runs of each job ended in which way since the server started."""
+        """Count the runs of each job since the server started, by how they ended."""
         return {name: dict(scheduled.totals) for name, scheduled in self._jobs.items()}
 
     async def fire(self, name: str) -> None:
@@ -284,7 +283,7 @@ class Scheduler:
     async def _set_paused(self, scheduled: _Scheduled, paused: bool) -> JobStatus:
         if scheduled.paused != paused:
             wanted = msgspec.structs.replace(scheduled.definition, paused=paused)
-            await self._call(DEFINITIONS.write, self._system, wanted, scheduled.job.name)
+            await self._call.write(DEFINITIONS.write, self._system, wanted, scheduled.job.name)
             scheduled.paused = paused
             self._plan_from_last(scheduled)
         return scheduled.status
@@ -353,7 +352,7 @@ class Scheduler:
             trace = None if isinstance(error, BasaltError) else error
             log.error("job %s failed %d times in a row: %s", name, run.times, run.error, exc_info=trace)
         try:
-            await self._call(RUNS.write, self._system, Runs(list(scheduled.runs)), name)
+            await self._call.write(RUNS.write, self._system, Runs(list(scheduled.runs)), name)
         except BasaltError as failure:
             log.error("the history of job %s was not written: %s", name, failure)
         return run

@@ -3,14 +3,12 @@
 The application writes its messages into a table within its own SQL transaction, whose commit is the decision; a relay
 publishes the rows to Basalt exactly once, in order. No two-phase commit, no dependency. Reference: docs/reference/outbox.md.
 
-Bottom up: `statements` is the SQL, `outbox_rows` what a relay does with rows, `outbox` what applications use, `relay` and
-`outbox_participant` the two ways from the table to the topics.
+Bottom up: `tables` is the SQL of its two tables, `outbox` what applications use, `relay` the way from the table to the topics.
 """
 
 from __future__ import annotations
 
-from basalt.outbox.outbox import Outbox
-from basalt.outbox.outbox_participant import OutboxParticipant
+from basalt.outbox.outbox import Outbox, OutboxParticipant
 from basalt.outbox.relay import OutboxBehindError, OutboxUncertainError, Relay
 
 __all__ = ["Outbox", "OutboxBehindError", "OutboxParticipant", "OutboxUncertainError", "Relay"]

@@ -1,22 +1,31 @@
-"""What an application uses: an outbox is a table of messages beside its own tables. docs/reference/outbox.md."""
+"""The outbox: a table of messages beside an application's own tables, and its participant.
+
+Reference: docs/reference/outbox.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 from basalt.api.bodies.work import Buffer
-from basalt.client.calls.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
-from basalt.errors import InputError, TooLargeError
-from basalt.outbox.statements import Connection, Cursor, Driver, Statements, driver_of
+from basalt.client import Transaction, TransactionInfo
+from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
+from basalt.errors import InputError, TooLargeError, TransactionEndedError
+from basalt.outbox.tables import Connection, Cursor, Driver, OutboxRows, Statements, driver_of
 
 TABLE_DEFAULT = "basalt_outbox"
-MESSAGE_BYTES_MAX = BODY_BYTES_MAX - REQUEST_BYTES_MAX  # what no request can carry would stop the relay for ever
+MESSAGE_BYTES_MAX = (
+    BODY_BYTES_MAX - REQUEST_BYTES_MAX
+)  # a message that no request can carry would stop the relay for ever
 
 _INSERT = "INSERT INTO {outbox} (namespace, topic, payload, transaction_id) VALUES (?, ?, ?, ?)"
 _FIRST = "INSERT INTO {relay} (name, epoch, batch) VALUES (?, 0, 0)"
 
 Connect: TypeAlias = Callable[[], Connection] | Connection
+
+log = logging.getLogger("basalt.outbox")
 
 
 class Outbox:
@@ -49,7 +58,7 @@ class Outbox:
         return connection
 
     def refuse_autocommit(self, connection: Connection) -> None:
-        """`InputError` for a connection that commits each statement: what it rolls back would be published."""
+        """Raise `InputError` for a connection that commits each statement: it would publish what is rolled back later."""
         autocommit = getattr(connection, "autocommit", None)
         if not isinstance(autocommit, bool):  # sqlite3, which has none before Python 3.12, and then -1 by default
             sqlite = hasattr(self.driver(connection), "sqlite_version")
@@ -72,7 +81,7 @@ class Outbox:
         return Statements(self._table, self.driver(handle))
 
     def create_table(self) -> None:
-        """Make its tables, where they are not there yet."""
+        """Create its tables, where they are not there yet."""
         connection = self.connect()
         statements = self.statements(connection)
         try:
@@ -121,6 +130,83 @@ class Outbox:
         """Close a connection that `connect` made."""
         if connection is not self._connect:
             connection.close()
+
+
+class OutboxParticipant:
+    """An SQL transaction as a participant of a Basalt transaction, so that its messages need not wait for the relay.
+
+    `client.transaction(participants=[..., OutboxParticipant(outbox, connection)])`: name it last, because a participant that
+    persists after it can no longer keep it from being committed. The SQL transaction's commit is the decision, as ever: its
+    messages are written into the outbox with the Basalt transaction's id, that transaction publishes them too, and once it has
+    committed they are deleted. When it is not known to have committed (the process died, an answer was lost) they stay, and
+    the relay asks Basalt how the transaction ended. `decided` says what became of the SQL transaction: True committed, False
+    rolled back, None not known, or not yet. Each point at which this can break: docs/reference/outbox.md, "The participant".
+    """
+
+    hosted = True  # it writes nothing under the transaction's pointer, so there is nothing to hide from snapshots
+
+    def __init__(self, outbox: Outbox, connection: Connection) -> None:
+        outbox.refuse_autocommit(connection)
+        self.name = f"outbox {outbox.name}"
+        self.decided: bool | None = None
+        self._outbox = outbox
+        self._connection = connection
+        self._rows = OutboxRows(connection, outbox.statements(connection))
+        self._transaction_id: str | None = None
+        self._published = 0
+        self._deciding = False
+
+    def publish(self, tx: Transaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> None:
+        """Publish to a topic if and only if the SQL transaction commits."""
+        if self._transaction_id is None or tx.id != self._transaction_id:
+            raise TransactionEndedError(f"{self.name} takes no part in transaction {tx.id}", hint="Add it to it first.")
+        payloads = list(each_payload(messages))
+        namespace = namespace or self._outbox.namespace
+        self._published += self._outbox.publish(
+            self._connection, topic, payloads, namespace=namespace, transaction_id=self._transaction_id
+        )
+        tx.publish(topic, payloads, namespace=namespace)
+
+    def start_tx(self, tx: TransactionInfo) -> None:
+        """The rows will have this transaction's id."""
+        self._transaction_id, self._published = tx.id, 0
+        self.decided, self._deciding = None, False
+
+    def update_tx(self, tx: TransactionInfo) -> None:
+        """A checkpoint changes nothing: the rows have the id, not the pointer."""
+
+    def flush_tx(self) -> None:
+        """Nor does it commit anything."""
+
+    def tx_changes(self) -> Collection[bytes]:
+        """The database sees to its own conflicts."""
+        return ()
+
+    def commit_tx(self) -> None:
+        """The decision."""
+        self._deciding = True
+        self._connection.commit()
+        self.decided = True
+
+    def post_commit_tx(self) -> None:
+        """Basalt has published the rows. If they cannot be removed now, the relay will."""
+        if not self._published or self._transaction_id is None:
+            return
+        try:
+            self._rows.drop(self._transaction_id)
+        except Exception as error:  # noqa: BLE001  # a driver's; the transaction is committed whatever it says
+            log.info("%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, error)
+
+    def rollback_tx(self) -> bool:
+        """Roll the SQL transaction back. What it has committed before, the relay publishes."""
+        if self.decided:
+            return True
+        try:
+            self._connection.rollback()
+        except Exception as error:  # noqa: BLE001  # a driver's: the connection is broken, and its transaction with it
+            log.info("%s: transaction %s ends with its connection: %s", self.name, self._transaction_id, error)
+        self.decided = None if self._deciding else False  # a commit that failed may have happened
+        return True
 
 
 def _checked(payload: Buffer) -> bytes:

@@ -1,8 +1,8 @@
-"""From the outbox's table to Basalt's topics: exactly once, for ever, and in order. docs/reference/outbox.md, "The relay".
+"""Publishes the rows of an outbox to Basalt's topics: exactly once and in order. docs/reference/outbox.md, "The relay".
 
 A batch of rows is taken under the next number, published in a transaction whose version in the relay's session is that
-number, and removed. Whoever finds a batch that was taken publishes it under its number again, and Basalt says if that was
-done before. So it does not matter where a relay dies, nor how long it stays dead.
+number, and removed. A relay that finds a batch that was taken publishes it under its number again, and Basalt says whether
+that was done before. So it does not matter where a relay dies, nor how long it stays dead.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from basalt.client import Client
-from basalt.client.blocking_client import Session, Transaction
+from basalt.client import Client, Session, Transaction
 from basalt.errors import (
     ConflictError,
     InputError,
@@ -25,8 +24,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.outbox.outbox import Outbox
-from basalt.outbox.outbox_rows import OutboxRow, OutboxRows, Standing
-from basalt.outbox.statements import Connection
+from basalt.outbox.tables import Connection, OutboxRow, OutboxRows, Standing
 
 ROWS_MAX = 500  # of a batch: far more than a request needs to cost little, and few enough to name each in a statement
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # what a client's transaction holds before it sends it ahead of its commit
@@ -47,7 +45,7 @@ class OutboxUncertainError(ConflictError):
 
 @dataclass
 class _Held:
-    """What a relay has while it is the one of its outbox."""
+    """The connection, rows and session that a relay holds while it is the newest of its outbox."""
 
     connection: Connection
     rows: OutboxRows

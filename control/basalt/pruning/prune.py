@@ -21,8 +21,7 @@ from basalt.pruning.rule import ASK_AGAIN_MS, CLOCK_SKEW_MS, due, worth_compacti
 from basalt.pruning.survey import Survey, Surveyor
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
-from basalt.transactions import external_writes as outside
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.regions.report import KIND as REPORT_KIND
@@ -40,9 +39,9 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Transactions(Protocol):
-    """What pruning needs of the transaction manager."""
+    """The part of the transaction manager that pruning needs."""
 
-    async def moment(self) -> Moment:
+    async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         ...
 
@@ -56,7 +55,7 @@ class Transactions(Protocol):
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What a run found and did; of a dry run, what it would have done. `waiting`: their lifetime is not over yet."""
+    """The findings and acts of a run, or of a dry run the acts that it left out. `waiting`: their lifetime is not over yet."""
 
     dry_run: bool
     at_ms: int
@@ -68,7 +67,7 @@ class PruneResult(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> int:
-        """How many writers something but time is in the way of."""
+        """The number of writers that are held by something other than time."""
         return self.invalid - self.waiting - len(self.pruned)
 
 
@@ -100,8 +99,8 @@ class Pruner:
         return self._publisher
 
     async def survey(self) -> Survey:
-        """What can be said about the writers in the invalid list now."""
-        return await self._surveyor.survey(await self._transactions.moment())
+        """Survey the writers in the present invalid list."""
+        return await self._surveyor.survey(await self._transactions.manager_snapshot())
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:
         """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
@@ -130,7 +129,7 @@ class Pruner:
         """
         async with self._running:
             pointers = await self._call.long(self._pruned_since, pruned_since_ms)
-            moment = await self._transactions.moment()
+            moment = await self._transactions.manager_snapshot()
             if pointers and pointers[-1] > moment.write_pointer:
                 raise ConflictError(
                     f"writer {pointers[-1]} was pruned, and the transaction log knows no writer above {moment.write_pointer}",
@@ -143,14 +142,14 @@ class Pruner:
             for start in range(0, len(pointers), EDIT_POINTERS_MAX):
                 restored += await self._transactions.restore(pointers[start : start + EDIT_POINTERS_MAX])
             # A snapshot that is decided on a pointer which is yet to be given out will have all of these.
-            await self._set_restored((await self._transactions.moment()).write_pointer + 1)
+            await self._set_restored((await self._transactions.manager_snapshot()).write_pointer + 1)
             await self._publish()
             log.info("%d pruned writers are invalid again", restored)
             return restored
 
     async def _set_restored(self, pointer: int) -> None:
         change = msgspec.structs.replace
-        await self._call(kept.change_state, self._system, lambda old: change(old, restored=pointer))
+        await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
 
     async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
         decided = await asyncio.to_thread(self._judge, survey)
@@ -178,12 +177,12 @@ class Pruner:
     async def _forget(self, result: PruneResult) -> None:
         """Each step before the next: a crash in between leaves too much known, never too little."""
         newest = result.pruned[-1]
-        await self._call(
+        await self._call.write(
             kept.change_state,
             self._system,
             lambda old: msgspec.structs.replace(old, newest_pruned=max(old.newest_pruned, newest)),
         )
-        await self._call(kept.archive, self._system, result.at_ms, result.pruned)
+        await self._call.write(kept.archive, self._system, result.at_ms, result.pruned)
         for start in range(0, len(result.pruned), EDIT_POINTERS_MAX):
             self.pruned_total += await self._transactions.prune(result.pruned[start : start + EDIT_POINTERS_MAX])
         await self._publish()
@@ -215,15 +214,15 @@ class Pruner:
         before_ms = survey.terms.now_ms - GONE_REGION_MS
         gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
         for name in gone[:GONE_REPORTS_MAX]:
-            await self._call(self._system.remove, REPORT_KIND, name)
+            await self._call.write(self._system.remove, REPORT_KIND, name)
 
     async def _remove_old_notes(self, survey: Survey, result: PruneResult) -> None:
         """Of writers that are on the invalid list no more: pruned, truncated, or aborted late."""
         left = frozenset(survey.invalid) - frozenset(result.pruned)
-        noted = await self._call(outside.writers, self._system)
+        noted = await self._call(ExternalWriter.all, self._system)
         ended = [writer for writer in noted - left if survey.terms.end_ms(writer) < survey.terms.now_ms]
         for writer in ended[:NOTES_MAX]:
-            await self._call(self._system.remove, outside.KIND, outside.name(writer))
+            await self._call.write(self._system.remove, ExternalWriter.KIND, ExternalWriter.name(writer))
 
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))

@@ -14,7 +14,7 @@ from basalt.errors import ConflictError, CorruptionError
 from basalt.pruning.rule import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
 from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
@@ -31,9 +31,9 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Transactions(Protocol):
-    """What publishing needs of the transaction manager."""
+    """The part of the transaction manager that publishing needs."""
 
-    async def moment(self) -> Moment:
+    async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         ...
 
@@ -53,19 +53,19 @@ class SnapshotPublisher:
 
     @property
     def latest(self) -> RegionSnapshot | None:
-        """What this process has published last."""
+        """The snapshot that this process published last."""
         return None if self._written is None else self._written[1]
 
     @property
     def age_ms(self) -> int:
-        """How old that is; since the start, when there is none yet."""
+        """The age of that snapshot; the time since the start when there is none yet."""
         since_ms = self._started_ms if self.latest is None else self.latest.time_ms
         return max(0, self._clock.now_ms() - since_ms)
 
     async def publish(self, *, only_changes: bool = False) -> RegionSnapshot | None:
         """Publish what is true now. With `only_changes`: None, when the same was published a short while ago."""
         async with self._publishing:
-            moment = await self._transactions.moment()
+            moment = await self._transactions.manager_snapshot()
             if only_changes and self._is_told(moment):
                 return None
             for _ in range(TRIES):
@@ -75,7 +75,7 @@ class SnapshotPublisher:
                 self._written = None
             raise ConflictError("another server publishes snapshots, too", hint="see which server leads")
 
-    def _is_told(self, moment: Moment) -> bool:
+    def _is_told(self, moment: ManagerSnapshot) -> bool:
         last = self.latest
         if last is None or not 0 <= self._clock.now_ms() - last.time_ms < AT_LEAST_EVERY_MS:
             return False
@@ -83,13 +83,13 @@ class SnapshotPublisher:
         view = moment.view
         return told == (moment.write_pointer, view.read_pointer, view.in_progress, view.invalid.pointers)
 
-    async def _write(self, moment: Moment) -> RegionSnapshot | None:
+    async def _write(self, moment: ManagerSnapshot) -> RegionSnapshot | None:
         """Write a copy that is newer than the one there; None when somebody else wrote one in between."""
         before, order = await self._call(self._read) if self._written is None else _known(*self._written)
         sequence = _sequence_after(order, moment.epoch)
         now_ms = self._clock.now_ms()
         # Before any region server can know it: a run that prunes reckons with the longest that one may know.
-        state = await self._call(
+        state = await self._call.write(
             change_state,
             self._system,
             lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms),
@@ -107,7 +107,7 @@ class SnapshotPublisher:
             invalid=moment.view.invalid.pointers,
         )
         body = await self._call(snapshot.encode)
-        if not await self._call(self._system.replace, KIND, NAME, before, body):
+        if not await self._call.write(self._system.replace, KIND, NAME, before, body):
             return None
         self._written = (body, snapshot)
         return snapshot

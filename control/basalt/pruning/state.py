@@ -1,4 +1,4 @@
-"""What pruning keeps in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
+"""The entries of pruning in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
 
 Formats: docs/formats/system-table.md.
 """
@@ -11,8 +11,7 @@ import msgspec
 
 from basalt.errors import ConflictError
 from basalt_engine.retention import POINTERS_PER_MS
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord, number_name
+from basalt_engine.system import SystemRecord, SystemTable, number_name
 
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
 CHANGE_TRIES = 3  # the publisher and a prune run may meet
@@ -94,5 +93,5 @@ def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> Non
 
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
-    """What was forgotten at or after a time."""
+    """Read the writers that were forgotten at or after a time."""
     return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

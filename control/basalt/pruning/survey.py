@@ -20,8 +20,7 @@ from basalt.pruning.rule import CLOCK_SKEW_MS, Cause, Certificates, EmbeddedCert
 from basalt.pruning.state import STATE, PruneState
 from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells
-from basalt.transactions import external_writes as outside
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.regions.report import KIND, RegionReport
 from basalt_engine.system import SystemTable
@@ -31,11 +30,11 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Certificate(Protocol):
-    """What judges writers, with regions or without."""
+    """A judge of writers, with regions or without."""
 
     @property
     def terms(self) -> Terms:
-        """What it goes by."""
+        """The numbers that it compares with."""
         ...
 
     @property
@@ -44,7 +43,7 @@ class Certificate(Protocol):
         ...
 
     def may_go(self, pointer: int) -> bool:
-        """Whether no row of this invalid writer can be anywhere."""
+        """True when no row of this invalid writer can be anywhere."""
         ...
 
     def cause(self, pointer: int) -> Cause | None:
@@ -57,9 +56,9 @@ class Certificate(Protocol):
 
 
 class Survey(NamedTuple):
-    """What was found. `regions` is None where the store has none."""
+    """The findings of one look. `regions` is None where the store has none."""
 
-    moment: Moment
+    moment: ManagerSnapshot
     state: PruneState
     certificate: Certificate
     regions: Certificates | None
@@ -71,7 +70,7 @@ class Survey(NamedTuple):
 
     @property
     def terms(self) -> Terms:
-        """What the rule goes by."""
+        """The numbers that the rule compares with."""
         return self.certificate.terms
 
 
@@ -88,17 +87,17 @@ class Surveyor:
         self._lifetime_ms = lifetime_ms_max
         self._forget_outside = forget_outside
 
-    async def survey(self, moment: Moment) -> Survey:
-        """What can be said about the writers in this moment's invalid list."""
+    async def survey(self, moment: ManagerSnapshot) -> Survey:
+        """Survey the writers in the invalid list of this snapshot of the manager."""
         if self._cluster is None:
             return await self._call.long(self._survey_notes, moment)
         return await self._call.long(self._survey_cluster, moment, self._cluster)
 
-    def _survey_notes(self, moment: Moment) -> Survey:
+    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
         state = STATE.get(self._system) or PruneState()
         return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
 
-    def _survey_cluster(self, moment: Moment, cluster: Cluster) -> Survey:
+    def _survey_cluster(self, moment: ManagerSnapshot, cluster: Cluster) -> Survey:
         before = cluster.regions()
         reports = self.reports()
         regions = settled(before, cluster.regions())
@@ -118,7 +117,7 @@ class Surveyor:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_outside else outside.writers(self._system)
+        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
 

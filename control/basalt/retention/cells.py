@@ -24,7 +24,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.cells.retention import DELETED, UNREADABLE, Horizon, Run, judge_cells
 from basalt_engine.cells.table import CellTable, is_tombstone
@@ -43,15 +43,15 @@ _POINTER_BYTES = 8  # at the end of a key: the version; what is before them name
 
 
 class Transactions(Protocol):
-    """What the sweep needs of the transaction manager."""
+    """The part of the transaction manager that the sweep needs."""
 
-    async def moment(self) -> Moment:
+    async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         ...
 
 
 class Looked(NamedTuple):
-    """What was found in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
+    """The findings in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
 
     `waiting`: there are versions that a later pass may judge otherwise. `tombstone` hides older versions that may be yet to come by.
     """
@@ -69,7 +69,7 @@ class Looked(NamedTuple):
 
 @dataclass
 class Pass:
-    """How far the look at a table has come. It began after the write of number `writes`; `notes` are about writers that had ended then."""
+    """The state of the look at one table. It began after the write of number `writes`; `notes` are about writers that had ended then."""
 
     keys: TableKeys
     next: bytes
@@ -163,7 +163,7 @@ class CellVersions:
         if self._pass is None and not notes and self._activity.is_quiet(keys[:2]):
             return True
         writes = self._activity.writes(keys[:2])  # first: what was written before is there for the pass to see
-        moment = await self._transactions.moment()
+        moment = await self._transactions.manager_snapshot()
         if self._pass is None:
             stop = prefix_stop(keys.start)
             assert stop is not None, "a prefix of names follows the salt"
@@ -171,7 +171,7 @@ class CellVersions:
             self._pass = Pass(keys, keys.start, stop, writes, ended)
         return await self._continue(self._pass, moment, counts)
 
-    async def _continue(self, current: Pass, moment: Moment, counts: Counter[str]) -> bool:
+    async def _continue(self, current: Pass, moment: ManagerSnapshot, counts: Counter[str]) -> bool:
         bound = moment.visibility_upper_bound
         horizon = Horizon(moment.view.invalid, bound, purge_bound=bound)
         while self._rows_left > 0 and self._bytes_left > 0:
@@ -209,7 +209,7 @@ class CellVersions:
 
 
 def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
-    """What is to be done about rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
+    """Judge rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
     verdicts, run = judge_cells(found, {current.keys.prefix: current.keys.generation}, horizon, current.run)
     older: list[bytes] = []
     tombstones: list[bytes] = []
@@ -254,7 +254,7 @@ def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool,
     group.add(SystemTable.name, SWEPT.put(Swept(living), log_bounds.entry_name(prefix)), phase=Phase.OUTCOME)
 
 
-def _ended(note: HiddenCells, moment: Moment) -> bool:
-    """Whether all that these writers wrote is there to be seen."""
+def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:
+    """True when all that these writers wrote is there to be seen."""
     in_progress = moment.view.in_progress
     return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

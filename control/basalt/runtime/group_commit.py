@@ -38,8 +38,10 @@ QUEUE_BYTES_MAX = 64 << 20
 # back costs as much as the write, and a third of the calls per second of eight clients.
 INLINE_CALLERS_MAX = 16
 INLINE_BYTES_MAX = 64 << 10
-INLINE_WRITE_MS_MAX = 3.0  # with a slower disk others would wait too long; of the last writes the quickest tells
-INLINE_WRITES_SEEN = 16
+# Write on the event loop only if each of the last writes took at most this long: a disk that was slow once is about to be
+# slow again, and everybody would wait for it.
+INLINE_WRITE_MS_MAX = 3.0
+INLINE_WRITES_SEEN = 4
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
 # How often what a stage needs is read before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
@@ -255,7 +257,8 @@ class GroupCommit:
             self._finish(group, callers, error)
             return
         small = len(callers) <= INLINE_CALLERS_MAX and group_bytes <= INLINE_BYTES_MAX
-        if self._store.remote or not small or min(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX:
+        slow = max(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX
+        if self._store.remote or not small or slow or self._store.busy:
             # Meanwhile the loop reads the requests that will make up the next group.
             task = self._loop.create_task(self._write_on_thread(group, callers))
             self._tasks.add(task)

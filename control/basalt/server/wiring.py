@@ -7,13 +7,12 @@ from pathlib import Path
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.topic_participant import TopicParticipant, TopicPlan
+from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import InvalidSettingError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.log.writers import ExternalWriters
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
@@ -38,14 +37,14 @@ from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
-from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TableTransactionLog
-from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
+from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
-from basalt_engine.installation import install
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, install
 from basalt_engine.table import Store
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
@@ -124,14 +123,13 @@ async def _wire(
     )
     limits = transaction_limits(settings)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
-    transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
-    manager = transactions if settings.transactions.manager == "builtin" else None
-    writers = manager or ExternalWriters()
+    log = TransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
+    manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
     fetch_limits = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
     messaging = Messages(
-        clock, topics, reads, roll_backs, writer, writers,
+        clock, topics, reads, roll_backs, writer, manager,
         limits=fetch_limits, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     decisions = Decisions(manager)
@@ -141,21 +139,21 @@ async def _wire(
     participant = TopicParticipant(
         topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
     )
-    transactions.attach(participant)
+    transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
     activity = CellActivity()
-    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transactions, activity)
+    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, writers, ends, look=fetch_limits)
+    ranges = Ranges(store, clock, topics, reads, manager, ends, look=fetch_limits)
     truncation = Truncation(
-        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
+        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
@@ -166,7 +164,7 @@ async def _wire(
 
 
 def _pruner(
-    settings: Settings, store: Store, clock: Clock, transactions: Coordinator[TopicPlan], cluster: Cluster | None
+    settings: Settings, store: Store, clock: Clock, transactions: Coordinator, cluster: Cluster | None
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from basalt.catalog.tables import HostedTable, TableCatalog, TableName
-from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
+from basalt.tables.cell_activity import CellActivity
 from basalt.tables.cell_reads import SHORT_SCANS_MAX, Look, Looks
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.states import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
 from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, Page, PageLimits
@@ -51,21 +52,15 @@ class CellWrites(NamedTuple):
     delete_rows: Collection[bytes] = ()
 
 
-class Activity(Protocol):
-    """Who wants to know in which tables something happens."""
-
-    def wrote(self, prefix: bytes, generation: int) -> None:
-        """Cells of this generation of a table were written, or may have been."""
-        ...
-
-
 class Tables:
     """The cells of all tables of one store."""
 
-    def __init__(self, store: Store, catalog: TableCatalog, transactions: Coordinator[Any], activity: Activity) -> None:
+    def __init__(
+        self, store: Store, catalog: TableCatalog, manager: TransactionManager, activity: CellActivity
+    ) -> None:
         self._looks = Looks(store)
         self.catalog = catalog
-        self._transactions = transactions
+        self._manager = manager
         self._activity = activity
 
     async def write(
@@ -83,15 +78,15 @@ class Tables:
 
         def stage(group: Group) -> None:
             _check_generation(self.catalog.known(title), table.generation)
-            pointer = self._transactions.state.get(transaction_id).write_pointer
-            self._transactions.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
+            pointer = self._manager.state.get(transaction_id).write_pointer
+            self._manager.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
             for call in (group.when_durable, group.when_failed):  # not before: who looks in between finds nothing yet
                 call(lambda: self._activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))
 
         put_bytes = sum(len(put.value) + len(put.row) + len(put.column) for put in writes.puts)
         deleted_bytes = sum(len(row) + len(column) for row, column in (*writes.deletes, *of_rows))
-        await self._transactions.run(stage, put_bytes + deleted_bytes)
+        await self._manager.run(stage, put_bytes + deleted_bytes)
 
     async def read(
         self,
@@ -120,7 +115,7 @@ class Tables:
                 field="columns",
                 hint="name fewer rows or fewer columns in a call",
             )
-        await self._transactions.known()
+        await self._manager.known()
         with self._reader(transaction_id, level) as snapshot:
             return await self._look(
                 table,
@@ -147,7 +142,7 @@ class Tables:
         named = _check_columns(columns)
         limits = ANSWER._replace(cells_max=min(cells, READ_CELLS_MAX))
         all_own = level is VisibilityLevel.SNAPSHOT_ALL
-        await self._transactions.known()
+        await self._manager.known()
         with self._reader(transaction_id, level) as snapshot:
             return await self._look(
                 table,
@@ -161,7 +156,7 @@ class Tables:
         """The cells of these rows that the transaction sees: what it deletes when it deletes the rows."""
         if not rows:
             return []
-        await self._transactions.known()
+        await self._manager.known()
         with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
             return await self._look(
                 table, lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
@@ -183,10 +178,10 @@ class Tables:
                     field="visibility",
                     hint="name the transaction, or leave visibility out",
                 )
-            snapshot = self._transactions.current()
+            snapshot = self._manager.current()
         else:
-            snapshot = _seen_by(self._transactions.state.get(transaction_id), level)
-        with self._transactions.reading(snapshot):
+            snapshot = _seen_by(self._manager.state.get(transaction_id), level)
+        with self._manager.reading(snapshot):
             yield snapshot
 
 

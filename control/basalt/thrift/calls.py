@@ -21,10 +21,11 @@ from basalt.operations.audit import Author
 from basalt.runtime.group_commit import Waiter
 from basalt.services import Services
 from basalt.thrift.arguments import TooManyEntriesError
+from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.thrift.idl import METHODS, Method, types
 from basalt.thrift.replies import INTERNAL_ERROR, PROTOCOL_ERROR, RESULT_BYTES_MAX, ApplicationError, Pieces
 from basalt.thrift.state_snapshot import encode_state
-from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
+from basalt.transactions.codec import SnapshotBytes
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
 from basalt_engine.snapshot import POINTER_MAX
@@ -53,6 +54,7 @@ class Calls:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._transactions = services.transactions
+        self.change_sets = DeferredChangeSets(services.transactions, services.clock)
         self._limits = services.transactions.state.limits
         self._bytes = SnapshotBytes()
         self._pruning: asyncio.Task[None] | None = None
@@ -141,11 +143,11 @@ class Calls:
         return _VOID
 
     async def _commit_whole(self, arguments: dict[str, Any]) -> Pieces:
-        await self._transactions.commit(_id(arguments))
+        await self.change_sets.commit(_id(arguments))
         return _TRUE
 
     async def _commit(self, arguments: dict[str, Any]) -> Pieces:
-        await self._transactions.commit(_id(arguments))
+        await self.change_sets.commit(_id(arguments))
         return _VOID
 
     async def _abort(self, arguments: dict[str, Any]) -> Pieces:
@@ -204,9 +206,8 @@ class Calls:
 
     async def _get_snapshot(self, arguments: dict[str, Any]) -> Pieces:
         async with self._taking_snapshot:
-            await self._transactions.moment()  # waits while the log is read
-            state = self._transactions.state
-            image, told = state.image(), state.unlogged.told()
+            await self._transactions.manager_snapshot()  # waits while the log is read
+            image, told = self._transactions.state.image(), self.change_sets.all()
             encoded = await asyncio.to_thread(encode_state, image, told, self._services.clock.now_ms())
         if len(encoded) > RESULT_BYTES_MAX:
             thrown = types.TTransactionCouldNotTakeSnapshotException(
@@ -227,19 +228,19 @@ class Calls:
     # The same, at once or answered by the group commit.
 
     def _begin_start(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
-        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), "")
+        began = self.change_sets.begin(waiter, _timeout_ms(arguments), "")
         return self._encoded if began else None
 
     def _begin_start_as_client(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
-        began = self._transactions.prompt.begin(waiter, Kind.SHORT, _timeout_ms(arguments), _client_id(arguments))
+        began = self.change_sets.begin(waiter, _timeout_ms(arguments), _client_id(arguments))
         return self._encoded if began else None
 
     def _told_changes(self, arguments: dict[str, Any], result: Pieces) -> Pieces | None:
-        told = self._transactions.prompt.tell_changes(_id(arguments), _needed(arguments, "changes"))
+        told = self.change_sets.tell(_id(arguments), _needed(arguments, "changes"))
         return result if told else None
 
     def _begin_commit(self, arguments: dict[str, Any], waiter: Waiter[Any], encode: Encode) -> Encode | None:
-        return encode if self._transactions.prompt.commit(waiter, _id(arguments)) else None
+        return encode if self.change_sets.submit_commit(waiter, _id(arguments)) else None
 
     # How.
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from basalt.errors import UnavailableError
+from basalt.errors import BasaltError, UnavailableError
 from basalt.services import Services
 from basalt.thrift.calls import Calls
 from basalt.thrift.connection import Connection
@@ -64,6 +64,8 @@ class TephraServer:
             await asyncio.wait_for(self._empty.wait(), FINISH_S if self._connections else 0.0)
         for connection in tuple(self._connections):
             connection.abort()
+        with contextlib.suppress(BasaltError):  # a former leader writes nothing more
+            await self.calls.change_sets.log_empty_sets()
 
     # For connections.
 

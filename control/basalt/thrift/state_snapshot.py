@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from basalt.transactions.rules.conflicts import NOT_YET
-from basalt.transactions.rules.state_image import Image
 from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction_table import StateImage
 
 VERSION = 4
 _SHORT, _LONG, _CHECKPOINT = 0, 1, 2  # ordinals of Tephra's InProgressType
 _OPEN_STATES = (State.OPEN, State.COMMITTING, State.ABORTING)
 
 
-def encode_state(image: Image, told: Mapping[int, Iterable[bytes]], now_ms: int) -> bytes:
+def encode_state(image: StateImage, told: Mapping[int, Iterable[bytes]], now_ms: int) -> bytes:
     """The bytes of a snapshot taken at `now_ms`; `told` are the change sets that the image does not have."""
     open_ones = [each for each in image.transactions if each.state in _OPEN_STATES and not each.was_invalid]
     sets = {each.id: told.get(each.id, each.changes) for each in open_ones}
@@ -51,7 +51,7 @@ def _visibility_upper_bound(transaction: Transaction) -> int:
     return in_progress[0] - 1 if in_progress else min(transaction.id - 1, transaction.read_pointer)
 
 
-def _committed(image: Image) -> dict[int, frozenset[bytes]]:
+def _committed(image: StateImage) -> dict[int, frozenset[bytes]]:
     """Change sets by the first write pointer that sees them, as Tephra keys them."""
     kept: dict[int, frozenset[bytes]] = {}
     for committed in image.committed:

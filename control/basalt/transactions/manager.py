@@ -1,41 +1,45 @@
 """The transactions' state, logged first and shown after.
 
 Stages of the group commit move a working state; the edits that they apply become one entry of the log. Readers see the
-state only once the entry is durable (`current`). When a write fails, what the log holds is unknown: the working state is
-read again from it before the next call.
+state only once the entry is durable (`current`). When a write fails, what the log holds is unknown: no call may build on
+the working state until `basalt.commits` has read the log again and looked through the topics.
 
 Where the store is atomic over tables, a commit's rows and its edit are one batch. Elsewhere the group writes what a
 transaction intends first (began, joined a topic, committing), then rows, then outcomes. After a crash in between nobody
 can tell which of the rows there are, so a commit without an outcome is rolled back. One-shot transactions leave their
-intent out (`one_shot_rules`): rows of theirs without an outcome are searched for when the log is read.
+intent out (rules/one_shots.py): rows of theirs without an outcome are searched for when the log is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import NamedTuple, TypeVar
 
-from basalt.commits.participants import Participant, Plan
-from basalt.errors import UnavailableError
+import msgspec
+
+from basalt.catalog.topics import Topic
+from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError, UnavailableError
+from basalt.runtime.durations import Durations
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions import external_writes as outside
 from basalt.transactions.log.timeline import Journal
 from basalt.transactions.log.transaction_log import SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.states import Join, State, Transaction
+from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.states import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
-from basalt.transactions.totals import Totals
-from basalt_engine.errors import RowExistsError
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.table import Put, Store
+from basalt_engine.system import SystemTable, number_name
+from basalt_engine.table import Mutation, Put, Store
 
 ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
-SNAPSHOT_ENTRIES_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
-TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
+SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
 OUTCOMES = (
     *ENDS,
     edits.OneShot,
@@ -45,206 +49,420 @@ OUTCOMES = (
     edits.Reset,
     edits.SessionOpened,
     edits.SessionsForgotten,
-    edits.LedgerClaimed,
+    edits.CounterOwnerClaimed,
 )
 
-P = TypeVar("P", bound=Plan)
 T = TypeVar("T")
+
+
+class ManagerSnapshot(NamedTuple):
+    """What was true of all transactions at one moment, durably, for those who draw conclusions from what is *not* in a list.
+
+    `write_pointer` is the last one that was given out.
+    """
+
+    epoch: int
+    write_pointer: int
+    visibility_upper_bound: int
+    view: TransactionSnapshot
+
+    @property
+    def decided(self) -> int:
+        """Every writer up to it has committed, is undone, or is in the invalid list."""
+        return self.view.in_progress[0] - 1 if self.view.in_progress else self.write_pointer
+
+
+class ActiveSnapshots:
+    """Snapshots that are being read under in this process, outside of any transaction that is still open.
+
+    What no reader can see any more may be dropped. An open transaction counts as a reader by itself; a read without one, or
+    one whose transaction ends before its last row came, counts here for as long as it lasts.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: Counter[int] = Counter()
+
+    @contextmanager
+    def reading(self, snapshot: TransactionSnapshot) -> Iterator[None]:
+        """Hold this from when the snapshot was taken until the last row was read."""
+        bound = snapshot.in_progress[0] - 1 if snapshot.in_progress else snapshot.read_pointer
+        bound = min(bound, snapshot.read_pointer)
+        self._bounds[bound] += 1
+        try:
+            yield
+        finally:
+            self._bounds[bound] -= 1
+            if not self._bounds[bound]:
+                del self._bounds[bound]
+
+    def bound(self, visibility_upper_bound: int) -> int:
+        """The bound with these readers counted in."""
+        return min(visibility_upper_bound, *self._bounds) if self._bounds else visibility_upper_bound
+
+
+class Totals:
+    """How many transactions each thing has happened to since the server started, and how long their commits took."""
+
+    _EVENTS = {
+        edits.Began: "begun",
+        edits.OneShot: "committed",
+        edits.Committed: "committed",
+        edits.Aborted: "aborted",
+        edits.Invalidated: "invalidated",
+        edits.Doomed: "conflicts",
+    }
+    _EARLY = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
+
+    def __init__(self) -> None:
+        names = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out", "forced")
+        self.events = dict.fromkeys(names, 0)
+        self.commits = Durations()
+
+    def count(self, made: Sequence[Edit]) -> None:
+        """Count edits that are durable."""
+        for edit in made:
+            event = self._EVENTS.get(type(edit))
+            if event is not None:
+                self.events[event] += 1
+        if not self._EARLY.isdisjoint(map(type, made)):
+            self._count_early(made)
+
+    def _count_early(self, made: Sequence[Edit]) -> None:
+        """Of several that ended together the others, and those that timed out: of ABORTING and ABORTED the first says so."""
+        for edit in made:
+            if isinstance(edit, edits.Aborting | edits.Aborted | edits.Invalidated):
+                count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
+                self.events["timed_out"] += count if edit.timed_out else 0
+                self.events["invalidated"] += count - 1
+
+
+class ExternalWriter(msgspec.Struct, frozen=True):
+    """A failed writer that wrote outside Basalt, too: noted, because pruning cannot look there. `owner` is for people.
+
+    The note is written with the entry of the invalid list, or before it. A writer on that list that has none wrote to
+    Basalt's own tables alone. docs/formats/system-table.md.
+    """
+
+    owner: str
+
+    KIND = "outside"
+
+    @staticmethod
+    def name(pointer: int) -> str:
+        """Under which name a writer's note lies: names sort by time."""
+        return number_name(pointer)
+
+    @classmethod
+    def notes(cls, transaction: Transaction) -> list[Mutation]:
+        """The notes about a transaction that goes to the invalid list."""
+        if not transaction.outside:
+            return []
+        body = msgspec.json.encode(cls(transaction.owner))
+        return [SystemTable.put(cls.KIND, cls.name(pointer), body) for pointer in transaction.pointers]
+
+    @classmethod
+    def all(cls, system: SystemTable) -> frozenset[int]:
+        """All writers that there is a note about; to be read after the invalid list that is asked about."""
+        return frozenset(int(found) for found, _ in system.scan(cls.KIND))
+
+
+class Ended(NamedTuple):
+    """A transaction that edits have ended. `state` is None where a reset forgot it."""
+
+    transaction: Transaction
+    state: State | None
 
 
 class _Entry:
     """The edits that one group logs."""
 
-    def __init__(self, durable: DurableState[Any]) -> None:
-        self._durable = durable
+    def __init__(self, manager: TransactionManager) -> None:
+        self._manager = manager
         self._now_ms = 0
         self.intents: list[Edit] = []
         self.outcomes: list[Edit] = []
-        self.ended: list[Transaction] = []
 
     def closing(self, group: Group) -> None:
         self._now_ms = group.now_ms
-        self._durable.write(group, self.intents, Phase.INTENT)
-        self._durable.write(group, self.outcomes, Phase.OUTCOME)
+        self._manager.write(group, self.intents, Phase.INTENT)
+        self._manager.write(group, self.outcomes, Phase.OUTCOME)
 
     def durable(self) -> None:
-        self._durable.written([*self.intents, *self.outcomes], self.ended, self._now_ms)
+        self._manager.written([*self.intents, *self.outcomes], self._now_ms)
 
     def failed(self) -> None:
-        self._durable.lost()
+        self._manager.lost()
 
 
-class DurableState(Generic[P]):
-    """The working state of one store's transactions, and the newest durable snapshot of it."""
+class TransactionManager:
+    """The working state of one store's transactions, and the newest durable snapshot of it.
 
-    def __init__(self, store: Store, writer: GroupCommit, transaction_log: TransactionLog, epoch: int = 0) -> None:
+    Knows nothing of topics: what commits, roll backs and recovery do there is done by `basalt.commits`, above.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog, *, epoch: int = 0
+    ) -> None:
         self._epoch = epoch
         self.atomic = store.atomic
         self._call = StoreCalls(store)
+        self._clock = clock
         self._writer = writer
         self._log = transaction_log
         self._state: TransactionState | None = None
         self._current = TransactionSnapshot(0)
-        self._participant: Participant[P]
-        self._recovering = asyncio.Lock()
+        self.known_since = 0  # transactions with later pointers began while this working state was known
+        self._readers = ActiveSnapshots()
+        self.reading = self._readers.reading
         self.totals = Totals()
         self.journal = Journal()
+        self._recover: Callable[[], Awaitable[None]]
 
-    def attach(self, participant: Participant[P]) -> None:
-        """Name the participant; before anything else."""
-        self._participant = participant
+    def recovered_by(self, recover: Callable[[], Awaitable[None]]) -> None:
+        """Name what makes the state known whenever somebody needs it and it is not: `commits.recovery`, which knows topics."""
+        self._recover = recover
+
+    async def known(self) -> None:
+        """Return once `state` answers: after a failed write the log is read first."""
+        if self._state is None:
+            await self._recover()
 
     @property
     def state(self) -> TransactionState:
-        """The working state: it may be a group ahead of what is durable."""
+        """The working state, which may be a group ahead of what is durable; `UnavailableError` until the log is read."""
         if self._state is None:
             raise UnavailableError("the transaction manager is reading its log", hint="try again")
         return self._state
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a working state; else the log is to be read first."""
+        return self._state is not None
+
     def current(self) -> TransactionSnapshot:
         """The newest durable snapshot."""
         return self._current
+
+    def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
+        """What is durable, and what the working state shows: the same object where they do not differ."""
+        return self._current, self.state.view()
 
     @property
     def log_length(self) -> tuple[int, int]:
         """How many entries of the log, and bytes of them, follow its newest snapshot: what a restart replays."""
         return self._log.entries_since_snapshot, self._log.bytes_since_snapshot
 
-    def has_outcomes(self, group: Group) -> bool:
-        """Whether an earlier stage of the group has ended a transaction."""
-        return bool(self._entry(group).outcomes)
+    async def snapshot(self) -> ManagerSnapshot:
+        """Pointers and lists that belong together and are durable."""
 
-    def check_order(self, group: Group) -> None:
-        """In a stage whose edit is an intent and hands out a pointer: `NextGroupError` when replaying the log would find
-        it before what an earlier stage of the group made, and give its transaction another snapshot, or refuse it.
-        """
-        if not self.atomic and self.has_outcomes(group):
-            raise NextGroupError
-
-    def draft(self, group: Group) -> SnapshotDraft:
-        """A snapshot of the log; only in a group that has no edits yet."""
-        return self._log.draft(self.state)
-
-    async def write_snapshot(self) -> int:
-        """Write a snapshot of the log; its bytes."""
-
-        def draft(group: Group) -> SnapshotDraft:
+        def stage(group: Group) -> ManagerSnapshot:
             if not self.is_untouched(group):
-                raise NextGroupError  # the snapshot holds just what older entries made
-            return self.draft(group)
+                raise NextGroupError  # what older entries made is durable once this group is
+            state = self.state
+            return ManagerSnapshot(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
 
-        drafted = await self.run(draft)
-        # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
-        large = drafted.entries > SNAPSHOT_ENTRIES_INLINE
-        steps = await asyncio.to_thread(drafted.steps) if large else drafted.steps()
+        found = await self.run(stage)
+        # Counted now: who begins to read later does so under a snapshot that is as new as this one.
+        return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
 
-        def write(group: Group) -> None:
-            for phase, mutations in zip(Phase, steps, strict=True):
-                group.add(self._log.table_name, *mutations, phase=phase)
-            group.when_durable(partial(self._log.snapshot_written, drafted))
-
-        await self.run(write)
-        return sum(
-            len(value) for step in steps for put in step if isinstance(put, Put) for value in put.columns.values()
-        )
-
-    def is_untouched(self, group: Group) -> bool:
-        """Whether no earlier stage of the group has moved the state."""
-        return not self._entry(group).intents and not self._entry(group).outcomes
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a working state; else the next call reads it from the log."""
-        return self._state is not None
-
-    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T]) -> bool:
-        """Run a stage, and tell the waiter, if the state is known: `run` is for when it is not."""
-        if self._state is not None:
-            self._writer.submit(stage, waiter)
-        return self._state is not None
+    # For stages.
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the group commit over a state that is known; read it from the log first if need be."""
         await self.known()
         return await self._writer.run(stage, size_bytes)
 
-    async def known(self) -> None:
-        """Read the state from the log, if what that holds is unknown."""
-        if self._state is None:
-            async with self._recovering:
-                if self._state is None:
-                    await self._read_log()
+    async def flush(self) -> None:
+        """Return once all that was decided before is durable."""
+        await self.run(_nothing)
 
-    async def _read_log(self) -> None:
-        """Know the state again, and lead. While a former leader still adds entries, there is more to read."""
-        for tries_left in reversed(range(TAKE_OVER_TRIES)):
-            state = await self._call(self._log.recover, self.journal)
-            taking_over = state.lead(self._epoch).edits
-            self._participant.recovered(state.last_pointer)
-            unknown = await self._participant.unknown_writers(state.one_shots.in_use(), state.last_pointer)
-            held = await self._participant.hold(state.transactions(State.COMMITTING))
-            try:
-                await self._writer.run(partial(self._settle, state, taking_over, unknown))
-                return
-            except RowExistsError:
-                if not tries_left:
-                    raise
-            finally:
-                del held
+    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T]) -> bool:
+        """Run a stage, and tell the waiter, if the state is known."""
+        if self._state is not None:
+            self._writer.submit(stage, waiter)
+        return self._state is not None
 
-    def _settle(
-        self, state: TransactionState, taking_over: Sequence[Edit], unknown: Mapping[int, Sequence[Join]], group: Group
-    ) -> None:
-        """Take over, if need be. A commit of which the log has not the outcome did not happen.
+    def is_untouched(self, group: Group) -> bool:
+        """Whether no earlier stage of the group has moved the state."""
+        entry = self._entry(group)
+        return not entry.intents and not entry.outcomes
 
-        Nothing is rolled back before this entry has its place: an outcome that is still under way comes too late then.
-        Only from here on is the state known to others, for a pointer that they committed would show unknown writers' rows.
+    def check_order(self, group: Group) -> None:
+        """In a stage whose edit is an intent and hands out a pointer: `NextGroupError` when replaying the log would find
+        it before what an earlier stage of the group made, and give its transaction another snapshot, or refuse it.
         """
-        self._state, self._current = state, state.view()
-        self.apply(group, taking_over)
-        self.apply(group, state.one_shots.recover(unknown).edits)
-        for transaction in self.state.transactions(State.COMMITTING):
-            self.apply(group, self.state.give_up(transaction.id, group.now_ms).edits)
+        if not self.atomic and self._entry(group).outcomes:
+            raise NextGroupError
 
-    def _entry(self, group: Group) -> _Entry:
-        return group.part(self, lambda: _Entry(self))
+    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> list[Ended]:
+        """In a stage: make the edits true in the working state, and log them with the group, in their phase or this one.
 
-    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> None:
-        """In a stage: make the edits true in the working state, and log them with the group, in their phase or this one."""
+        Returns the transactions that they ended.
+        """
         entry, state = self._entry(group), self.state
-        for edit in made:
-            if isinstance(edit, edits.Invalidated):  # before anything is changed: the stage may have to run again
-                self._participant.require([each for each in map(state.find, edit.ids) if each is not None])
+        ended: list[Ended] = []
         for edit in made:
             if isinstance(edit, ENDS):
-                ids = edit.ids if isinstance(edit, edits.Invalidated) else (edit.id,)
-                ended = [transaction for transaction in map(state.find, ids) if transaction is not None]
-                entry.ended += ended
-                if isinstance(edit, edits.Invalidated):
-                    for transaction in ended:
-                        outside.note(group, transaction)
-                        self._participant.invalidate(group, transaction)
+                ended += self._ended_by(edit, group)
             elif isinstance(edit, edits.Reset):
-                entry.ended += state.transactions()
+                ended += [Ended(transaction, None) for transaction in state.transactions()]
             state.apply(edit)
             outcome = self.atomic or isinstance(edit, OUTCOMES) or phase is Phase.OUTCOME
             (entry.outcomes if outcome else entry.intents).append(edit)
+        return ended
+
+    def _ended_by(self, edit: edits.Committed | edits.Aborted | edits.Invalidated, group: Group) -> list[Ended]:
+        if not isinstance(edit, edits.Invalidated):
+            ending = self.state.find(edit.id)
+            end = State.COMMITTED if isinstance(edit, edits.Committed) else State.ABORTED
+            return [] if ending is None else [Ended(ending, end)]
+        found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
+        for transaction in found:
+            group.add(SystemTable.name, *ExternalWriter.notes(transaction))
+        return [Ended(transaction, State.INVALID) for transaction in found]
+
+    def _entry(self, group: Group) -> _Entry:
+        return group.part(self, lambda: _Entry(self))
 
     def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
         """Add the edits to the group, as one entry of the log."""
         if entry:
             group.add(self._log.table_name, self._log.encode_next(entry), phase=phase)
 
-    def written(self, entry: list[Edit], ended: list[Transaction], now_ms: int) -> None:
+    def written(self, entry: list[Edit], now_ms: int) -> None:
         """The edits are in the log: readers may see what they made."""
         if self._state is not None:
             self._current = self._state.view()
         if entry:
             self.totals.count(entry)
             self.journal.add(now_ms, entry)
-        for transaction in ended:
-            self._participant.ended(transaction)
 
     def lost(self) -> None:
         """What the log holds now is unknown until it is read: no call may build on the working state."""
         self._state = None
+
+    # For recovery, which `basalt.commits` drives.
+
+    async def read_log(self) -> TransactionState:
+        """The state that the log holds, which nobody sees before `adopt`. `FencedError` when another server leads."""
+        state = await self._call(self._log.recover, self.journal)
+        state.lead(self._epoch)
+        return state
+
+    def adopt(self, group: Group, state: TransactionState) -> None:
+        """In the stage that takes over: the state counts from here on, and this server leads."""
+        self._state, self._current, self.known_since = state, state.view(), state.last_pointer
+        self.apply(group, state.lead(self._epoch).edits)
+
+    # Writers of messages and cells.
+
+    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
+        """In a stage, before the writer's rows are added: the topic takes part in the transaction of this pointer.
+
+        `TransactionEndedError` when the pointer is not in progress.
+        """
+        transaction = self._open_writer(write_pointer, group.now_ms)
+        joined = Join(topic.keys.prefix, topic.generation, from_ms)
+        self._apply_or_refuse(group, self.state.join(transaction.id, joined, group.now_ms))
+
+    def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
+        """In a stage, before cells of the table are added under this pointer."""
+        transaction = self._open_writer(write_pointer, group.now_ms)
+        self._apply_or_refuse(group, self.state.join_table(transaction.id, table, group.now_ms))
+
+    def check_open(self, write_pointer: int) -> None:
+        """`TransactionEndedError` unless the pointer is in progress."""
+        self._open_writer(write_pointer, self._clock.now_ms())
+
+    def id_of(self, write_pointer: int) -> int:
+        """The id of the transaction in progress that has this write pointer; else the pointer itself."""
+        try:
+            return self.state.writer(write_pointer, 0).id
+        except BasaltError:
+            return write_pointer
+
+    def _open_writer(self, write_pointer: int, now_ms: int) -> Transaction:
+        try:
+            return self.state.writer(write_pointer, now_ms)
+        except TransactionNotFoundError as error:
+            raise TransactionEndedError(error.message, field="transactionWritePointer", hint=error.hint) from None
+
+    def _apply_or_refuse(self, group: Group, proposal: Proposal) -> None:
+        if proposal.refusal is not None:
+            raise proposal.refusal
+        self.apply(group, proposal.edits)
+
+    # The log's own snapshot.
+
+    def draft_log_snapshot(self, group: Group) -> SnapshotDraft:
+        """In a stage: a snapshot of the log, to be encoded later."""
+        if not self.is_untouched(group):
+            raise NextGroupError  # the snapshot holds just what older entries made
+        return self._log.draft(self.state)
+
+    async def write_log_snapshot(self) -> int:
+        """Write the whole state, so that a restart replays only what follows; the bytes of it.
+
+        Each part is a group of its own, so that no other call waits for more than one of them. It counts with part 0.
+        """
+        draft = await self.run(self.draft_log_snapshot)
+        # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
+        large = draft.things > SNAPSHOT_THINGS_INLINE
+        first, *others = await asyncio.to_thread(draft.parts) if large else draft.parts()
+        for part in others:
+            await self._writer.run(partial(self._add_part, part), _size_bytes(part))
+
+        def finish(group: Group) -> None:
+            self._add_part(first, group)
+            group.add(self._log.table_name, *draft.replaced(), phase=Phase.OUTCOME)
+            group.when_durable(partial(self._log.snapshot_written, draft))
+
+        await self._writer.run(finish, _size_bytes(first))
+        return sum(map(_size_bytes, (first, *others)))
+
+    def _add_part(self, part: Put, group: Group) -> None:
+        group.add(self._log.table_name, part)
+
+
+class ExternalTransactions:
+    """For `transactions.manager = external`: clients bring their own manager, and pointers are taken as given.
+
+    The face of `TransactionManager` as messaging knows it, and nothing is known of any transaction.
+    """
+
+    @property
+    def state(self) -> TransactionState:
+        raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
+
+    def current(self) -> TransactionSnapshot:
+        raise InputError(
+            "isolation=committed needs a transaction manager here, and transactions.manager is external",
+            field="isolation",
+            hint="send your transaction's bytes with the poll",
+        )
+
+    def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
+        return None, None
+
+    async def known(self) -> None:
+        return
+
+    async def flush(self) -> None:
+        return
+
+    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
+        return
+
+    def check_open(self, write_pointer: int) -> None:
+        return
+
+
+Transactions = TransactionManager | ExternalTransactions  # whichever the setting `transactions.manager` names
+
+
+def _nothing(group: Group) -> None:
+    """A stage that waits for those before it."""
+
+
+def _size_bytes(part: Put) -> int:
+    return sum(map(len, part.columns.values()))

@@ -147,6 +147,7 @@ class MemoryStore:
     kind = "memory"
     remote = False
     applies_retention = False
+    busy = False
 
     def __init__(self, atomic: bool = True) -> None:
         self.atomic = atomic

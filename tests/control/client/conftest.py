@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from basalt.client.asynchronous.driver import AsyncRedirectingTransport
+from basalt.client.blocking.driver import RedirectingTransport
 from basalt.client.connecting import async_client_of, client_of
 from basalt.client.plans.calls import Call, Lost, Reply, Steps
-from basalt.client.plans.conversation import Send
-from basalt.client.plans.retries import RetryPolicy
+from basalt.client.plans.replies import RetryPolicy
+from basalt.client.plans.run_plan import Send
 from basalt.client.plans.scopes import ClientScope, TopicScope
 from basalt.client.transport.http_transport import HttpTransport
-from basalt.client.transport.servers import AsyncFollowingTransport, FollowingTransport
-from basalt.client.transport.urls import parse_urls, shown
+from basalt.client.transport.servers import parse_urls, shown
 from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import BasaltError
 from basalt_engine.clock import SystemClock
@@ -98,13 +99,13 @@ class Side:
         clock = SystemClock()
         servers, now_ms = parse_urls(url), clock.monotonic_ms
         if self.name == "blocking":
-            transport = FollowingTransport(
+            transport = RedirectingTransport(
                 servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
             )
             return self.keep(client_of(transport, shown(servers), "shop", retries, clock))
-        from basalt.client.transport.async_transport import AiohttpTransport
+        from basalt.client.transport.aiohttp_transport import AiohttpTransport
 
-        over = AsyncFollowingTransport(
+        over = AsyncRedirectingTransport(
             servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms
         )
         return self.keep(async_client_of(over, shown(servers), "shop", retries, clock))

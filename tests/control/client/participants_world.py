@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from basalt.api.bodies.transactions import Outcome, TransactionInfo
-from basalt.client.plans.calls import Call, Later, Steps
+from basalt.client.plans.calls import Await, Call, Steps
 from basalt.client.plans.scopes import ClientScope
-from basalt.client.transaction.commit_protocol import leave
+from basalt.client.transaction.commit_protocol import enter, leave
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.participation import enter
 from basalt.errors import (
     BasaltError,
     InternalError,
@@ -228,7 +227,7 @@ class World:
         try:
             step = next(steps)
             while True:
-                assert not isinstance(step, Later)
+                assert not isinstance(step, Await)
                 try:
                     result = self.server.answer(step)
                 except (BasaltError, Interrupt) as error:

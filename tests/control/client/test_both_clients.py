@@ -10,23 +10,22 @@ import pytest
 
 import basalt
 import basalt.aio
-from basalt.client import async_client, blocking_client, table_handles
+from basalt.client.asynchronous import client as asynchronous_client
+from basalt.client.asynchronous import iterators as asynchronous_iterators
+from basalt.client.blocking import client as blocking_client
+from basalt.client.blocking import iterators as blocking_iterators
 from basalt.client.connecting import NAMESPACE_DEFAULT
-from basalt.client.plans.retries import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
+from basalt.client.plans.replies import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
 from basalt.errors import InputError
 
 PAIRS = [
-    (blocking_client.Client, async_client.AsyncClient),
-    (blocking_client.Topics, async_client.AsyncTopics),
-    (blocking_client.Topic, async_client.AsyncTopic),
-    (blocking_client.Transactions, async_client.AsyncTransactions),
-    (blocking_client.Transaction, async_client.AsyncTransaction),
-    (blocking_client.Session, async_client.AsyncSession),
-    (blocking_client.Sessions, async_client.AsyncSessions),
-    (blocking_client.Admin, async_client.AsyncAdmin),
-    (table_handles.Tables, table_handles.AsyncTables),
-    (table_handles.Table, table_handles.AsyncTable),
-    (table_handles.TransactionalTable, table_handles.AsyncTransactionalTable),
+    (member, getattr(asynchronous, f"Async{name}"))
+    for blocking, asynchronous in (
+        (blocking_client, asynchronous_client),
+        (blocking_iterators, asynchronous_iterators),
+    )
+    for name, member in vars(blocking).items()
+    if inspect.isclass(member) and member.__module__ == blocking.__name__ and not name.startswith("_")
 ]
 
 
@@ -37,6 +36,10 @@ def methods(of: type) -> dict[str, inspect.Signature]:
         for name, member in inspect.getmembers(of, inspect.isfunction)
         if not name.startswith("_")
     }
+
+
+def test_the_clients_and_their_iterators_are_compared():
+    assert len(PAIRS) == 15
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)

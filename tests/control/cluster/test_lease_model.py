@@ -61,7 +61,7 @@ class World:
 class Server:
     """One process: its own clock, and a network that fails when told to."""
 
-    kind, atomic, remote, applies_retention = "memory", False, False, False
+    kind, atomic, remote, applies_retention, busy = "memory", False, False, False, False
 
     def __init__(self, world: World, name: str, rate: float, wall_ms: int) -> None:
         self.world = world

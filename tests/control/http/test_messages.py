@@ -10,7 +10,7 @@ import pytest
 from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro_primitives import encode_long
-from basalt.transactions.codec.transaction import TransactionFields, encode_transaction
+from basalt.transactions.codec import TransactionFields, encode_transaction
 
 AVRO = "avro/binary"
 

@@ -10,7 +10,7 @@ import pytest
 
 from basalt.api.bodies.work import Work, WorkAcknowledge, WorkPublish
 from basalt.api.codecs import avro
-from basalt.transactions.codec.transaction import decode_transaction
+from basalt.transactions.codec import decode_transaction
 
 TRANSACTIONS = "/v1/transactions"
 AVRO = "avro/binary"

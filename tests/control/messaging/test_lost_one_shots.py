@@ -124,15 +124,20 @@ async def test_steady_use_stays_two_writes(shop: Wired):
         assert await writes_of(shop, orders=["a"], invoices=["b"]) == ["message", "transaction_log"]
 
 
+def in_use(shop: Wired) -> int:
+    state = shop.transactions.state
+    return len(state.one_shots.entries(state.last_pointer))
+
+
 async def test_the_expiry_job_ends_a_use_that_is_over(shop: Wired):
     job = ExpiryJob(shop.transactions, shop.clock, 1_000)
     shop.clock.advance(USE_MS)
     await job.run()
-    assert shop.transactions.state.one_shots.in_use()
+    assert in_use(shop)
     shop.clock.advance(1)
     await job.run()
-    assert not shop.transactions.state.one_shots.in_use()
-    assert not (await shop.restarted()).transactions.state.one_shots.in_use()
+    assert not in_use(shop)
+    assert not in_use(await shop.restarted())
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["a new process", "the same process"])
@@ -173,7 +178,7 @@ async def test_rows_that_arrive_after_recovery_are_never_seen(shop: Wired):
     tx = await shop.transactions.begin()  # the log is read again, and nobody has looked at the topics
     shop.store.arrive()  # type: ignore[attr-defined]
     await shop.transactions.commit(tx.id)
-    assert shop.transactions.current().read_pointer == tx.id
+    assert shop.transactions.manager.current().read_pointer == tx.id
     assert await both(shop) == [["first"]] * 2
     assert await both(await shop.restarted()) == [["first"]] * 2
 
@@ -197,9 +202,9 @@ async def test_until_it_is_rolled_back_it_is_a_transaction_as_any_other(shop: Wi
     async def not_yet(transaction: object) -> None:
         raise UnknownOutcomeError("the store is away")
 
-    participant = shop.transactions._participant
+    participant = shop.transactions._topics
     monkeypatch.setattr(participant, "roll_back", not_yet)
-    moment = await shop.transactions.moment()
+    moment = await shop.transactions.manager_snapshot()
     (found,) = await shop.transactions.list()
     assert (found.owner, found.state, len(found.topics)) == (LOST_OWNER, State.ABORTING, 2)
     assert moment.decided < found.id == moment.write_pointer

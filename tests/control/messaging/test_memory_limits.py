@@ -214,7 +214,7 @@ async def test_after_a_group_that_failed_no_place_is_given_out_twice(shop: Wired
     for answer in await together(shop, *calls):
         assert isinstance(answer, StoreError | UnknownOutcomeError | UnavailableError)
     store.fails = None
-    await shop.transactions.known()
+    await shop.transactions.recover()
     for title in TOPICS:
         await shop.publish(title, "third")
         await shop.store_aside(title, "stored third", tx=tx)

@@ -11,6 +11,7 @@ from basalt.messaging.peek import Peek
 from basalt.messaging.read import first_unstable as holds
 from basalt.messaging.read.decisions import Decisions
 from basalt.settings import Settings, TransactionSettings
+from basalt.transactions.manager import ExternalTransactions
 from tests.control.retention.readers import lose_log
 from tests.wiring import A, B, Wired
 
@@ -105,7 +106,7 @@ async def test_what_cannot_be_looked_at_is_refused(shop: Wired):
 
 async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop: Wired):
     await of_every_state(shop)
-    nobody = Decisions(None)
+    nobody = Decisions(ExternalTransactions())
     reads = shop.services.peek._reads
     elsewhere = Peek(shop.topics, reads, nobody, holds.Holds(shop.store, shop.clock, reads, nobody))
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
-from basalt.commits.named import Beginning
+from basalt.commits.commit_stage import Beginning
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError
-from basalt.transactions.rules.named import Name
 from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import Kind, State, Transaction
 from basalt_engine.payloads import PayloadTable
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def begin(shop: Wired, run: str = "r1", version: int = 0) -> Transaction:
-    found = await shop.transactions.sessions.begin_named(Name("etl", run, version), Beginning(Kind.LONG))
+    found = await shop.transactions.sessions.begin_named(WorkVersion("etl", run, version), Beginning(Kind.LONG))
     assert isinstance(found, Transaction)
     return found
 
@@ -193,7 +193,7 @@ async def test_a_version_that_is_committed_is_told_to_all_who_come_later(shop: W
     tx = await begin(shop)
     await commit(shop, tx)
     for run in ("r1", "r2"):
-        found = await shop.transactions.sessions.begin_named(Name("etl", run, 0), Beginning())
+        found = await shop.transactions.sessions.begin_named(WorkVersion("etl", run, 0), Beginning())
         assert isinstance(found, Session)
         assert (found.version, found.committed_by, found.run) == (0, tx.id, "r1")
 

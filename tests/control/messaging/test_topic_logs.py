@@ -174,7 +174,7 @@ async def test_a_commit_without_a_plan_of_its_own_reads_what_its_stage_needs_and
         await shop.store_aside(title, "stored", tx=tx)
     forget_everything(shop)
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    assert shop.transactions.prompt.commit(told, tx.id)
+    assert shop.transactions.submit_commit(told, tx.id)
     await asyncio.wait_for(told, 10)
     assert await contents(shop) == [["stored"]] * len(TOPICS)
     assert store.reads_on_loop == []
@@ -229,7 +229,7 @@ async def test_after_a_group_that_failed_no_place_is_given_out_twice(
     for answer in await together(*calls):
         assert isinstance(answer, StoreError | UnknownOutcomeError | UnavailableError)
     store.fails = None
-    await shop.transactions.known()
+    await shop.transactions.recover()
     for title in TOPICS:
         await shop.publish(title, "third")
         await shop.store_aside(title, "stored third", tx=tx)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_commit_shows_all_its_messages_in_all_topics_at_once(shop: Wired) -> None:
     tx = await shop.transactions.begin()
     await shop.store_aside(A, "stored", tx=tx)
-    before = shop.transactions.current()
+    before = shop.transactions.manager.current()
     await shop.commit(tx, orders=["order"], invoices=["invoice"])
     for title in (A, B):
         assert texts(await shop.messaging.fetch(title, None, True, snapshot=before)) == []
@@ -24,7 +24,7 @@ async def test_a_commit_shows_all_its_messages_in_all_topics_at_once(shop: Wired
 
 async def test_a_snapshot_reads_the_same_for_as_long_as_it_is_held(shop: Wired) -> None:
     await shop.commit(await shop.transactions.begin(), orders=["1"])
-    held = shop.transactions.current()
+    held = shop.transactions.manager.current()
     await shop.commit(await shop.transactions.begin(), orders=["2"], invoices=["2"])
     assert texts(await shop.messaging.fetch(A, None, True, snapshot=held)) == ["1"]
     assert texts(await shop.messaging.fetch(B, None, True, snapshot=held)) == []
@@ -82,7 +82,7 @@ async def test_an_abandoned_transaction_is_rolled_back_when_its_time_is_up(shop:
     shop.clock.advance(1_000)
     assert await shop.transactions.expire() == 1
     assert await shop.read(A, committed=True) == ["behind"]
-    assert len(shop.transactions.current().invalid) == 0
+    assert len(shop.transactions.manager.current().invalid) == 0
 
 
 async def test_a_crash_leaves_an_open_transaction_to_its_time_out(shop: Wired) -> None:
@@ -112,7 +112,7 @@ async def test_a_timed_out_writer_with_outside_writes_goes_to_the_invalid_list(s
     shop.clock.advance(1_000)
     await shop.transactions.expire()
     await shop.publish(A, "valid")
-    assert tx.write_pointer in shop.transactions.current().invalid
+    assert tx.write_pointer in shop.transactions.manager.current().invalid
     assert await shop.read(A, committed=True) == ["valid"]
     assert await shop.read(A) == ["invalid", "valid"]
 

@@ -7,7 +7,7 @@ import pytest
 from basalt.operations import jobs
 from basalt.operations.jobs import ExpiryJob
 from basalt.settings import JobsSettings
-from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.log.transaction_log import TransactionLog
 from tests.control.retention.readers import lose_log, run, seen
 from tests.wiring import A, Wired
 
@@ -63,7 +63,7 @@ async def test_a_log_snapshot_is_written_once_enough_was_logged(shop: Wired, mon
     assert report["entries"] == 3
     assert int(report["snapshot_bytes"]) > 0
     assert (await run(shop, "log-snapshot")).report == {}
-    log = TableTransactionLog(shop.store.table("transaction_log"))
+    log = TransactionLog(shop.store.table("transaction_log"))
     assert log.recover().in_progress_count == 3
     assert log.entries_since_snapshot == 0
 

@@ -17,7 +17,7 @@ from basalt.errors import (
 )
 from basalt.outbox import Outbox, OutboxBehindError, OutboxUncertainError, Relay
 from basalt.outbox.outbox import MESSAGE_BYTES_MAX
-from basalt.outbox.outbox_rows import OutboxRows
+from basalt.outbox.tables import OutboxRows
 
 NUMBERED = "INSERT INTO basalt_outbox (number, namespace, topic, payload) VALUES (?, 'default', 'orders', ?)"
 

@@ -13,7 +13,7 @@ from basalt.pruning import state
 from basalt.pruning.rule import ASK_AGAIN_MS
 from basalt.pruning.state import STATE, archived, change_state
 from basalt.settings import DayWindow, HBaseSettings, Settings
-from basalt.transactions import external_writes
+from basalt.transactions.manager import ExternalWriter
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.regions.report import KIND, UNKNOWN_ORIGIN
@@ -47,7 +47,7 @@ async def test_a_writer_is_forgotten_archived_and_gone_from_the_published_snapsh
     paper(clustered).report_all(now_ms)
     result = await pruner.run()
     assert (result.pruned, result.waiting, result.held, result.regions) == ((writer,), 0, 0, 4)
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
     assert published(clustered).invalid == ()
     assert [(entry.pruned_ms, entry.pointers) for entry in archived(clustered.services.system)] == [(now_ms, [writer])]
     assert STATE.get(clustered.services.system).newest_pruned == writer
@@ -60,7 +60,7 @@ async def test_what_was_pruned_stays_so_after_a_restart(clustered: Wired):
     paper(clustered).report_all(clustered.clock.now_ms())
     await clustered.services.pruner.run()
     again = await clustered.restarted()
-    assert again.transactions.current().invalid.pointers == ()
+    assert again.transactions.manager.current().invalid.pointers == ()
 
 
 async def test_a_dry_run_tells_and_changes_nothing(clustered: Wired):
@@ -69,7 +69,7 @@ async def test_a_dry_run_tells_and_changes_nothing(clustered: Wired):
     before = list(clustered.store.table("system").scan(b"", None))
     assert (await clustered.services.pruner.run(dry_run=True)).pruned == (writer,)
     assert list(clustered.store.table("system").scan(b"", None)) == before
-    assert clustered.transactions.current().invalid.pointers == (writer,)
+    assert clustered.transactions.manager.current().invalid.pointers == (writer,)
     assert paper(clustered).compacted == []
 
 
@@ -80,7 +80,7 @@ async def test_a_young_writer_waits_and_one_that_a_file_may_hold_is_held(cluster
     paper(clustered).report(clustered.clock.now_ms(), file(old - 1, old))
     result = await clustered.services.pruner.run()
     assert (result.pruned, result.waiting, result.held) == ((), 1, 1)
-    assert clustered.transactions.current().invalid.pointers == (old, young)
+    assert clustered.transactions.manager.current().invalid.pointers == (old, young)
 
 
 async def test_a_hole_in_the_key_space_stops_the_run(clustered: Wired):
@@ -142,7 +142,7 @@ async def test_many_writers_go_in_parts(clustered: Wired, monkeypatch: pytest.Mo
     assert kept == [writers[:2], writers[2:4], writers[4:]]
     newest_first = [entry.pointers for entry in archived(clustered.services.system, newest_first=True)]
     assert newest_first == kept[::-1]
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
 
 
 # Compactions.
@@ -168,7 +168,7 @@ async def test_regions_whose_files_are_in_the_way_are_compacted_and_not_asked_tw
 async def test_a_compaction_that_would_free_nobody_is_not_asked_for(clustered: Wired):
     tx = await clustered.transactions.begin()
     await held_by_two_files(clustered)
-    assert tx.id <= clustered.transactions.current().invalid.pointers[0]
+    assert tx.id <= clustered.transactions.manager.current().invalid.pointers[0]
     assert clustered.transactions.state.in_progress_count == 1
     assert (await clustered.services.pruner.run()).compactions == (), "an older writer is undecided"
 
@@ -252,11 +252,11 @@ async def test_one_run_removes_so_many_notes_about_writers_that_are_gone(
     monkeypatch.setattr(module, "NOTES_MAX", limit)
     system = clustered.services.system
     for pointer in range(1, 6):  # long ago, and on no list
-        system.write(external_writes.KIND, external_writes.name(pointer), b'{"owner":"job"}')
+        system.write(ExternalWriter.KIND, ExternalWriter.name(pointer), b'{"owner":"job"}')
     left = []
     for _ in range(3):
         await clustered.services.pruner.run()
-        left.append(len(external_writes.writers(system)))
+        left.append(len(ExternalWriter.all(system)))
     assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
 
 
@@ -271,9 +271,9 @@ async def test_pruned_writers_come_back_after_a_restore_and_need_a_later_snapsho
     cluster.report_all(clustered.clock.now_ms())
     await pruner.run()
     assert await pruner.restore(copied_ms, dry_run=True) == 1
-    assert clustered.transactions.current().invalid.pointers == ()
+    assert clustered.transactions.manager.current().invalid.pointers == ()
     assert await pruner.restore(copied_ms) == 1
-    assert clustered.transactions.current().invalid.pointers == (writer,) == published(clustered).invalid
+    assert clustered.transactions.manager.current().invalid.pointers == (writer,) == published(clustered).invalid
     assert await pruner.restore(copied_ms) == 0, "again: no change"
     # A file that was filtered when the writer was forgotten may hold its row now.
     restored = STATE.get(clustered.services.system).restored
@@ -349,7 +349,7 @@ async def test_a_restored_writer_is_in_the_log(clustered: Wired):
     await clustered.services.pruner.run()
     await clustered.services.pruner.restore(0)
     again = await clustered.restarted()
-    assert again.transactions.current().invalid.pointers == (writer,)
+    assert again.transactions.manager.current().invalid.pointers == (writer,)
     assert writer // POINTERS_PER_MS < again.clock.now_ms()
 
 

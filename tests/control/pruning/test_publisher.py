@@ -8,7 +8,7 @@ from basalt.errors import ConflictError
 from basalt.operations.jobs import SnapshotJob
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
 from basalt.pruning.state import STATE, PruneState, change_state
-from basalt.transactions.rules.manager_snapshot import Moment
+from basalt.transactions.manager import ManagerSnapshot
 from basalt.transactions.rules.states import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
@@ -28,9 +28,11 @@ class Still:
     """A transaction manager in which nothing moves but by hand."""
 
     def __init__(self, epoch: int = 3) -> None:
-        self.now = Moment(epoch, 100, 80, TransactionSnapshot(90, in_progress=(95,), invalid=InvalidList((7, 8))))
+        self.now = ManagerSnapshot(
+            epoch, 100, 80, TransactionSnapshot(90, in_progress=(95,), invalid=InvalidList((7, 8)))
+        )
 
-    async def moment(self) -> Moment:
+    async def manager_snapshot(self) -> ManagerSnapshot:
         return self.now
 
 
@@ -185,10 +187,10 @@ async def test_the_upper_bound_is_that_of_the_oldest_reader(clustered: Wired):
     assert reader.read_pointer == first.id
     for _ in range(3):
         await clustered.transactions.commit((await clustered.transactions.begin()).id)
-    moment = await clustered.transactions.moment()
+    moment = await clustered.transactions.manager_snapshot()
     assert moment.visibility_upper_bound == first.id < reader.id - 1 == moment.decided
     await clustered.transactions.commit(reader.id)
-    moment = await clustered.transactions.moment()
+    moment = await clustered.transactions.manager_snapshot()
     assert moment.visibility_upper_bound == moment.view.read_pointer
 
 
@@ -198,11 +200,13 @@ async def test_a_reader_that_began_beside_an_older_writer_needs_what_that_one_re
     await clustered.transactions.commit(done.id)
     await clustered.transactions.begin()  # sees `done`, and not `writer`
     await clustered.transactions.commit(writer.id)
-    assert (await clustered.transactions.moment()).visibility_upper_bound == writer.id - 1
+    assert (await clustered.transactions.manager_snapshot()).visibility_upper_bound == writer.id - 1
 
 
 async def test_where_nothing_is_in_progress_all_is_decided(clustered: Wired):
     tx = await clustered.transactions.begin()
-    assert (await clustered.transactions.moment()).decided == tx.id - 1
+    assert (await clustered.transactions.manager_snapshot()).decided == tx.id - 1
     await clustered.transactions.commit(tx.id)
-    assert (await clustered.transactions.moment()).decided == clustered.transactions.state.last_pointer >= tx.id
+    assert (
+        (await clustered.transactions.manager_snapshot()).decided == clustered.transactions.state.last_pointer >= tx.id
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from basalt.catalog.topics import TopicName
 from basalt.pruning.rule import Cause
-from basalt.transactions import external_writes as outside
+from basalt.transactions.manager import ExternalWriter
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.wiring import A, B, Wired, texts
 
@@ -30,7 +30,7 @@ async def test_a_writer_goes_when_retention_has_removed_its_rows_and_its_life_is
     assert await prune(embedded) == ()
     await embedded.services.scheduler.run_now("retention")
     assert await prune(embedded) == (writer,)
-    assert embedded.transactions.current().invalid.pointers == ()
+    assert embedded.transactions.manager.current().invalid.pointers == ()
 
 
 async def test_a_writer_whose_rows_are_gone_waits_for_the_end_of_its_life(embedded: Wired):
@@ -95,7 +95,7 @@ async def test_there_is_no_snapshot_job_where_nobody_reads_it(embedded: Wired):
 
 
 async def noted(wired: Wired) -> list[int]:
-    return sorted(outside.writers(wired.services.system))
+    return sorted(ExternalWriter.all(wired.services.system))
 
 
 async def test_a_writer_that_also_wrote_outside_basalt_is_kept_for_nobody_here_knows_its_rows(embedded: Wired):

@@ -62,4 +62,4 @@ async def run(wired: Wired, job: str = "retention") -> Run:
 
 def lose_log(wired: Wired) -> None:
     """As after a write that failed: the manager knows nothing until it has read its log again."""
-    wired.transactions._durable.lost()
+    wired.transactions.manager.lost()

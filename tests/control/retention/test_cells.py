@@ -105,7 +105,7 @@ async def test_what_an_open_transaction_may_read_stays_until_it_ends(shop: Wired
 
 async def test_what_a_read_under_way_may_get_stays_until_it_is_over(shop: Wired):
     first = await put(shop, b"1")
-    with shop.transactions.reading(shop.transactions.current()):
+    with shop.transactions.manager.reading(shop.transactions.manager.current()):
         await put(shop, b"2")
         assert (await run(shop)).report == {}
         assert first in writers(shop)
@@ -224,7 +224,7 @@ async def test_a_failed_look_is_taken_up_again(shop: Wired, monkeypatch):
         raise OSError("for once")
 
     with monkeypatch.context() as failing:
-        failing.setattr(shop.transactions, "moment", lambda: fails(None))
+        failing.setattr(shop.transactions, "manager_snapshot", lambda: fails(None))
         assert (await shop.services.scheduler.run_now("retention")).outcome == "failed"
     assert (await run(shop)).report == {"cells_superseded": 1}
 

@@ -89,8 +89,8 @@ class Stock:
             if isinstance(number, int) and number < len(self.open):
                 await self.move(what, self.open[number], *details[1:])
         elif what == "hold":
-            snapshot = self.wired.transactions.current()
-            self.holding.enter_context(self.wired.transactions.reading(snapshot))
+            snapshot = self.wired.transactions.manager.current()
+            self.holding.enter_context(self.wired.transactions.manager.reading(snapshot))
             self.held.append(snapshot)
         elif what == "release":
             self.release()
@@ -173,7 +173,7 @@ class Stock:
         self.failed.update(self.wired.transactions.state.invalid.pointers)
         transactions, tables = self.wired.transactions, self.wired.services.tables
         found = (await tables.scan(STOCK)).cells
-        assert {version[:2]: version.value for version in found} == self.expected(transactions.current())
+        assert {version[:2]: version.value for version in found} == self.expected(transactions.manager.current())
         for pointer in self.open:
             found = (await tables.scan(STOCK, transaction_id=pointer)).cells
             expected = self.expected(transactions.state.get(pointer).snapshot())
@@ -193,7 +193,9 @@ class Stock:
             await self.sweep(1_000, 1_000_000)
         await self.check()
         keys = [CellKey.decode(row.key) for row in self.store.table("cell").scan(b"", None)]
-        assert [(key.row, key.column) for key in keys] == sorted(self.expected(self.wired.transactions.current()))
+        assert [(key.row, key.column) for key in keys] == sorted(
+            self.expected(self.wired.transactions.manager.current())
+        )
         assert list(hidden_cells.notes(self.wired.services.system)) == []
         await self.prune()
         assert len(self.wired.transactions.state.invalid) == 0

@@ -33,7 +33,7 @@ async def test_rows_that_no_snapshot_shows_go(shop: Wired, end: str, reason: str
     await shop.publish(A, "before")
     await early(shop, "hidden", end=end)
     await early(shop, "after", end="commit")
-    held = [shop.transactions.current()]
+    held = [shop.transactions.manager.current()]
     before = await seen(shop, A, held)
     assert (await run(shop)).report == {reason: 1}
     after = await seen(shop, A, held)
@@ -173,9 +173,11 @@ async def test_a_row_whose_writer_is_still_open_in_the_newest_snapshot_keeps_its
 ):
     tx = await shop.transactions.begin()
     await shop.publish(A, "early", tx=tx)
-    stale = shop.transactions.current()
+    stale = shop.transactions.manager.current()
     await shop.transactions.invalidate(tx.id)
-    monkeypatch.setattr(shop.transactions, "current", lambda: stale)  # as while a remote store answers
+    monkeypatch.setattr(
+        shop.transactions.manager, "snapshots", lambda: (stale, stale)
+    )  # as while a remote store answers
     assert (await run(shop)).report == {"undecided": 1}
     monkeypatch.undo()
     assert (await run(shop)).report == {"invalid": 1}

@@ -58,7 +58,7 @@ class Shop:
             assert isinstance(wired.clock, ManualClock)
             wired.clock.advance(size * size * 60_000)
         elif what == "hold":
-            self.held = [*self.held, wired.transactions.current()][-3:]
+            self.held = [*self.held, wired.transactions.manager.current()][-3:]
         elif what == "keep":
             metadata = (await wired.topics.get(title)).metadata
             self.retained.add(title)

@@ -170,7 +170,7 @@ def test_a_write_to_another_generation_than_the_client_knows_is_refused(shop: Sh
 @pytest.mark.parametrize("again", [True, False])
 def test_a_table_that_is_deleted_before_the_stage_of_a_write_takes_nothing(shop: Shop, monkeypatch, again: bool):
     tx = shop.begin()
-    run = shop.wired.transactions.run
+    run = shop.wired.transactions.manager.run
 
     async def run_after_the_deletion(*stage):
         await shop.catalog.delete(STOCK)
@@ -178,7 +178,7 @@ def test_a_table_that_is_deleted_before_the_stage_of_a_write_takes_nothing(shop:
             await shop.catalog.create(STOCK)
         return await run(*stage)
 
-    monkeypatch.setattr(shop.wired.transactions, "run", run_after_the_deletion)
+    monkeypatch.setattr(shop.wired.transactions.manager, "run", run_after_the_deletion)
     with pytest.raises(ConflictError if again else TableNotFoundError):
         shop.put(tx, {"chair/count": "1"})
     assert list(shop.wired.store.table("cell").scan(b"", None)) == []
@@ -322,21 +322,21 @@ def test_what_a_reader_under_way_needs_is_not_dropped_meanwhile(shop: Shop):
     """What compactions of a remote store may drop goes by `moment`."""
     shop.committed({"chair/count": "1"})
     coordinator = shop.wired.transactions
-    snapshot = coordinator.current()
-    with coordinator.reading(snapshot):
+    snapshot = coordinator.manager.current()
+    with coordinator.manager.reading(snapshot):
         later = shop.committed({"chair/count": "2"})
-        assert shop.run(coordinator.moment()).visibility_upper_bound <= snapshot.read_pointer < later.id
-        with coordinator.reading(coordinator.current()):
-            assert shop.run(coordinator.moment()).visibility_upper_bound <= snapshot.read_pointer
-    assert shop.run(coordinator.moment()).visibility_upper_bound >= later.id
+        assert shop.run(coordinator.manager_snapshot()).visibility_upper_bound <= snapshot.read_pointer < later.id
+        with coordinator.manager.reading(coordinator.manager.current()):
+            assert shop.run(coordinator.manager_snapshot()).visibility_upper_bound <= snapshot.read_pointer
+    assert shop.run(coordinator.manager_snapshot()).visibility_upper_bound >= later.id
 
 
 def test_a_reader_counts_for_the_writers_that_were_open_when_it_began(shop: Shop):
     open_one = shop.begin()
     shop.committed({"chair/count": "1"})
-    with shop.wired.transactions.reading(shop.wired.transactions.current()):
+    with shop.wired.transactions.manager.reading(shop.wired.transactions.manager.current()):
         shop.commit(open_one)
-        assert shop.run(shop.wired.transactions.moment()).visibility_upper_bound < open_one.id
+        assert shop.run(shop.wired.transactions.manager_snapshot()).visibility_upper_bound < open_one.id
 
 
 def test_the_sweep_is_told_of_every_write(shop: Shop):

@@ -97,17 +97,17 @@ async def test_cells_are_seen_once_their_commit_is_durable_and_not_before():
 async def test_a_read_under_way_counts_as_a_reader_until_its_last_row():
     store, wired = await shop()
     await wired.transactions.commit((await put(wired, b"1")).id)
-    before = (await wired.transactions.moment()).visibility_upper_bound
+    before = (await wired.transactions.manager_snapshot()).visibility_upper_bound
     store.held = "scan"
     reads = [asyncio.ensure_future(wired.services.tables.scan(STOCK))]
     await asyncio.to_thread(store.began.wait, 10)
     later = await put(wired, b"2")
     await wired.transactions.commit(later.id)
-    assert (await wired.transactions.moment()).visibility_upper_bound <= before < later.id
+    assert (await wired.transactions.manager_snapshot()).visibility_upper_bound <= before < later.id
     store.go_on.set()
     (page,) = await asyncio.gather(*reads)
     assert [cell.value for cell in page.cells] == [b"1"]
-    assert (await wired.transactions.moment()).visibility_upper_bound >= later.id
+    assert (await wired.transactions.manager_snapshot()).visibility_upper_bound >= later.id
 
 
 async def test_so_does_one_whose_transaction_ends_meanwhile():
@@ -120,7 +120,7 @@ async def test_so_does_one_whose_transaction_ends_meanwhile():
     await wired.transactions.abort(reader.id)
     later = await put(wired, b"2")
     await wired.transactions.commit(later.id)
-    assert (await wired.transactions.moment()).visibility_upper_bound < reader.id
+    assert (await wired.transactions.manager_snapshot()).visibility_upper_bound < reader.id
     store.go_on.set()
     assert [cell.value for cell in await read] == [b"1"]
 

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.pointers import PointerSet
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import InSession, Join, Kind, TableJoin, Transaction
-from basalt.transactions.rules.transaction_state import Proposal, TransactionState
+from basalt.transactions.rules.states import Join, Kind, SessionBinding, TableJoin, Transaction
+from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
 
@@ -61,7 +62,7 @@ class Scene:
         return self.state.sessions.get(name)
 
     def begin_in(self, session: Session, version: int | None = None, **options: Any) -> Transaction:
-        return self.begin(session=InSession(session.name, session.epoch, version), **options)
+        return self.begin(session=SessionBinding(session.name, session.epoch, version), **options)
 
     def change(self, transaction: Transaction, *changes: bytes) -> None:
         self.done(self.state.set_changes(transaction.id, changes, self.now_ms))

@@ -10,8 +10,11 @@ from basalt.errors import (
     InvalidNameError,
     TooLargeError,
 )
+from basalt.transactions.rules.conflicts import CHANGE_BYTES
 from basalt.transactions.rules.limits import CHECKPOINTS_MAX, OWNER_CHARS_MAX, TOPICS_MAX, Limits
 from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction_state import TransactionState
+from tests.control.transactions.conftest import Scene
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 
@@ -87,3 +90,54 @@ def test_a_transaction_has_a_bounded_number_of_topics_and_checkpoints(scene):
         scene.checkpoint(opened)
     with pytest.raises(TooLargeError, match=f"{CHECKPOINTS_MAX:,} checkpoints"):
         scene.checkpoint(opened)
+
+
+def memory_of(*changes: bytes) -> int:
+    return sum(map(len, changes)) + CHANGE_BYTES * len(changes)
+
+
+def test_change_sets_that_one_open_transaction_keeps_are_bounded_and_the_refusal_names_it():
+    scene = Scene(Limits(change_memory_bytes_max=memory_of(b"a", b"b")))
+    oldest = scene.begin(owner="forgotten")
+    for key in (b"a", b"b"):
+        one = scene.begin()
+        scene.change(one, key)
+        scene.commit(one)
+    last = scene.begin()
+    with pytest.raises(BusyError, match=rf"kept for transaction {oldest.id} \(owner forgotten\)"):
+        scene.change(last, b"c")
+    assert scene.state.get(last.id).doomed is None
+    scene.abort(oldest)
+    scene.change(last, b"c")
+    assert scene.commit(last).state is State.COMMITTED
+
+
+def test_a_change_set_that_replaces_another_counts_only_what_it_adds():
+    scene = Scene(Limits(change_memory_bytes_max=memory_of(b"a", b"b")))
+    one = scene.begin()
+    for changes in ([b"a", b"b"], [b"b", b"c"], [b"d"]):
+        scene.change(one, *changes)
+    with pytest.raises(BusyError):
+        scene.change(one, b"a", b"b", b"c")
+    assert scene.state.get(one.id).changes == {b"d"}
+
+
+def test_change_sets_that_nobody_needs_any_more_take_no_room():
+    scene = Scene()
+    for end in (scene.commit, scene.abort, scene.invalidate):
+        one = scene.begin()
+        scene.change(one, b"row")
+        assert scene.state.change_memory_bytes == memory_of(b"row")
+        end(one)
+        assert scene.state.change_memory_bytes == 0
+
+
+def test_what_change_sets_take_is_known_again_after_a_snapshot():
+    scene = Scene()
+    oldest, committed, opened = scene.begin(), scene.begin(), scene.begin()
+    for one, key in ((committed, b"a"), (opened, b"b")):
+        scene.change(one, key)
+    scene.commit(committed)
+    again = TransactionState(scene.limits, scene.state.image())
+    assert again.change_memory_bytes == scene.state.change_memory_bytes == memory_of(b"a", b"b")
+    assert oldest.id < opened.id

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from basalt.commits.named import Beginning
+from basalt.commits.commit_stage import Beginning
 from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import RequestReusedError, TopicNotFoundError, TransactionEndedError
-from basalt.transactions.rules.states import InSession, State, Transaction
+from basalt.transactions.rules.states import SessionBinding, State, Transaction
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
@@ -75,7 +75,7 @@ async def shop() -> Wired:
     return shop
 
 
-async def with_rows(shop: Wired, session: InSession | None = None) -> Transaction:
+async def with_rows(shop: Wired, session: SessionBinding | None = None) -> Transaction:
     """A transaction that has something to roll back."""
     begun: Any = await (
         shop.transactions.begin() if session is None else shop.transactions.sessions.begin(session, Beginning())
@@ -126,10 +126,10 @@ async def test_nobody_is_told_of_a_commit_that_is_not_durable(ask: str, fails: b
 async def test_looking_at_a_transaction_writes_nothing() -> None:
     shop = await Wired.start(MemoryStore(atomic=True))
     begun = await shop.transactions.begin()
-    length = shop.transactions.log_length
+    length = shop.transactions.manager.log_length
     assert await shop.transactions.get(begun.id) == await shop.transactions.find(begun.id) == begun
     assert (await shop.transactions.outcome(begun.id)).state is State.OPEN
-    assert shop.transactions.log_length == length
+    assert shop.transactions.manager.log_length == length
 
 
 async def test_a_roll_back_that_fails_holds_up_no_other_one(
@@ -154,13 +154,13 @@ async def test_a_session_is_opened_and_deleted_whatever_cannot_be_rolled_back(
 ) -> None:
     sessions = shop.transactions.sessions
     opened = await sessions.open("nightly", "first")
-    stranger, own = await with_rows(shop), await with_rows(shop, InSession("nightly", opened.epoch))
+    stranger, own = await with_rows(shop), await with_rows(shop, SessionBinding("nightly", opened.epoch))
     roll_backs.damaged = {stranger.id, own.id}
     with pytest.raises(CorruptionError):
         await shop.transactions.abort(stranger.id)
     opened = await sessions.open("nightly", "second")
     assert state_of(shop, own) is State.ABORTING
-    last = await with_rows(shop, InSession("nightly", opened.epoch))
+    last = await with_rows(shop, SessionBinding("nightly", opened.epoch))
     await sessions.delete("nightly")
     assert state_of(shop, last) is State.ABORTED
 
@@ -181,7 +181,7 @@ async def test_who_needs_a_roll_back_waits_for_the_call_that_does_it(
 ) -> None:
     sessions = shop.transactions.sessions
     opened = await sessions.open("nightly", "first")
-    old = await with_rows(shop, InSession("nightly", opened.epoch))
+    old = await with_rows(shop, SessionBinding("nightly", opened.epoch))
     roll_backs.gate.clear()
     abort = asyncio.ensure_future(shop.transactions.abort(old.id))
     assert not await soon(abort)
@@ -215,12 +215,12 @@ async def test_a_snapshot_of_the_log_that_is_not_written_shortens_it_by_nothing(
     shop = await Wired.start(store)
     for _ in range(3):
         await shop.transactions.begin()
-    length = shop.transactions.log_length
+    length = shop.transactions.manager.log_length
     assert length[0] >= 3
     store.failing = True
     with pytest.raises(StoreError):
         await shop.transactions.write_log_snapshot()
-    assert shop.transactions.log_length == length
+    assert shop.transactions.manager.log_length == length
     store.failing = False
     await shop.transactions.write_log_snapshot()
-    assert shop.transactions.log_length == (0, 0)
+    assert shop.transactions.manager.log_length == (0, 0)

@@ -9,7 +9,7 @@ import pytest
 from basalt.server.wiring import open_services
 from basalt.services import Services
 from basalt.settings import Settings
-from basalt.transactions.log.transaction_log import TableTransactionLog, entry_key
+from basalt.transactions.log.transaction_log import TransactionLog, entry_key
 from basalt.transactions.rules.states import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
@@ -80,7 +80,7 @@ async def test_a_former_leader_appends_nothing_more_and_is_told_so(store):
 async def test_a_server_that_takes_over_knows_what_the_former_leader_appended_meanwhile(store):
     first = await leader(store, 1)
     began = []
-    log = TableTransactionLog(store.table("transaction_log"))
+    log = TransactionLog(store.table("transaction_log"))
 
     def append_as_the_former_leader():
         state = log.recover()
@@ -130,12 +130,12 @@ async def test_a_log_snapshot_of_a_former_leader_changes_nothing(store):
     first = await leader(store, 1)
     await first.topics.create(A, {})
     await first.transactions.one_shot(shop_work(orders=["a"]))
-    drafted = await first.transactions._durable.run(first.transactions._durable.draft)
+    drafted = await first.transactions.manager.run(first.transactions.manager.draft_log_snapshot)
     second = await leader(store.another(), 2)
     await second.transactions.one_shot(shop_work(orders=["b"]))
     before = second.transactions.state.image()
-    for mutations in drafted.steps():
-        store.table("transaction_log").write(mutations)
+    for mutation in drafted.mutations():
+        store.table("transaction_log").write([mutation])
     third = await leader(store.another(), 3)
     after = third.transactions.state.image()
     assert after.outcomes == before.outcomes

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from basalt.transactions.log import transaction_log as log_module
-from basalt.transactions.log.entry_format import encode_entry
-from basalt.transactions.log.fields import sealed
-from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TableTransactionLog, entry_key
+from basalt.transactions.log.entry_format import encode_entry, sealed
+from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
 from basalt.transactions.rules.edits import Committed
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.states import Join, Kind, State
@@ -30,7 +29,7 @@ class Logged:
         self.restart()
 
     def restart(self) -> TransactionState:
-        self.log = TableTransactionLog(self.table, self.limits)
+        self.log = TransactionLog(self.table, self.limits)
         self.state = self.log.recover()
         return self.state
 
@@ -49,7 +48,7 @@ class Logged:
 
     def snapshot(self, written: int | None = None) -> None:
         draft = self.log.draft(self.state)
-        self.table.write([mutation for step in draft.steps() for mutation in step][:written])
+        self.table.write(draft.mutations()[:written])
         self.log.snapshot_written(draft)
 
     def rows(self) -> list[Row]:
@@ -132,7 +131,7 @@ def test_an_entry_holds_the_edits_of_a_whole_group(logged):
     put = logged.log.encode_next([*first.edits, *second.edits])
     logged.table.write([put])
     assert len(logged.rows()) == 1
-    assert TableTransactionLog(logged.table).recover().image() == logged.state.image()
+    assert TransactionLog(logged.table).recover().image() == logged.state.image()
 
 
 def test_what_was_encoded_and_not_written_is_forgotten_by_recovery(logged):
@@ -165,7 +164,7 @@ def test_a_snapshot_cut_short_by_a_crash_does_no_harm(monkeypatch, logged):
     busy(logged)
     logged.snapshot()
     busy(logged)
-    mutations = logged.log.snapshot(logged.state)
+    mutations = logged.log.draft(logged.state).mutations()
     assert len(mutations) > 5
     before = logged.rows()
     for written in range(len(mutations) + 1):
@@ -192,15 +191,15 @@ def test_a_snapshot_is_of_exactly_what_was_logged(logged):
     proposal = logged.state.begin(NOW_MS)
     logged.state.apply(proposal.edits[0])
     with pytest.raises(AssertionError, match="take the snapshot between two groups"):
-        logged.log.snapshot(logged.state)
+        logged.log.draft(logged.state)
 
 
 def test_a_draft_may_be_written_after_later_entries(logged):
     busy(logged)
     draft = logged.log.draft(logged.state)
     busy(logged)
-    for step in draft.steps():
-        logged.table.write(step)
+    for mutation in draft.mutations():
+        logged.table.write([mutation])
     logged.log.snapshot_written(draft)
     again = Logged(logged.table)
     assert again.state.image() == logged.state.image()
@@ -227,7 +226,7 @@ def test_entries_go_on_over_the_end_of_a_segment(monkeypatch, logged):
 def refused(logged: Logged, *words: str) -> None:
     before = logged.rows()
     with pytest.raises(CorruptionError) as caught:
-        TableTransactionLog(logged.table).recover()
+        TransactionLog(logged.table).recover()
     for word in words:
         assert word in str(caught.value)
     assert logged.rows() == before, "a refused log is left as it is"
@@ -363,7 +362,7 @@ def test_a_damaged_snapshot_is_never_passed_over_for_an_older_one(logged):
     busy(logged)
     logged.snapshot()
     busy(logged)
-    mutations = logged.log.snapshot(logged.state)
+    mutations = logged.log.draft(logged.state).mutations()
     logged.table.write(mutations[:1])
     row = logged.rows()[-1]
     data = bytearray(row.columns[SNAPSHOT])

@@ -10,6 +10,7 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.transactions.rules import outcomes
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.states import State
 
@@ -109,8 +110,9 @@ def test_requests_and_outcomes_are_found_again_after_a_recovery(scene):
         state.begin(scene.now_ms, request_id="shot")
 
 
-def test_outcomes_are_forgotten_by_count_and_then_not_found(scene_with):
-    scene = scene_with(Limits(outcomes_max=3, requests_max=2))
+def test_outcomes_are_forgotten_by_size_and_then_not_found(scene_with, monkeypatch):
+    monkeypatch.setattr(outcomes, "PACKED_TOGETHER", 1)
+    scene = scene_with(Limits(outcomes_max=3, outcome_block_bytes_max=0, requests_max=2))
     ended = [scene.one_shot(request_id=f"r{number}") for number in range(4)]
     assert scene.state.outcome(ended[1].id) == ended[1]
     with pytest.raises(TransactionNotFoundError, match="forgotten; begin a new one"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.transactions.rules.deadlines import STALE_MAX, Deadlines
-from basalt.transactions.rules.outcomes import Call, Memory, Request
+from basalt.transactions.rules.outcomes import Call, Request, RequestMemory
+from basalt.transactions.rules.transaction_table import STALE_DEADLINES_MAX, Deadlines
 
 
 def request(name: str, at_ms: int, key: int = 1) -> Request:
@@ -33,15 +33,15 @@ def test_exactly_the_open_transactions_past_their_deadline_are_due(steps: list[t
 def test_ended_transactions_do_not_pile_up_behind_an_old_one():
     deadlines = Deadlines()
     deadlines.add(0, 1)
-    for key in range(1, 10 * STALE_MAX):
+    for key in range(1, 10 * STALE_DEADLINES_MAX):
         deadlines.add(key, 1_000)
         deadlines.remove(key)
-    assert len(deadlines._heap) <= STALE_MAX + 3
+    assert len(deadlines._heap) <= STALE_DEADLINES_MAX + 3
     assert deadlines.due(1_000) == [0]
 
 
 def test_a_memory_forgets_the_oldest_beyond_its_count():
-    memory: Memory[Request] = Memory(2, 1_000)
+    memory: RequestMemory = RequestMemory(2, 1_000)
     for number in range(5):
         memory.put(request(f"r{number}", number))
     assert [entry.id for entry in memory.entries()] == ["r3", "r4"]
@@ -50,7 +50,7 @@ def test_a_memory_forgets_the_oldest_beyond_its_count():
 
 
 def test_a_memory_forgets_what_is_too_old_when_something_newer_comes():
-    memory: Memory[Request] = Memory(100, 1_000)
+    memory: RequestMemory = RequestMemory(100, 1_000)
     memory.put(request("old", 0))
     memory.put(request("edge", 500))
     memory.put(request("new", 1_500))
@@ -58,14 +58,14 @@ def test_a_memory_forgets_what_is_too_old_when_something_newer_comes():
 
 
 def test_a_clock_step_back_makes_a_memory_forget_nothing():
-    memory: Memory[Request] = Memory(100, 1_000)
+    memory: RequestMemory = RequestMemory(100, 1_000)
     memory.put(request("before", 1_000_000))
     memory.put(request("after", 5))
     assert len(memory) == 2
 
 
 def test_an_entry_that_changes_keeps_its_place():
-    memory: Memory[Request] = Memory(2, 1_000)
+    memory: RequestMemory = RequestMemory(2, 1_000)
     memory.put(request("a", 1))
     memory.put(request("b", 2))
     memory.put(request("a", 3, key=9))
@@ -75,10 +75,10 @@ def test_an_entry_that_changes_keeps_its_place():
 
 
 def test_a_memory_that_is_made_of_entries_goes_on_like_the_one_they_are_from():
-    memory: Memory[Request] = Memory(3, 1_000)
+    memory: RequestMemory = RequestMemory(3, 1_000)
     for number in range(5):
         memory.put(request(f"r{number}", number))
-    again: Memory[Request] = Memory(3, 1_000, memory.entries())
+    again: RequestMemory = RequestMemory(3, 1_000, memory.entries())
     memory.put(request("next", 9))
     again.put(request("next", 9))
     assert again.entries() == memory.entries()

@@ -6,7 +6,9 @@ is read back from the log at any point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,13 +26,14 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.transactions.log import snapshot_format, transaction_log
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
-from basalt.transactions.log.transaction_log import TableTransactionLog
-from basalt.transactions.rules.edits import Restored
+from basalt.transactions.log.transaction_log import TransactionLog
+from basalt.transactions.rules import outcomes, pointers, transaction_table
+from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.named import Name
-from basalt.transactions.rules.states import NO_SHORT, InSession, Join, Kind, State, TableJoin
-from basalt.transactions.rules.transaction_state import Proposal
+from basalt.transactions.rules.session_rules import WorkVersion
+from basalt.transactions.rules.states import NO_SHORT, Join, Kind, SessionBinding, State, TableJoin
 from basalt_engine.stores.memory import MemoryStore
 
 LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
@@ -55,16 +58,16 @@ class Naive:
     state: State = State.OPEN
     topics: dict[tuple[bytes, int], int] = field(default_factory=dict)
     tables: set[TableJoin] = field(default_factory=set)
-    session: InSession | None = None
+    session: SessionBinding | None = None
     changes: frozenset[bytes] = frozenset()
     unlogged: bool = False  # `changes` is not in the log
     lost: bool = False  # and not in memory any more
     doomed: bool = False
     hidden: bool = False  # its pointers are, or were until they were pruned, on the invalid list
-    settled_at: int = 0  # the newest pointer when its commit became visible
+    visible_at: int = 0  # the newest pointer when its commit became visible
 
     @property
-    def hides(self) -> bool:
+    def cannot_roll_back(self) -> bool:
         return self.outside or bool(self.tables)
 
 
@@ -81,11 +84,13 @@ class NaiveSession:
 
 
 class TransactionsMatchTheModel(RuleBasedStateMachine):
+    limits = LIMITS
+
     @initialize()
     def start(self):
         self.store = MemoryStore()
         self.table = self.store.table("transaction_log")
-        self.log = TableTransactionLog(self.table, LIMITS)
+        self.log = TransactionLog(self.table, self.limits)
         self.state = self.log.recover()
         self.sessions: dict[str, NaiveSession] = {}
         self.epochs_over: dict[str, set[int]] = {}
@@ -114,7 +119,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         return any(
             other.changes & changes and other.kind is Kind.SHORT and other is not one
             for other in self.all
-            if other.state is State.COMMITTING or (other.state is State.COMMITTED and other.settled_at >= one.id)
+            if other.state is State.COMMITTING or (other.state is State.COMMITTED and other.visible_at >= one.id)
         )
 
     def end(self, one: Naive, state: State):
@@ -123,7 +128,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             one.hidden = True
             self.invalid |= set(one.pointers)
         if state is State.COMMITTED:
-            one.settled_at = self.last
+            one.visible_at = self.last
             self.read = max(self.read, one.pointers[-1])
             session = self.sessions.get(one.session.name) if one.session else None
             if session is not None:
@@ -134,7 +139,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             self.invalid -= set(one.pointers)
 
     def time_out(self, one: Naive):
-        if one.hides:
+        if one.cannot_roll_back:
             self.end(one, State.INVALID)
         else:
             self.end(one, State.ABORTING if one.topics else State.ABORTED)
@@ -213,17 +218,17 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         kind: Kind,
         timeout_ms: int = 10_000,
         outside: bool = False,
-        session: InSession | None = None,
+        session: SessionBinding | None = None,
         unlogged: bool = False,
-        named: Name | None = None,
+        named: WorkVersion | None = None,
     ) -> Naive:
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
         asked = (kind, timeout_ms, "o", outside)
-        marked = self.state.unlogged.begin if unlogged else lambda proposal: proposal
         if named is not None:
             key = self.call(lambda: self.state.named.begin(self.now_ms, named, *asked), None, edits=True)
         else:
-            key = self.call(lambda: marked(self.state.begin(self.now_ms, *asked, session=session)), None, edits=True)
+            begun = lambda: self.state.begin(self.now_ms, *asked, session=session, changes_deferred=unlogged)  # noqa: E731
+            key = self.call(begun, None, edits=True)
         one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, outside, [], snapshot, session=session)
         one.unlogged = unlogged
         one.pointers.append(one.id)
@@ -316,7 +321,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def told(self, one: Naive | None, key: int, changes: frozenset[bytes]):
         usable = one is not None and one.state is State.OPEN and not one.doomed and self.now_ms < one.deadline_ms
         kept = usable and one.unlogged and not self.loses(one, changes)
-        assert self.state.unlogged.tell(key, changes, self.now_ms) == kept
+        assert self.state.may_defer_changes(key, changes, self.now_ms) == kept
         if kept:
             one.changes, one.lost = changes, False
 
@@ -335,7 +340,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
                 expected = TransactionConflictError
             else:
                 self.end(one, State.COMMITTED if inline else State.COMMITTING)
-        self.call(lambda: self.state.commit(key, self.now_ms, inline=inline), expected, edits=not repeated)
+        kept = one.changes if one is not None and one.unlogged and not one.lost else None
+        commit = lambda: self.state.commit(key, self.now_ms, inline=inline, deferred_changes=kept)  # noqa: E731
+        self.call(commit, expected, edits=not repeated)
 
     @rule(number=PICKS, inline=st.booleans())
     def abort(self, number: int, inline: bool):
@@ -395,7 +402,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             expected = TransactionEndedError
         moves = one is not None and one.state is State.COMMITTING
         if moves:
-            self.end(one, State.INVALID if one.hides else State.ABORTING)
+            self.end(one, State.INVALID if one.cannot_roll_back else State.ABORTING)
         self.call(lambda: self.state.give_up(key, self.now_ms), expected, edits=moves)
 
     # What runs of a session do, zombies among them.
@@ -434,7 +441,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     )
     def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, outside: bool):
         """A process of a run begins; of one that was replaced, or of another ledger, too."""
-        named, known = Name(name, run, version, ledger), self.sessions.get(name)
+        named, known = WorkVersion(name, run, version, ledger), self.sessions.get(name)
         refused = None if known is None else self.refused_by_name(known, named)
         if refused is not None:
             self.call(lambda: Proposal((), int(self.state.named.done_before(named) is None)), refused)
@@ -449,7 +456,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             if known is None or known.run != run:
                 self.taken(name, run)
             known = self.sessions[name]
-            at = InSession(name, known.epoch, version)
+            at = SessionBinding(name, known.epoch, version)
             self.begun(kind, 10_000 if kind is Kind.SHORT else 20_000, outside, at, named=named)
             known.used_ms = max(known.used_ms, self.now_ms)
         else:
@@ -460,11 +467,11 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if claims:
             self.sessions[name].ledger = ledger
 
-    def refused_by_name(self, known: NaiveSession, named: Name) -> type[BasaltError] | None:
+    def refused_by_name(self, known: NaiveSession, named: WorkVersion) -> type[BasaltError] | None:
         if named.run in known.replaced:
             return SessionFencedError
         counted = known.version is not None or (known.run == named.run and known.ledger is not None)
-        return SessionForeignError if counted and named.ledger not in (None, known.ledger) else None
+        return SessionForeignError if counted and named.counter_owner not in (None, known.ledger) else None
 
     def joinable(self, name: str, version: int) -> Naive | None:
         for one in self.live_in(name):
@@ -485,7 +492,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def begin_in_a_session(self, name: str, behind: int, version: int | None):
         """A run begins, or a zombie of some epoch before; or one who took an epoch out of the air."""
         known = self.sessions.get(name)
-        session = InSession(name, max(1, (known.epoch if known else 1) - behind), version)
+        session = SessionBinding(name, max(1, (known.epoch if known else 1) - behind), version)
         expected: type[BasaltError] | None = None
         if known is None or session.epoch > known.epoch:
             expected = SessionNotFoundError
@@ -528,7 +535,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             self.delete_session("billing")
             self.open_session("billing", "monday")
             at = self.sessions["billing"].epoch
-        pair = [self.begun(Kind.SHORT, session=InSession("billing", at, version)) for version in versions]
+        pair = [self.begun(Kind.SHORT, session=SessionBinding("billing", at, version)) for version in versions]
         if hand_over:
             self.open_session("billing", "tuesday")
         for one in pair:
@@ -629,12 +636,12 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(written=st.integers(0, 3))
     def the_log_is_snapshot_and_a_crash_may_cut_it_short(self, written: int):
-        self.table.write(self.log.snapshot(self.state)[:written])
+        self.table.write(self.log.draft(self.state).mutations()[:written])
 
     @rule()
     def the_process_crashes(self):
         before = self.state.image()
-        self.log = TableTransactionLog(self.table, LIMITS)
+        self.log = TransactionLog(self.table, self.limits)
         self.read_the_log()
         assert self.state.image() == before
 
@@ -686,7 +693,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     @invariant()
     def every_session_stands_where_the_model_says(self):
         found = {
-            one.name: (one.run, one.epoch, one.version, one.used_ms, one.ledger, list(one.replaced))
+            one.name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, list(one.replaced))
             for one in self.state.sessions.known()
         }
         assert found == {
@@ -737,3 +744,30 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
 TestTransactionsMatchTheModel = TransactionsMatchTheModel.TestCase
 TestTransactionsMatchTheModel.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+
+
+class MatchAcrossLimits(TransactionsMatchTheModel):
+    """The same where everything that is kept together has room for two or three: nothing is forgotten, only kept otherwise."""
+
+    limits = replace(LIMITS, outcomes_max=2)
+    small = (
+        (outcomes, {"PACKED_TOGETHER": 3, "BLOCK_OUTCOMES": 2}),
+        (pointers, {"CHUNK_POINTERS_MAX": 2}),
+        (transaction_table, {"STALE_DEADLINES_MAX": 2}),
+        (snapshot_format, {"PIECE_BYTES_MIN": 3}),
+        (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = ExitStack()
+        for module, values in self.small:
+            for name, value in values.items():
+                self.patches.enter_context(patch.object(module, name, value))
+
+    def teardown(self) -> None:
+        self.patches.close()
+
+
+TestMatchAcrossLimits = MatchAcrossLimits.TestCase
+TestMatchAcrossLimits.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

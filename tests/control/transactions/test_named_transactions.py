@@ -21,7 +21,7 @@ from basalt.errors import (
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.limits import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Limits
-from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.sessions import Session, Sessions
 from basalt.transactions.rules.states import Kind, State, Transaction
 from basalt_engine.errors import CorruptionError
@@ -34,7 +34,7 @@ def begin(
     scene: Scene, run: str = "r1", version: int = 5, ledger: str | None = None, name: str = "etl", **asked
 ) -> Any:
     """What a named begin answers: a transaction, or the session that has committed the version."""
-    named = Name(name, run, version, ledger)
+    named = WorkVersion(name, run, version, ledger)
     done = scene.state.named.done_before(named)
     return done or scene.state.get(scene.done(scene.state.named.begin(scene.now_ms, named, **asked)))
 
@@ -229,7 +229,7 @@ def test_a_forgotten_zombie_whose_version_is_committed_takes_nothing_over(scene)
 
 def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scene):
     scene.commit(begin(scene, "r1", 0, "query A"))
-    assert session(scene).ledger == "query A"
+    assert session(scene).counter_owner == "query A"
     before = scene.state.image()
     for run, version in (("r1", 0), ("r1", 1), ("r2", 0), ("r2", 1)):
         with pytest.raises(SessionForeignError, match=r"written by ledger 'query A', this is ledger 'query B'"):
@@ -237,7 +237,7 @@ def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scen
     assert scene.state.image() == before, "a foreign one fences nobody"
     assert isinstance(begin(scene, "r2", 0, "query A"), Session)
     assert begin(scene, "r2", 1, None).session.epoch == 2, "who names none is not asked"
-    assert session(scene).ledger == "query A"
+    assert session(scene).counter_owner == "query A"
 
 
 def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene):
@@ -245,17 +245,17 @@ def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene
     with pytest.raises(SessionForeignError, match="none is committed yet"):
         begin(scene, "r1", 0, "query B")
     assert begin(scene, "r2", 0, "query B").id != first.id
-    assert session(scene).ledger == "query B"
+    assert session(scene).counter_owner == "query B"
 
 
 def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_counted(scene):
     first = begin(scene, version=0)
     assert begin(scene, version=0, ledger="query A").id == first.id
-    assert session(scene).ledger == "query A"
+    assert session(scene).counter_owner == "query A"
     scene.open("import")
     scene.commit(scene.begin_in(scene.state.sessions.get("import"), version=3))
     with pytest.raises(SessionForeignError, match="written by a writer that named no ledger"):
-        scene.state.named.done_before(Name("import", "monday", 4, "query A"))
+        scene.state.named.done_before(WorkVersion("import", "monday", 4, "query A"))
 
 
 # What cannot be.
@@ -264,13 +264,13 @@ def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_coun
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        (Name("a/b", "r", 0), InvalidNameError),
-        (Name("etl", "", 0), InputError),
-        (Name("etl", "r", -1), InputError),
-        (Name("etl", "r", 1 << 63), InputError),
-        (Name("etl", "r", 0, ""), InputError),
-        (Name("etl", "r", 0, "x" * 256), InputError),
-        (Name("etl", "r", 0, "a\nb"), InputError),
+        (WorkVersion("a/b", "r", 0), InvalidNameError),
+        (WorkVersion("etl", "", 0), InputError),
+        (WorkVersion("etl", "r", -1), InputError),
+        (WorkVersion("etl", "r", 1 << 63), InputError),
+        (WorkVersion("etl", "r", 0, ""), InputError),
+        (WorkVersion("etl", "r", 0, "x" * 256), InputError),
+        (WorkVersion("etl", "r", 0, "a\nb"), InputError),
     ],
 )
 def test_a_name_that_is_none_is_refused(scene, name, error):
@@ -291,7 +291,7 @@ def test_room_for_sessions_and_for_write_pointers_is_asked_for(scene_with):
     scene = scene_with(Limits(sessions_max=1, in_progress_max=3))
     first = begin(scene)
     with pytest.raises(BusyError, match="there are 1 sessions"):
-        scene.state.named.begin(scene.now_ms, Name("other", "r1", 0))
+        scene.state.named.begin(scene.now_ms, WorkVersion("other", "r1", 0))
     for _ in range(2):
         first = scene.checkpoint(first)
     with pytest.raises(BusyError, match="3 write pointers"):
@@ -307,7 +307,7 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     assert session(scene).run == "r1"
     scene.expire()
     scene.clock.advance(8 * DAY_MS)
-    scene.done(scene.state.named.begin(scene.now_ms, Name("other", "r1", 0)))
+    scene.done(scene.state.named.begin(scene.now_ms, WorkVersion("other", "r1", 0)))
     assert [known.name for known in scene.state.sessions.known()] == ["other"]
 
 
@@ -390,12 +390,12 @@ def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_re
     read = decode_snapshot(encode_snapshot(scene.state.image()), "row")
     assert read == scene.state.image() == scene.replayed().image()
     again = type(scene.state)(scene.limits, read)
-    assert again.named.begin(scene.now_ms, Name("etl", "r2", 0, "query A")).transaction_id == open_one.id
+    assert again.named.begin(scene.now_ms, WorkVersion("etl", "r2", 0, "query A")).transaction_id == open_one.id
     with pytest.raises(SessionFencedError):
-        again.named.done_before(Name("etl", "r1", 0))
+        again.named.done_before(WorkVersion("etl", "r1", 0))
 
 
-@pytest.mark.parametrize("edit", [edits.LedgerClaimed("never", "q"), edits.LedgerClaimed("etl", "query A"), edits.LedgerClaimed("etl", "")])  # fmt: skip
+@pytest.mark.parametrize("edit", [edits.CounterOwnerClaimed("never", "q"), edits.CounterOwnerClaimed("etl", "query A"), edits.CounterOwnerClaimed("etl", "")])  # fmt: skip
 def test_a_ledger_that_could_not_have_been_claimed_is_refused(scene, edit):
     begin(scene, ledger="query A")
     before = scene.state.image()

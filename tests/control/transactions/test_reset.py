@@ -9,6 +9,7 @@ from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFou
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.outcomes import RememberedOutcomes
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
 
@@ -35,7 +36,8 @@ def test_everything_is_gone_and_pointers_keep_rising(scene_with):
     scene.done(scene.state.reset(scene.now_ms))
     after = scene.state.image()
     assert (after.last_pointer, after.read_pointer) == (before.last_pointer, before.read_pointer)
-    assert (after.transactions, after.committed, after.outcomes, after.requests, after.sessions) == ((),) * 5
+    assert (after.transactions, after.committed, after.requests, after.sessions) == ((),) * 4
+    assert after.outcomes == RememberedOutcomes()
     assert (scene.state.in_progress_count, scene.state.next_deadline_ms(), len(scene.state.invalid)) == (0, None, 0)
     assert after.invalid_version > before.invalid_version, "a client's copy of the list is not taken for the new one"
     for old in (committed, opened, failed):
@@ -75,7 +77,10 @@ async def test_topics_are_told_of_everything_that_was_open(monkeypatch: pytest.M
     monkeypatch.setattr(TopicParticipant, "ended", lambda _, transaction: told.append(transaction.id))
     settings = Settings(transactions=TransactionSettings(allow_reset=True))
     wired = await Wired.start(MemoryStore(atomic=True), settings=settings)
-    opened = [(await wired.transactions.begin()).id for _ in range(2)]
+    await wired.topics.create(A, {})
+    opened = [await wired.transactions.begin() for _ in range(2)]
+    for each in opened:
+        await wired.store_aside(A, "stored", tx=each)
     await wired.transactions.sessions.reset()
-    assert told == opened
+    assert told == [each.id for each in opened]
     await wired.services.close()

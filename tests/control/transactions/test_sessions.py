@@ -16,7 +16,7 @@ from basalt.errors import (
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.states import InSession, Kind, State, TableJoin
+from basalt.transactions.rules.states import Kind, SessionBinding, State, TableJoin
 from basalt_engine.errors import CorruptionError
 
 DAY_MS = 86_400_000
@@ -71,12 +71,12 @@ def test_a_commit_that_is_decided_stays_decided_and_its_version_counts(scene):
         scene.commit(late)
     scene.finish(opened)
     assert scene.state.sessions.get("billing").version == 7
-    assert scene.state.sessions.is_done(InSession("billing", new.epoch, 7))
+    assert scene.state.sessions.is_done(SessionBinding("billing", new.epoch, 7))
 
 
 def test_a_version_is_committed_once(scene):
     session = scene.open()
-    assert not scene.state.sessions.is_done(InSession("billing", 1, 7))
+    assert not scene.state.sessions.is_done(SessionBinding("billing", 1, 7))
     first, second = scene.begin_in(session, version=7), scene.begin_in(session, version=7)
     scene.commit(first)
     found = scene.state.sessions.get("billing")
@@ -84,7 +84,7 @@ def test_a_version_is_committed_once(scene):
     with pytest.raises(TransactionConflictError, match=f"'version 7 of session billing' to transaction {first.id}"):
         scene.commit(second)
     for version, done in ((6, True), (7, True), (8, False), (None, False)):
-        assert scene.state.sessions.is_done(InSession("billing", 1, version)) == done
+        assert scene.state.sessions.is_done(SessionBinding("billing", 1, version)) == done
 
 
 def test_a_version_never_goes_back(scene):
@@ -113,10 +113,10 @@ def test_the_next_run_knows_what_the_last_one_committed(scene):
 
 def test_who_took_an_epoch_out_of_the_air_is_told_to_open_the_session(scene):
     with pytest.raises(SessionNotFoundError, match="there is no session 'billing'"):
-        scene.begin(session=InSession("billing", 1))
+        scene.begin(session=SessionBinding("billing", 1))
     scene.open()
     with pytest.raises(SessionNotFoundError, match=r"at epoch 1 .* never came to epoch 2"):
-        scene.begin(session=InSession("billing", 2))
+        scene.begin(session=SessionBinding("billing", 2))
 
 
 def test_a_repeated_begin_answers_the_first_transaction_whatever_became_of_the_session(scene):
@@ -124,7 +124,8 @@ def test_a_repeated_begin_answers_the_first_transaction_whatever_became_of_the_s
     first = scene.begin_in(session, version=1, request_id="r")
     scene.open("billing", "tuesday")
     assert (
-        scene.state.begin(scene.now_ms, request_id="r", session=InSession("billing", 1, 1)).transaction_id == first.id
+        scene.state.begin(scene.now_ms, request_id="r", session=SessionBinding("billing", 1, 1)).transaction_id
+        == first.id
     )
 
 
@@ -172,7 +173,7 @@ def test_a_session_that_nobody_uses_is_forgotten_when_another_one_is_opened(scen
     for _ in range(8):
         scene.clock.advance(DAY_MS)
         scene.commit(scene.begin_in(busy))
-    assert scene.begin_in(held, kind=Kind.LONG).session == InSession("held", 1)
+    assert scene.begin_in(held, kind=Kind.LONG).session == SessionBinding("held", 1)
     scene.open("new")
     assert [session.name for session in scene.state.sessions.known()] == ["busy", "held", "new"]
     assert scene.state.sessions.get("new").epoch == 2
@@ -239,8 +240,8 @@ BAD_EDITS = {
     "a lower epoch of the same run": edits.SessionOpened("billing", "monday", 0, 5),
     "a session forgotten that is open": edits.SessionsForgotten(("billing",)),
     "a session forgotten that there is not": edits.SessionsForgotten(("never",)),
-    "a begin in a session that there is not": edits.SessionBegan(0, InSession("never", 1)),
-    "a begin at another epoch": edits.SessionBegan(0, InSession("billing", 2)),
+    "a begin in a session that there is not": edits.SessionBegan(0, SessionBinding("never", 1)),
+    "a begin at another epoch": edits.SessionBegan(0, SessionBinding("billing", 2)),
 }
 
 

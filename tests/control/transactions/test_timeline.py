@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.transactions.log.timeline import Journal, timeline_of
-from basalt.transactions.log.transaction_log import TableTransactionLog
+from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
@@ -137,21 +137,21 @@ def table():
     return MemoryStore().table("transaction_log")
 
 
-def write(table, log: TableTransactionLog, state: TransactionState, *made: edits.Edit) -> None:
+def write(table, log: TransactionLog, state: TransactionState, *made: edits.Edit) -> None:
     for edit in made:
         state.apply(edit)
     table.write([log.encode_next(made)])
 
 
 def test_after_a_restart_it_begins_with_what_the_log_holds_behind_its_snapshot(table):
-    log = TableTransactionLog(table)
+    log = TransactionLog(table)
     state = log.recover()
     write(table, log, state, began(FIRST))
-    table.write(log.snapshot(state))
+    table.write(log.draft(state).mutations())
     write(table, log, state, edits.Joined(FIRST, Join(b"shop:orders:", 1, T0)))
     write(table, log, state, edits.Aborting(FIRST, True), edits.Aborted(FIRST, T0 + 40, False))
     journal = Journal()
-    TableTransactionLog(table).recover(journal)
+    TransactionLog(table).recover(journal)
     found = timeline_of((FIRST,), journal.entries(), None, journal.since_ms(T0))
     assert [step.event for step in found.steps] == ["topic_joined", "abort_decided", "aborted"]
     assert [step.exact for step in found.steps] == [False, True, True], "an entry has the time that an edit of it tells"
@@ -160,7 +160,7 @@ def test_after_a_restart_it_begins_with_what_the_log_holds_behind_its_snapshot(t
 
 
 def test_what_is_known_already_is_not_read_a_second_time(table):
-    log = TableTransactionLog(table)
+    log = TransactionLog(table)
     state = log.recover()
     journal = Journal()
     write(table, log, state, began(FIRST))
@@ -174,13 +174,13 @@ def test_what_is_known_already_is_not_read_a_second_time(table):
 
 
 def test_a_gap_makes_it_begin_anew(table):
-    log = TableTransactionLog(table)
+    log = TransactionLog(table)
     state = log.recover()
     write(table, log, state, began(FIRST))
     journal = Journal()
     journal.add(T0, [began(FIRST)])
     write(table, log, state, began(SECOND))
-    table.write(log.snapshot(state))  # another server led meanwhile
+    table.write(log.draft(state).mutations())  # another server led meanwhile
     log.recover(journal)
     assert journal.entries() == []
     assert journal.since_ms(T0 + 77) == T0 + 77

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
-from basalt.cli.options.options import Command, common_options, dry_run_option
-from basalt.cli.output.output import Column, count_text, duration_text, size_text
-from basalt.cli.output.progress import progress
+from basalt.cli.options.options import Command, Invocation, common_options, dry_run_option, pass_invocation
+from basalt.cli.output.output import Column, count_text, duration_text, progress, size_text
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -58,9 +56,9 @@ Step = Callable[[], int]  # one call; answers how many messages it moved, 0 when
 @click.option("--keep", is_flag=True, help="Leave the topic there.")
 @dry_run_option
 @common_options
-@pass_session
+@pass_invocation
 def bench(
-    session: Session, messages: int, size_bytes: int, batch: int, seconds: int, keep: bool, dry_run: bool
+    invocation: Invocation, messages: int, size_bytes: int, batch: int, seconds: int, keep: bool, dry_run: bool
 ) -> None:
     """Measure publish and poll rates of a server.
 
@@ -70,17 +68,17 @@ def bench(
     name = f"bench-{secrets.token_hex(4)}"
     if dry_run:
         wanted = {"topic": name, "messages": messages, "size_bytes": size_bytes, "dry_run": True}
-        session.out.done(f"would publish up to {messages} messages of {size_bytes} bytes to topic {name}", wanted)
+        invocation.out.done(f"would publish up to {messages} messages of {size_bytes} bytes to topic {name}", wanted)
         return
     payloads = [os.urandom(size_bytes) for _ in range(min(batch, messages))]  # random: no compression flatters the disk
-    with session.client() as client:
+    with invocation.client() as client:
         client.topics.create(name, ttl=BENCH_TTL_SECONDS)
         try:
             rows = _run(client, name, payloads, messages, seconds)
         finally:
             if not keep:
                 client.topics.delete(name)
-    session.out.rows(_COLUMNS, rows)
+    invocation.out.rows(_COLUMNS, rows)
 
 
 def _run(client: Client, name: str, payloads: list[bytes], messages: int, seconds: int) -> list[dict[str, Any]]:

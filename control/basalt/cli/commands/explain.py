@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from basalt.cli.commands.tx_inspect import held_text, wait_text
-from basalt.cli.options.invocation import Session, pass_session
-from basalt.cli.options.options import Command, PositionText, TransactionId, common_options
+from basalt.cli.options.options import Command, Invocation, PositionText, TransactionId, common_options, pass_invocation
 from basalt.cli.output.escaping import printable
 from basalt.cli.output.output import Column, counted, duration_text, plain, time_text
-from basalt.cli.output.payloads import publish_ms
-from basalt.cli.output.rows import row
+from basalt.cli.output.rows import publish_ms, row
 from basalt.cli.root import group
 from basalt.errors import TransactionNotFoundError
 
@@ -43,30 +41,30 @@ _HOLDER = (
 @click.argument("topic")
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="Where the reader starts. [default: start]")
 @common_options
-@pass_session
-def poll(session: Session, topic: str, start: Position | None) -> None:
+@pass_invocation
+def poll(invocation: Invocation, topic: str, start: Position | None) -> None:
     """Tell at which transaction a reader of committed messages stops, what waits behind it, and when it will end."""
-    with session.client() as client:
+    with invocation.client() as client:
         shown = {"topic": topic, **_hold(client, topic, start)}
-    session.out.record(shown, (Column("topic"), *(_HOLDER if shown["held_by"] else ())))
-    if session.out.for_people:
-        session.out.line("")
-        session.out.line(_advice(shown))
+    invocation.out.record(shown, (Column("topic"), *(_HOLDER if shown["held_by"] else ())))
+    if invocation.out.for_people:
+        invocation.out.line("")
+        invocation.out.line(_advice(shown))
 
 
 @explain.command("tx", cls=Command)
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @common_options
-@pass_session
-def transaction(session: Session, transaction: str) -> None:
+@pass_invocation
+def transaction(invocation: Invocation, transaction: str) -> None:
     """Tell who waits for a transaction, what it waits for itself, and what happens when its time is up."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = row(client.admin.describe_transaction(transaction))
-    if session.out.for_people:
+    if invocation.out.for_people:
         for line in _story(found):
-            session.out.line(printable(line))
+            invocation.out.line(printable(line))
         return
-    session.out.record(found)
+    invocation.out.record(found)
 
 
 def _story(found: dict[str, Any]) -> Iterator[str]:
@@ -102,7 +100,7 @@ def _are(found: dict[str, Any]) -> str:
 
 
 def _hold(client: Client, name: str, start: Position | None) -> dict[str, Any]:
-    """Where readers stop, and the transaction they stop at; all None when they do not."""
+    """Find where readers stop, and the transaction they stop at; all None when they do not."""
     at: Position | str | None = start
     topic = client.topic(name)
     while True:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
 from basalt.cli.options.options import (
     Command,
     DurationMs,
+    Invocation,
     confirm,
     dry_run_option,
     output_option,
+    pass_invocation,
     settings_options,
     yes_option,
 )
@@ -81,9 +82,9 @@ def coprocessor_options(command: F) -> F:
 @dry_run_option
 @settings_options
 @output_option
-@pass_session
+@pass_invocation
 def install(
-    session: Session, jar: str | None, no_coprocessor: bool, flush_interval: int | None, refresh_interval: int | None,
+    invocation: Invocation, jar: str | None, no_coprocessor: bool, flush_interval: int | None, refresh_interval: int | None,
     report_interval: int | None, print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Make Basalt's tables, or complete an installation that was cut short.
@@ -99,7 +100,7 @@ def install(
     path = None if jar is None else coprocessor_jar(jar, refresh_interval, report_interval)
     wanted = Wanted(where.buckets, flush_interval, path)
     if print_shell:
-        _print_create(session, where, wanted, no_coprocessor)
+        _print_create(invocation, where, wanted, no_coprocessor)
         return
     with admin(where) as gateway:
         from basalt.hbase_admin.install import Installer
@@ -111,14 +112,14 @@ def install(
             raise _no_jar()
         if not dry_run:
             installer.carry_out(steps, wanted)
-    _show_steps(session, steps, dry_run)
+    _show_steps(invocation, steps, dry_run)
 
 
 @hbase.command("check", cls=Command)
 @settings_options
 @output_option
-@pass_session
-def check(session: Session, config: Path | None, settings: tuple[str, ...]) -> int:
+@pass_invocation
+def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]) -> int:
     """Check gateways, tables, coprocessor, and what region servers know; exit code 1 if something is wrong.
 
     Warnings are for what works, but not as it should.
@@ -126,7 +127,7 @@ def check(session: Session, config: Path | None, settings: tuple[str, ...]) -> i
     from basalt.hbase_admin.check import findings
 
     rows = [finding._asdict() for finding in findings(_view(hbase_settings(config, settings)))]
-    session.out.rows((Column("name", title="check"), Column("level"), Column("detail"), Column("hint")), rows)
+    invocation.out.rows((Column("name", title="check"), Column("level"), Column("detail"), Column("hint")), rows)
     return EXIT_FAILURE if any(row["level"] == "error" for row in rows) else EXIT_OK
 
 
@@ -146,9 +147,9 @@ def check(session: Session, config: Path | None, settings: tuple[str, ...]) -> i
 @dry_run_option
 @settings_options
 @output_option
-@pass_session
+@pass_invocation
 def upgrade(
-    session: Session, jar: str, refresh_interval: int | None, report_interval: int | None, wait_ms: int,
+    invocation: Invocation, jar: str, refresh_interval: int | None, report_interval: int | None, wait_ms: int,
     print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Let all tables run another coprocessor jar, one after the other, while they stay open.
@@ -172,7 +173,7 @@ def upgrade(
         if print_shell:
             for step in steps:
                 if step.action == "alter":
-                    session.out.line(alter_line(step.table, step.changed(found[step.table].descriptor)))
+                    invocation.out.line(alter_line(step.table, step.changed(found[step.table].descriptor)))
             return
         if not dry_run:
             work = Upgrade(gateway, SystemRows(gateway, where.prefix), clock)
@@ -180,7 +181,7 @@ def upgrade(
                 work.carry_out(step)
             if wait_ms:
                 _upgraded(work.wait(where.prefix, wait_ms), wait_ms)
-    _show_steps(session, steps, dry_run)
+    _show_steps(invocation, steps, dry_run)
 
 
 @hbase.command("uninstall", cls=Command)
@@ -188,8 +189,8 @@ def upgrade(
 @yes_option
 @settings_options
 @output_option
-@pass_session
-def uninstall(session: Session, dry_run: bool, yes: bool, config: Path | None, settings: tuple[str, ...]) -> None:
+@pass_invocation
+def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | None, settings: tuple[str, ...]) -> None:
     """Disable and drop Basalt's tables, with every topic and message in them.
 
     Only tables of the prefix that Basalt has made are dropped. While a server leads, none is.
@@ -213,9 +214,9 @@ def uninstall(session: Session, dry_run: bool, yes: bool, config: Path | None, s
             for table in tables:
                 work.drop(table.name)
     rows = [{"table": table.name, "regions": table.regions, "dry_run": dry_run} for table in tables]
-    session.out.rows((Column("table"), Column("regions")), rows)
-    if session.out.for_people:
-        session.out.line(f"\n{'would drop' if dry_run else 'dropped'} {counted(len(tables), 'table')}")
+    invocation.out.rows((Column("table"), Column("regions")), rows)
+    if invocation.out.for_people:
+        invocation.out.line(f"\n{'would drop' if dry_run else 'dropped'} {counted(len(tables), 'table')}")
 
 
 def _view(where: HBaseSettings) -> View:
@@ -308,7 +309,7 @@ def _no_jar() -> Usage:
     )
 
 
-def _print_create(session: Session, where: HBaseSettings, wanted: Wanted, no_coprocessor: bool) -> None:
+def _print_create(invocation: Invocation, where: HBaseSettings, wanted: Wanted, no_coprocessor: bool) -> None:
     from basalt.hbase_admin.plan import create_lines
     from basalt_engine.stores.hbase.tables import FLUSH_INTERVAL_MS_DEFAULT, layouts
 
@@ -317,15 +318,15 @@ def _print_create(session: Session, where: HBaseSettings, wanted: Wanted, no_cop
     flush_interval_ms = wanted.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT
     made = layouts(where.prefix, wanted.buckets, flush_interval_ms=flush_interval_ms, jar=wanted.jar)
     for line in create_lines(made):
-        session.out.line(line)
+        invocation.out.line(line)
 
 
-def _show_steps(session: Session, steps: Sequence[Step], dry_run: bool) -> None:
+def _show_steps(invocation: Invocation, steps: Sequence[Step], dry_run: bool) -> None:
     rows = [{"table": step.table, "action": step.action, "detail": step.detail, "dry_run": dry_run} for step in steps]
-    session.out.rows(_STEP_COLUMNS, rows)
-    if session.out.for_people:
+    invocation.out.rows(_STEP_COLUMNS, rows)
+    if invocation.out.for_people:
         changes = sum(step.action != "keep" for step in steps)
         if changes == 0:
-            session.out.line("\nnothing to do: everything is there")
+            invocation.out.line("\nnothing to do: everything is there")
         else:
-            session.out.line(f"\n{'would make' if dry_run else 'made'} {counted(changes, 'change')}")
+            invocation.out.line(f"\n{'would make' if dry_run else 'made'} {counted(changes, 'change')}")

@@ -1,4 +1,4 @@
-"""`basalt profile`: servers' addresses under names."""
+"""`basalt profile` and `completion`: what a user sets up on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
-from basalt.cli.options.options import Command, dry_run_option, output_option
+from basalt.cli.options.options import Command, Invocation, dry_run_option, output_option, pass_invocation
 from basalt.cli.options.profiles import Profile, check_profile_name, profiles_path, read_profiles, write_profiles
 from basalt.cli.output.output import Column
 from basalt.cli.root import group
@@ -16,11 +15,11 @@ from basalt.cli.root import group
 profile = group("profile", "Keep servers' addresses under names.")
 
 
-def _name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+def _profile_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return check_profile_name(value)
 
 
-def _url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+def _server_url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     try:
         servers = [urlsplit(server) for server in value.split(",")]
         known = servers[0].scheme == "embedded" or all(
@@ -36,61 +35,81 @@ def _url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 
 @profile.command("add", cls=Command)
-@click.argument("name", callback=_name)
-@click.option("--url", required=True, callback=_url, help="The server, or embedded:DIR.")
+@click.argument("name", callback=_profile_name)
+@click.option("--url", required=True, callback=_server_url, help="The server, or embedded:DIR.")
 @click.option("--namespace", help="Namespace of topics that are named without one.")
 @click.option("--use", is_flag=True, help="Use it from now on where no other is named.")
 @dry_run_option
 @output_option
-@pass_session
-def add(session: Session, name: str, url: str, namespace: str | None, use: bool, dry_run: bool) -> None:
+@pass_invocation
+def add(invocation: Invocation, name: str, url: str, namespace: str | None, use: bool, dry_run: bool) -> None:
     """Add a profile, or replace the one of this name. The first one is used at once."""
     profiles = read_profiles()
     used = use or not profiles.by_name
     changed = profiles.with_profile(name, Profile(url, namespace))
-    _write(session, changed.using(name) if used else changed, dry_run, name, "use" if used else "add")
+    _write(invocation, changed.using(name) if used else changed, dry_run, name, "use" if used else "add")
 
 
 @profile.command("list", cls=Command)
 @output_option
-@pass_session
-def list_profiles(session: Session) -> None:
+@pass_invocation
+def list_profiles(invocation: Invocation) -> None:
     """List profiles; the one in use has a yes."""
     profiles = read_profiles()
     rows = [
         {"name": name, "url": profile.url, "namespace": profile.namespace, "used": name == profiles.current}
         for name, profile in profiles.by_name.items()
     ]
-    session.out.rows([Column("name"), Column("url"), Column("namespace"), Column("used")], rows)
+    invocation.out.rows([Column("name"), Column("url"), Column("namespace"), Column("used")], rows)
 
 
 @profile.command("use", cls=Command)
-@click.argument("name", callback=_name)
+@click.argument("name", callback=_profile_name)
 @dry_run_option
 @output_option
-@pass_session
-def use(session: Session, name: str, dry_run: bool) -> None:
+@pass_invocation
+def use(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Use a profile from now on where no other is named."""
     profiles = read_profiles()
     profiles.get(name)
-    _write(session, profiles.using(name), dry_run, name, "use")
+    _write(invocation, profiles.using(name), dry_run, name, "use")
 
 
 @profile.command("remove", cls=Command)
-@click.argument("name", callback=_name)
+@click.argument("name", callback=_profile_name)
 @dry_run_option
 @output_option
-@pass_session
-def remove(session: Session, name: str, dry_run: bool) -> None:
+@pass_invocation
+def remove(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Remove a profile."""
     profiles = read_profiles()
     profiles.get(name)
-    _write(session, profiles.without(name), dry_run, name, "remove")
+    _write(invocation, profiles.without(name), dry_run, name, "remove")
 
 
-def _write(session: Session, changed: Any, dry_run: bool, name: str, what: str) -> None:
+def _write(invocation: Invocation, changed: Any, dry_run: bool, name: str, what: str) -> None:
     if not dry_run:
         write_profiles(changed)
     done = {"add": "added", "use": "using", "remove": "removed"}[what]
     sentence = f"would {what} profile {name}" if dry_run else f"{done} profile {name} ({profiles_path()})"
-    session.out.done(sentence, {"profile": name, "action": what, "file": str(profiles_path()), "dry_run": dry_run})
+    invocation.out.done(sentence, {"profile": name, "action": what, "file": str(profiles_path()), "dry_run": dry_run})
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a shell's completion script.
+
+    \b
+    bash: basalt completion bash > ~/.local/share/bash-completion/completions/basalt
+    zsh:  basalt completion zsh > ~/.zfunc/_basalt     (with ~/.zfunc in fpath)
+    fish: basalt completion fish > ~/.config/fish/completions/basalt.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from basalt.cli.main import COMPLETION_VARIABLE, PROGRAM
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE).source())

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
 from basalt.cli.options.options import (
     Bytes,
     Command,
+    Invocation,
     TransactionId,
     common_options,
     confirm,
     dry_run_option,
+    pass_invocation,
     yes_option,
 )
 from basalt.cli.output.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
 from basalt.cli.output.output import Column, counted, time_text
-from basalt.cli.output.payloads import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
+from basalt.cli.output.rows import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
 from basalt.cli.root import group
 
 if TYPE_CHECKING:
@@ -65,44 +66,44 @@ def _read_options(command: Any) -> Any:
 )
 @dry_run_option
 @common_options
-@pass_session
-def create(session: Session, name: str, conflict: Any, dry_run: bool) -> None:
+@pass_invocation
+def create(invocation: Invocation, name: str, conflict: Any, dry_run: bool) -> None:
     """Create a table.
 
     A table that was deleted comes back empty, as its next generation.
     """
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         if dry_run:
             if name in client.tables.list():
                 raise Failure(f"table {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
             result = {"name": name, "namespace": namespace, "conflict": conflict, "dry_run": True}
-            session.out.done(f"would create table {namespace}:{name}", result)
+            invocation.out.done(f"would create table {namespace}:{name}", result)
             return
         created = _row(client.tables.create(name, conflict=conflict), namespace)
-    session.out.done(f"created table {namespace}:{name}, generation {created['generation']}", created)
+    invocation.out.done(f"created table {namespace}:{name}, generation {created['generation']}", created)
 
 
 @table.command("list", cls=Command)
 @common_options
-@pass_session
-def list_tables(session: Session) -> None:
+@pass_invocation
+def list_tables(invocation: Invocation) -> None:
     """List the namespace's tables."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         rows = [_row(client.tables.get(name), namespace) for name in client.tables.list()]
-    session.out.rows(_COLUMNS[1:], rows)
+    invocation.out.rows(_COLUMNS[1:], rows)
 
 
 @table.command("show", cls=Command)
 @click.argument("name")
 @common_options
-@pass_session
-def show(session: Session, name: str) -> None:
+@pass_invocation
+def show(invocation: Invocation, name: str) -> None:
     """Show a table's properties."""
-    with session.client() as client:
-        found = _row(client.tables.get(name), session.target().namespace)
-    session.out.record(found, _COLUMNS)
+    with invocation.client() as client:
+        found = _row(client.tables.get(name), invocation.target().namespace)
+    invocation.out.record(found, _COLUMNS)
 
 
 @table.command("delete", cls=Command)
@@ -110,18 +111,18 @@ def show(session: Session, name: str) -> None:
 @yes_option
 @dry_run_option
 @common_options
-@pass_session
-def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
+@pass_invocation
+def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a table with all its cells."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         result = {**_row(client.tables.get(name), namespace), "dry_run": dry_run}
         if dry_run:
-            session.out.done(f"would delete table {namespace}:{name}", result)
+            invocation.out.done(f"would delete table {namespace}:{name}", result)
             return
         confirm(f"Delete table {namespace}:{name} with all its cells?", yes=yes)
         client.tables.delete(name)
-    session.out.done(f"deleted table {namespace}:{name}", result)
+    invocation.out.done(f"deleted table {namespace}:{name}", result)
 
 
 @table.command("get", cls=Command)
@@ -129,16 +130,21 @@ def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
 @click.argument("row", type=Bytes())
 @_read_options
 @common_options
-@pass_session
+@pass_invocation
 def get(
-    session: Session, name: str, row: bytes, columns: tuple[bytes, ...], transaction: str | None, form: PayloadFormat
+    invocation: Invocation,
+    name: str,
+    row: bytes,
+    columns: tuple[bytes, ...],
+    transaction: str | None,
+    form: PayloadFormat,
 ) -> None:
     """Show a row's cells: what is committed, or what a transaction sees."""
-    with session.client() as client:
+    with invocation.client() as client:
         cells = client.table(name).get(row, columns or None, transaction=transaction)
     if not cells:
-        raise Failure(f"table {session.target().namespace}:{name} has no such row", exit_code=EXIT_NOT_FOUND)
-    session.out.rows(_CELLS, _cell_rows(session, row, cells, form))
+        raise Failure(f"table {invocation.target().namespace}:{name} has no such row", exit_code=EXIT_NOT_FOUND)
+    invocation.out.rows(_CELLS, _cell_rows(invocation, row, cells, form))
 
 
 @table.command("put", cls=Command)
@@ -150,9 +156,9 @@ def get(
 @click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Write under this open transaction.")
 @dry_run_option
 @common_options
-@pass_session
+@pass_invocation
 def put(
-    session: Session,
+    invocation: Invocation,
     name: str,
     row: bytes,
     cells: tuple[bytes, ...],
@@ -168,8 +174,8 @@ def put(
     changed = _given(cells, deleted)
     if not changed and not delete_row:
         raise Usage("there is nothing to write", hint="give COLUMN=VALUE, --delete COLUMN or --delete-row")
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         client.tables.get(name)
         if transaction is not None and not dry_run:
             client.table(name).write(transaction, {row: changed}, delete_rows=[row] if delete_row else [])
@@ -192,7 +198,7 @@ def put(
     }
     when = f", to be seen when transaction {transaction} commits" if transaction else ""
     verb = "would write" if dry_run else "wrote"
-    session.out.done(f"{verb} {written} of row {payload_line(row, 'text')} to {namespace}:{name}{when}", result)
+    invocation.out.done(f"{verb} {written} of row {payload_line(row, 'text')} to {namespace}:{name}{when}", result)
 
 
 @table.command("scan", cls=Command)
@@ -209,9 +215,9 @@ def put(
 )
 @_read_options
 @common_options
-@pass_session
+@pass_invocation
 def scan(
-    session: Session,
+    invocation: Invocation,
     name: str,
     start: bytes,
     stop: bytes | None,
@@ -221,22 +227,22 @@ def scan(
     form: PayloadFormat,
 ) -> None:
     """Show the cells of a range of rows, in order."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = client.table(name).scan(start, stop, columns=columns or None, transaction=transaction)
-        session.out.rows(_CELLS, _all_cells(session, islice(found, limit), form))
+        invocation.out.rows(_CELLS, _all_cells(invocation, islice(found, limit), form))
 
 
-def _all_cells(session: Session, rows: Iterable[TableRow], form: PayloadFormat) -> Iterator[dict[str, Any]]:
+def _all_cells(invocation: Invocation, rows: Iterable[TableRow], form: PayloadFormat) -> Iterator[dict[str, Any]]:
     for row in rows:
-        yield from _cell_rows(session, row.row, row.cells, form)
+        yield from _cell_rows(invocation, row.row, row.cells, form)
 
 
 def _cell_rows(
-    session: Session, row: bytes, cells: Mapping[bytes, bytes], form: PayloadFormat
+    invocation: Invocation, row: bytes, cells: Mapping[bytes, bytes], form: PayloadFormat
 ) -> Iterator[dict[str, Any]]:
     for column, value in cells.items():
         parts = {"row": row, "column": column, "value": value}
-        if session.out.for_people:
+        if invocation.out.for_people:
             yield {name: payload_line(content, form) for name, content in parts.items()}
         else:
             yield {

@@ -1,4 +1,4 @@
-"""`basalt topic`: create, list, show, update, delete; and what its producing tasks say: watermark, end, markers."""
+"""`basalt topic` and `namespace`: topics, their markers and ranges, and the namespaces that they are in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
 from basalt.cli.options.options import (
     Command,
     DurationMs,
+    Invocation,
     MessageIdText,
     Pair,
     PositionText,
@@ -18,6 +18,7 @@ from basalt.cli.options.options import (
     common_options,
     confirm,
     dry_run_option,
+    pass_invocation,
     yes_option,
 )
 from basalt.cli.output.failures import EXIT_CONFLICT, Failure, Usage
@@ -55,7 +56,7 @@ _STATS = (
 
 
 def _tasks_text(tasks: object) -> str:
-    """What the tasks have said, on one line: map-0 at 1700000000000 map-1 ended ?"""
+    """Write what the tasks have said on one line: map-0 at 1700000000000 map-1 ended ?"""
     assert isinstance(tasks, list)
     said = (
         f"{task['task']} {'ended' if task['ended'] else 'at'} {'?' if task['watermark_ms'] is None else task['watermark_ms']}"
@@ -124,51 +125,51 @@ def _given(
 @_property_options
 @dry_run_option
 @common_options
-@pass_session
-def create(session: Session, /, name: str, dry_run: bool, **given: Any) -> None:
+@pass_invocation
+def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) -> None:
     """Create a topic.
 
     A topic that was deleted comes back empty, as its next generation.
     """
     properties = _given(**given)
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         if dry_run:
             if name in client.topics.list():
                 raise Failure(f"topic {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
             result = {"name": name, "namespace": namespace, "properties": properties, "dry_run": True}
-            session.out.done(f"would create topic {namespace}:{name}", result)
+            invocation.out.done(f"would create topic {namespace}:{name}", result)
             return
         created = topic_row(client.topics.create(name, **properties), namespace)
-    session.out.done(f"created topic {namespace}:{name}, generation {created['generation']}", created)
+    invocation.out.done(f"created topic {namespace}:{name}, generation {created['generation']}", created)
 
 
 @topic.command("list", cls=Command)
 @click.option("--all-namespaces", is_flag=True, help="Topics of every namespace.")
 @click.option("--deleted", is_flag=True, help="Deleted topics too.")
 @common_options
-@pass_session
-def list_topics(session: Session, all_namespaces: bool, deleted: bool) -> None:
+@pass_invocation
+def list_topics(invocation: Invocation, all_namespaces: bool, deleted: bool) -> None:
     """List topics with their properties."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = client.admin.topics(namespace=None if all_namespaces else client.namespace)
     rows = [described_topic_row(topic) for topic in found if deleted or not topic.deleted]
     columns = [column for column in _COLUMNS if column.key != "namespace" or all_namespaces]
-    session.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
+    invocation.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
 
 
 @topic.command("show", cls=Command)
 @click.argument("name")
 @common_options
-@pass_session
-def show(session: Session, name: str) -> None:
+@pass_invocation
+def show(invocation: Invocation, name: str) -> None:
     """Show a topic's properties and figures."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         shown = topic_row(client.topics.get(name), namespace)
         stats = client.topic(name).stats()
     figures = {column.key: getattr(stats, column.key) for column in _STATS}
-    session.out.record({**shown, **figures}, (*_COLUMNS, *_STATS))
+    invocation.out.record({**shown, **figures}, (*_COLUMNS, *_STATS))
 
 
 @topic.command("update", cls=Command)
@@ -177,8 +178,8 @@ def show(session: Session, name: str) -> None:
 @click.option("--unset", multiple=True, metavar="NAME", help="Put this property back to its default.")
 @dry_run_option
 @common_options
-@pass_session
-def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+@pass_invocation
+def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run: bool, **given: Any) -> None:
     """Change properties of a topic; those not named stay as they are. A new TTL holds for old messages too."""
     properties = _given(**given)
     if not properties and not unset:
@@ -186,8 +187,8 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
     both = sorted(set(properties) & set(unset))
     if both:
         raise Usage(f"property {both[0]} is both given and unset", hint="leave one of them out")
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         shown = client.topics.get(name).properties
         changed: dict[str, Any] = {**shown, **properties}
         for property_name in unset:
@@ -196,13 +197,13 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
             del changed[property_name]
         if dry_run:
             result = {"name": name, "namespace": namespace, "properties": changed, "dry_run": True}
-            session.out.done(f"would update topic {namespace}:{name}", result)
+            invocation.out.done(f"would update topic {namespace}:{name}", result)
             return
         # With the generation, which makes the server refuse if the topic is another one by then.
         updated = topic_row(
             client.topics.update(name, generation=shown["generation"], unset=unset, **properties), namespace
         )
-    session.out.done(f"updated topic {namespace}:{name}", updated)
+    invocation.out.done(f"updated topic {namespace}:{name}", updated)
 
 
 @topic.command("watermark", cls=Command)
@@ -212,11 +213,11 @@ def update(session: Session, /, name: str, unset: tuple[str, ...], dry_run: bool
 @_tasks_option
 @dry_run_option
 @common_options
-@pass_session
-def watermark(session: Session, name: str, task: str, event_time_ms: int, task_count: int, dry_run: bool) -> None:
+@pass_invocation
+def watermark(invocation: Invocation, name: str, task: str, event_time_ms: int, task_count: int, dry_run: bool) -> None:
     """Say that the event time of a producing task has come so far (milliseconds since 1970)."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         handle = client.topic(name)
         if dry_run:
             handle.markers()  # whether there is such a topic
@@ -224,7 +225,7 @@ def watermark(session: Session, name: str, task: str, event_time_ms: int, task_c
             handle.watermark(task, event_time_ms, task_count)
     result = {"name": name, "namespace": namespace, "task": task, "event_time_ms": event_time_ms, "dry_run": dry_run}
     has = "would have" if dry_run else "has"
-    session.out.done(f"task {task} of topic {namespace}:{name} {has} come to {event_time_ms}", result)
+    invocation.out.done(f"task {task} of topic {namespace}:{name} {has} come to {event_time_ms}", result)
 
 
 @topic.command("end", cls=Command)
@@ -233,11 +234,11 @@ def watermark(session: Session, name: str, task: str, event_time_ms: int, task_c
 @_tasks_option
 @dry_run_option
 @common_options
-@pass_session
-def end(session: Session, name: str, task: str, task_count: int, dry_run: bool) -> None:
+@pass_invocation
+def end(invocation: Invocation, name: str, task: str, task_count: int, dry_run: bool) -> None:
     """Say that nothing more comes from a producing task. The topic has ended when all of its tasks have."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         handle = client.topic(name)
         if dry_run:
             handle.markers()  # whether there is such a topic
@@ -245,7 +246,7 @@ def end(session: Session, name: str, task: str, task_count: int, dry_run: bool) 
             handle.end(task, task_count)
     result = {"name": name, "namespace": namespace, "task": task, "dry_run": dry_run}
     has = "would have" if dry_run else "has"
-    session.out.done(f"task {task} of topic {namespace}:{name} {has} ended", result)
+    invocation.out.done(f"task {task} of topic {namespace}:{name} {has} ended", result)
 
 
 @topic.command("markers", cls=Command)
@@ -253,16 +254,16 @@ def end(session: Session, name: str, task: str, task_count: int, dry_run: bool) 
 @click.option("--wait", is_flag=True, help="Return when the topic has ended.")
 @click.option("--within", "within_ms", type=DurationMs(), metavar="DURATION", help="How long to wait, at most.")
 @common_options
-@pass_session
-def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> None:
+@pass_invocation
+def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None) -> None:
     """Show a topic's watermark, whether it has ended, and what each of its tasks has said.
 
     With --wait the exit code is 1 when it has not ended in time.
     """
     if within_ms is not None and not wait:
         raise Usage("--within is for --wait", hint="add --wait")
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         handle = client.topic(name)
         if wait and not handle.wait_until_ended(within_ms):
             raise Failure(f"topic {namespace}:{name} has not ended in time")
@@ -278,7 +279,7 @@ def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> N
         "at": found.at,
         "generation": found.generation,
     }
-    session.out.record(shown, _MARKERS)
+    invocation.out.record(shown, _MARKERS)
 
 
 @topic.command("range", cls=Command)
@@ -288,11 +289,11 @@ def markers(session: Session, name: str, wait: bool, within_ms: int | None) -> N
 )
 @click.option("--splits", "count", type=click.IntRange(1, 1_000), metavar="N", help="Also cut it into so many parts.")
 @common_options
-@pass_session
-def range_(session: Session, name: str, after: bytes | None, count: int | None) -> None:
+@pass_invocation
+def range_(invocation: Invocation, name: str, after: bytes | None, count: int | None) -> None:
     """Show up to where a topic reads the same for ever, and how much lies up to there."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         handle = client.topic(name)
         found = handle.advance(after)
         expired, at = found.expired, found.through
@@ -314,7 +315,7 @@ def range_(session: Session, name: str, after: bytes | None, count: int | None) 
             {"through": part.through.hex(), "messages": part.messages, "bytes": part.bytes} for part in parts
         ],
     }  # fmt: skip
-    session.out.record(shown, _RANGE)
+    invocation.out.record(shown, _RANGE)
 
 
 @topic.command("truncate", cls=Command)
@@ -326,16 +327,18 @@ def range_(session: Session, name: str, after: bytes | None, count: int | None) 
 @yes_option
 @dry_run_option
 @common_options
-@pass_session
-def truncate(session: Session, name: str, before: Position, reason: str, by: str, yes: bool, dry_run: bool) -> None:
+@pass_invocation
+def truncate(
+    invocation: Invocation, name: str, before: Position, reason: str, by: str, yes: bool, dry_run: bool
+) -> None:
     """Put what was published before a time out of every reader's reach, for ever.
 
     A topic that is truncated already stays so at least as far.
     """
     if before.time_ms is None:
         raise Usage(f"{before.text} is not a time", hint="give @2026-01-31T10:00:00Z, @milliseconds, -7d or now")
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         found = client.topics.truncate(name, before.time_ms, dry_run=True)
         what = f"{'' if found.exact else 'at least '}{counted(found.messages or 0, 'message')}"
         told = f"topic {namespace}:{name} before {time_text(found.truncated_before_ms)}: {what}"
@@ -353,7 +356,7 @@ def truncate(session: Session, name: str, before: Position, reason: str, by: str
         "exact": found.exact,
         "dry_run": dry_run,
     }
-    session.out.done(f"{'would truncate' if dry_run else 'truncated'} {told}", result)
+    invocation.out.done(f"{'would truncate' if dry_run else 'truncated'} {told}", result)
 
 
 @topic.command("delete", cls=Command)
@@ -361,16 +364,29 @@ def truncate(session: Session, name: str, before: Position, reason: str, by: str
 @yes_option
 @dry_run_option
 @common_options
-@pass_session
-def delete(session: Session, name: str, yes: bool, dry_run: bool) -> None:
+@pass_invocation
+def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a topic with all its messages."""
-    namespace = session.target().namespace
-    with session.client() as client:
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
         messages = client.topic(name).stats().messages
         result = {"name": name, "namespace": namespace, "messages": messages, "dry_run": dry_run}
         if dry_run:
-            session.out.done(f"would delete topic {namespace}:{name} and its {counted(messages, 'message')}", result)
+            invocation.out.done(f"would delete topic {namespace}:{name} and its {counted(messages, 'message')}", result)
             return
         confirm(f"Delete topic {namespace}:{name} and its {counted(messages, 'message')}?", yes=yes)
         client.topics.delete(name)
-    session.out.done(f"deleted topic {namespace}:{name}", result)
+    invocation.out.done(f"deleted topic {namespace}:{name}", result)
+
+
+namespace = group("namespace", "List namespaces.")
+
+
+@namespace.command("list", cls=Command)
+@common_options
+@pass_invocation
+def list_namespaces(invocation: Invocation) -> None:
+    """List the namespaces in which there is a topic; a namespace needs no creation."""
+    with invocation.client() as client:
+        rows = [{"name": name} for name in client.admin.namespaces()]
+    invocation.out.rows([Column("name")], rows)

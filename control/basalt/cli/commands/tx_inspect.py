@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from basalt.cli.options.invocation import Session, pass_session
-from basalt.cli.options.options import Command, DurationMs, TransactionId, common_options
+from basalt.cli.options.options import Command, DurationMs, Invocation, TransactionId, common_options, pass_invocation
 from basalt.cli.output.failures import EXIT_FOUND, EXIT_OK
 from basalt.cli.output.output import Column, counted, duration_text, plain, size_text, time_text
 from basalt.cli.output.rows import row
@@ -88,22 +87,22 @@ def filters(command: Any) -> Any:
 @filters
 @click.option("--older-than", "older_than_ms", type=DurationMs(), metavar="DURATION", help="Only those open longer.")
 @common_options
-@pass_session
+@pass_invocation
 def list_open(
-    session: Session, state: str | None, owner: str | None, topic: str | None, older_than_ms: int | None
+    invocation: Invocation, state: str | None, owner: str | None, topic: str | None, older_than_ms: int | None
 ) -> None:
     """List transactions that have not ended, oldest first, and say how many there are."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = row(
             client.admin.transactions(
-                state=state, owner=owner, older_than_ms=older_than_ms, topic=_title(session, topic)
+                state=state, owner=owner, older_than_ms=older_than_ms, topic=_title(invocation, topic)
             )
         )
-    session.out.rows(_LIST, [listed_row(each) for each in found["transactions"]])
-    if session.out.for_people:
+    invocation.out.rows(_LIST, [listed_row(each) for each in found["transactions"]])
+    if invocation.out.for_people:
         shown = len(found["transactions"])
         rest = "" if shown == found["open"] else f" of {found['open']:,}"
-        session.out.line(f"\n{counted(shown, 'transaction')}{rest}")
+        invocation.out.line(f"\n{counted(shown, 'transaction')}{rest}")
 
 
 @click.command("find-hanging", cls=Command)
@@ -113,66 +112,66 @@ def list_open(
     help="What counts as long. [default: half of a transaction's own time-out]",
 )  # fmt: skip
 @common_options
-@pass_session
+@pass_invocation
 def find_hanging(
-    session: Session, state: str | None, owner: str | None, topic: str | None, older_than_ms: int | None
+    invocation: Invocation, state: str | None, owner: str | None, topic: str | None, older_than_ms: int | None
 ) -> int:
     """Find transactions that hold readers back or are open for long, by topic, worst first.
 
     Exit code 7 when there are some, 0 when there are none.
     """
-    with session.client() as client:
+    with invocation.client() as client:
         found = row(
             client.admin.hanging_transactions(
-                state=state, owner=owner, older_than_ms=older_than_ms, topic=_title(session, topic)
+                state=state, owner=owner, older_than_ms=older_than_ms, topic=_title(invocation, topic)
             )
         )
     hanging = found["hanging"]
-    if session.out.for_people:
+    if invocation.out.for_people:
         if hanging:
-            session.out.rows(_HANGING, [line for each in hanging for line in _by_topic(each)])
-            session.out.line(
+            invocation.out.rows(_HANGING, [line for each in hanging for line in _by_topic(each)])
+            invocation.out.line(
                 f"\n{counted(len(hanging), 'transaction')} of {found['open']:,}. The worst: {_worst(hanging[0])}"
             )
         else:
-            session.out.line(f"none of {counted(found['open'], 'transaction')} hangs")
+            invocation.out.line(f"none of {counted(found['open'], 'transaction')} hangs")
         if found["left_out"]:
-            session.out.line(f"{found['left_out']:,} younger ones were not looked at")
+            invocation.out.line(f"{found['left_out']:,} younger ones were not looked at")
     else:
-        session.out.rows((), hanging)
+        invocation.out.rows((), hanging)
     return EXIT_FOUND if hanging else EXIT_OK
 
 
 @click.command("describe", cls=Command)
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @common_options
-@pass_session
-def describe(session: Session, transaction: str) -> None:
+@pass_invocation
+def describe(invocation: Invocation, transaction: str) -> None:
     """Tell everything about a transaction: what it holds back and waits for, or how it ended."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = row(client.admin.describe_transaction(transaction))
-    if not session.out.for_people:
-        session.out.record(found)
+    if not invocation.out.for_people:
+        invocation.out.record(found)
         return
-    session.out.record(*for_people(found))
+    invocation.out.record(*for_people(found))
 
 
 @click.command("timeline", cls=Command)
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @common_options
-@pass_session
-def timeline(session: Session, transaction: str) -> None:
+@pass_invocation
+def timeline(invocation: Invocation, transaction: str) -> None:
     """Tell what happened to a transaction, step by step."""
-    with session.client() as client:
+    with invocation.client() as client:
         found = row(client.transactions.timeline(transaction))
-    if not session.out.for_people:
-        session.out.record(found)
+    if not invocation.out.for_people:
+        invocation.out.record(found)
         return
-    session.out.rows(
+    invocation.out.rows(
         _STEPS, [{**step, "when": _when(step), "detail": _detail(step["detail"])} for step in found["steps"]]
     )
     if not found["whole"]:
-        session.out.line(f"\nsteps before {time_text(found['since_ms'])} are not known any more")
+        invocation.out.line(f"\nsteps before {time_text(found['since_ms'])} are not known any more")
 
 
 def listed_row(found: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +225,7 @@ def wait_text(block: dict[str, Any]) -> str:
 
 
 def held_text(held: dict[str, Any]) -> str:
-    """What a transaction holds back beside readers, in a sentence."""
+    """Say in a sentence what a transaction holds back beside readers."""
     parts = []
     if held["visibility"]:
         parts.append(f"compactions keep all that was replaced since {_pointer_time(held['visibility_bound'])}")
@@ -249,7 +248,7 @@ def _when(step: dict[str, Any]) -> str:
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    """What is not empty, with times as people read them."""
+    """Write what is not empty, with times as people read them."""
     shown = {
         name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else plain(value)
         for name, value in detail.items()
@@ -269,5 +268,5 @@ def _worst(found: dict[str, Any]) -> str:
     return f"{found['id']}; {found['next_step']}"
 
 
-def _title(session: Session, topic: str | None) -> str | None:
-    return None if topic is None else f"{session.target().namespace}:{topic}"
+def _title(invocation: Invocation, topic: str | None) -> str | None:
+    return None if topic is None else f"{invocation.target().namespace}:{topic}"

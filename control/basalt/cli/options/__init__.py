@@ -1,1 +1,1 @@
-"""What the command line is given."""
+"""The options of the command line, and the profiles they come from."""

@@ -1,4 +1,8 @@
-"""Options that several commands share, and the command class that refuses an option given twice."""
+"""One run of the command line: the options that commands share, and which server, namespace and output format they mean.
+
+First to last: an option, an environment variable (BASALT_URL, BASALT_NAMESPACE, BASALT_PROFILE), the profile named by
+either, the profile in use, and at last a server on this machine.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,89 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from basalt.cli.options.invocation import OUTPUT_FORMATS, Session
 from basalt.cli.output.failures import Usage
+from basalt.errors import InputError
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
+    from basalt.cli.output.output import Output
+    from basalt.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_URL = "http://127.0.0.1:4780"
+DEFAULT_NAMESPACE = "default"
+TIMEOUT_MS_DEFAULT = 30_000
+ATTEMPTS_MAX = 5  # half a second of trying: whoever sits at a terminal wants to know that no server is there
+ATTEMPTS_MAX_WITH_TIMEOUT = 10_000  # with --timeout only the time counts
+OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
 NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
+_TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
+
+
+class Target(NamedTuple):
+    """A server and the namespace that topic names are in."""
+
+    url: str
+    namespace: str
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One run of the command line, as the common options say it; None where they say nothing."""
+
+    url: str | None = None
+    namespace: str | None = None
+    profile: str | None = None
+    output: str | None = None
+    timeout_ms: int | None = None
+
+    def target(self) -> Target:
+        """The server and namespace to use."""
+        url = self.url or os.environ.get("BASALT_URL")
+        namespace = self.namespace or os.environ.get("BASALT_NAMESPACE")
+        if not (url and namespace):
+            from basalt.cli.options.profiles import Profile, read_profiles
+
+            profiles = read_profiles()
+            wanted = self.profile or os.environ.get("BASALT_PROFILE") or profiles.current
+            profile = profiles.get(wanted) if wanted else Profile()
+            url = url or profile.url
+            namespace = namespace or profile.namespace
+        return Target(url or DEFAULT_URL, namespace or DEFAULT_NAMESPACE)
+
+    def client(self) -> Client:
+        """A client for the target; use it in a `with` block."""
+        import basalt
+
+        target = self.target()
+        timeout_ms, attempts_max = TIMEOUT_MS_DEFAULT, ATTEMPTS_MAX
+        if self.timeout_ms is not None:
+            timeout_ms, attempts_max = self.timeout_ms, ATTEMPTS_MAX_WITH_TIMEOUT
+        try:
+            return basalt.connect(
+                target.url, namespace=target.namespace, timeout_ms=timeout_ms, attempts_max=attempts_max
+            )
+        except InputError as error:
+            if error.field != "url":
+                raise
+            raise Usage(error.message, hint=error.hint) from None
+
+    @property
+    def out(self) -> Output:
+        """The writer of results."""
+        from basalt.cli.output.output import Output
+
+        return Output(self.output or "table")
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 class CommonOption(click.Option):
@@ -57,7 +130,7 @@ class Command(click.Command):
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is not None and param.name is not None:
-        setattr(ctx.ensure_object(Session), param.name, value)
+        setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
 def output_option(command: F) -> F:
@@ -159,9 +232,6 @@ class Pair(click.ParamType[tuple[str, str]]):
         if not equals or not name:
             self.fail(f"{_short(value)} is not NAME=VALUE", param, ctx)
         return name, content
-
-
-_TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
 
 
 class TransactionId(click.ParamType[str]):

@@ -28,7 +28,7 @@ _KEYS = ("url", "namespace")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a profile sets; None where it leaves the default."""
+    """The values that a profile sets; None where it leaves the default."""
 
     url: str | None = None
     namespace: str | None = None
@@ -75,7 +75,7 @@ def check_profile_name(name: str) -> str:
 
 
 def profiles_path() -> Path:
-    """Where the file is, whether or not it exists."""
+    """Return the path of the file, whether or not it exists."""
     return Path(click.get_app_dir("basalt")) / "profiles.toml"
 
 

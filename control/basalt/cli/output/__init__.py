@@ -1,1 +1,1 @@
-"""What the command line prints."""
+"""The output of the command line."""

@@ -1,4 +1,4 @@
-"""What a terminal must not be told: control and bidirectional characters in names and payloads are shown as escapes.
+"""Escapes control and bidirectional characters in names and payloads, so that no terminal acts on them.
 
 A payload with an escape sequence in it could otherwise recolour, rewrite or retitle the terminal of whoever looks at it,
 and one with a right-to-left override could show something other than it says.
@@ -42,7 +42,7 @@ def safe_yaml(text: str) -> str:
 
 
 def is_safe(text: str) -> bool:
-    """Whether `printable` would leave the text as it is."""
+    """True if `printable` would leave the text as it is."""
     return _UNSAFE.search(text) is None
 
 

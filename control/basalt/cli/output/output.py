@@ -7,7 +7,8 @@ escapes control and bidirectional characters.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -101,7 +102,7 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether sentences are welcome on standard output."""
+        """True if sentences are welcome on standard output."""
         return self.format == "table"
 
     def rows(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
@@ -138,7 +139,7 @@ class Output:
             self.line(_json(row, indent=2 if self.format == "json" else None))
 
     def done(self, sentence: str, row: Row) -> None:
-        """What a write did: a sentence for people, the row for programs."""
+        """Tell what a write did: a sentence for people, the row for programs."""
         if self.for_people:
             self.line(printable(sentence))
         else:
@@ -206,3 +207,18 @@ def _yaml(value: Any) -> str:
 
     Dumper.add_representer(str, text)
     return safe_yaml(yaml.dump(value, Dumper=Dumper, allow_unicode=True, sort_keys=False, width=1_000_000))
+
+
+@contextmanager
+def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a function that takes how much more is done; `total` None when nobody knows how much there is."""
+    if not sys.stderr.isatty():
+        yield lambda _amount: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda amount: bar.advance(task, amount)

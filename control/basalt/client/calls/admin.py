@@ -5,7 +5,6 @@ Routes: docs/reference/http-api.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 from msgspec import Struct, ValidationError
@@ -26,7 +25,7 @@ from basalt.api.bodies.pruning import (
 from basalt.api.bodies.server import Backup, BackupRequest, ManagerSnapshot, Readiness, SettingInfo, StoreInfo, Version
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path, json_of
 from basalt.client.plans.scopes import ClientScope
 
 T = TypeVar("T")
@@ -227,7 +226,9 @@ def backup(scope: ClientScope, name: str) -> Steps[Backup]:
 
 def ready(scope: ClientScope) -> Steps[Readiness]:
     """Whether the server can do its work, part by part. Not ready is an answer, not an exception."""
-    return (yield from ask(Call("ask for readiness", "GET", "/readyz", _readiness, Effect.NONE, accepted=(503,))))
+    return (
+        yield from ask(Call("ask for readiness", "GET", "/readyz", json_of(Readiness), Effect.NONE, accepted=(503,)))
+    )
 
 
 def live(scope: ClientScope) -> Steps[bool]:
@@ -237,7 +238,7 @@ def live(scope: ClientScope) -> Steps[bool]:
 
 def version(scope: ClientScope) -> Steps[Version]:
     """The server's name and version."""
-    return (yield from ask(Call("ask for the version", "GET", "/v1", _version, Effect.NONE)))
+    return (yield from ask(Call("ask for the version", "GET", "/v1", json_of(Version), Effect.NONE)))
 
 
 def act(reason: str, by: str, dry_run: bool = False) -> tuple[tuple[str, str], ...]:
@@ -254,7 +255,7 @@ def _filters(
 
 
 def _get(kind: type[T], what: str, *parts: str, query: tuple[tuple[str, str], ...] = ()) -> Call[T]:
-    return Call(what, "GET", joined_path("v1", "admin", *parts), _parser(kind), Effect.NONE, query=query)
+    return Call(what, "GET", joined_path("v1", "admin", *parts), json_of(kind), Effect.NONE, query=query)
 
 
 def _post(
@@ -268,11 +269,7 @@ def _post(
     encoded = b"" if body is None else json.encode(body)
     path = joined_path("v1", "admin", *parts)
     media_type = JSON if encoded else None
-    return Call(what, "POST", path, _parser(kind), effect, body=encoded, content_type=media_type, query=query)
-
-
-def _parser(kind: type[T]) -> Callable[[Answer], T]:
-    return lambda answer: json.decode(answer.body, kind)
+    return Call(what, "POST", path, json_of(kind), effect, body=encoded, content_type=media_type, query=query)
 
 
 def _description(answer: Answer) -> TransactionDescription | EndDescription:
@@ -280,11 +277,3 @@ def _description(answer: Answer) -> TransactionDescription | EndDescription:
         return json.decode(answer.body, EndDescription)
     except ValidationError:  # it has not ended
         return json.decode(answer.body, TransactionDescription)
-
-
-def _readiness(answer: Answer) -> Readiness:
-    return json.decode(answer.body, Readiness)
-
-
-def _version(answer: Answer) -> Version:
-    return json.decode(answer.body, Version)

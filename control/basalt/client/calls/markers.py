@@ -9,7 +9,7 @@ import msgspec
 from basalt.api.bodies.markers import MarkerRequest, MarkersInfo
 from basalt.api.markers.marker import Marker
 from basalt.api.markers.reconcile import malformed
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.plans.calls import JSON, Call, Effect, Steps, ask, json_of, nothing
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError
 
@@ -65,8 +65,4 @@ def _emit(scope: TopicScope, marker: Marker) -> Call[None]:
 def _facts(scope: TopicScope, wait_ms: int) -> Call[MarkersInfo]:
     query = (("until", "ended"),) if wait_ms else ()
     what = f"ask for the markers of {scope}"
-    return Call(what, "GET", scope.path("markers"), _info, Effect.NONE, query=query, wait_ms=wait_ms)
-
-
-def _info(answer: Answer) -> MarkersInfo:
-    return msgspec.json.decode(answer.body, type=MarkersInfo)
+    return Call(what, "GET", scope.path("markers"), json_of(MarkersInfo), Effect.NONE, query=query, wait_ms=wait_ms)

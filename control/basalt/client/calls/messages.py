@@ -5,14 +5,21 @@ Routes: docs/reference/http-api.md. Bodies are Avro, or for a poll's answer batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.bodies.work import Buffer, ConsumeRequest, PublishRequest, PublishResponse, RecordIn, RecordsRequest
+from basalt.api.bodies.work import (
+    PUBLISH_MESSAGES_MAX,
+    Buffer,
+    ConsumeRequest,
+    PublishRequest,
+    PublishResponse,
+    RecordIn,
+    RecordsRequest,
+)
 from basalt.api.codecs import avro, records_avro
 from basalt.client.calls.pages import Page
-from basalt.client.calls.payloads import Payloads, chunks, each_payload
 from basalt.client.calls.positions import (
     START,
     Position,
@@ -29,11 +36,18 @@ from basalt.errors import BasaltError
 
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
+Payload: TypeAlias = Buffer | str
+Payloads: TypeAlias = Payload | Iterable[Payload]
+
+FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
 PUBLISHED_UNHEARD = (
     "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."
 )
 STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
+BODY_BYTES_MAX = 10 * 1024 * 1024  # what a server takes unless it is told otherwise (http.body_bytes_max)
+ENTRY_BYTES_MAX = 5  # the length in front of a message, of up to 16 GiB
+REQUEST_BYTES_MAX = 2_048  # all of a body that is not messages: a pointer, counts, names of up to 255 characters
 
 
 def publish(
@@ -154,7 +168,7 @@ def end(scope: TopicScope) -> Steps[Position]:
 
 
 def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[tuple[tuple[str, str], ...], bytes | None]:
-    """How a poll says what it may see: query parameters, and the bytes of a snapshot."""
+    """Return what tells a poll which messages it may see: query parameters, and the bytes of a snapshot."""
     query = () if isolation is None else (("isolation", isolation),)
     if transaction is None or isinstance(transaction, bytes):
         return query, transaction
@@ -218,3 +232,43 @@ def _end_position(answer: Answer) -> Position:
         return at_id(came_meanwhile[0].id)
     next_id = answer.headers.get("basalt-next")
     return START if next_id is None else after_id(bytes.fromhex(next_id))
+
+
+def each_payload(given: Payloads) -> Iterator[Buffer]:
+    """The messages one by one, text as UTF-8. TypeError names the first that is neither bytes nor text."""
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        yield _payload(given)
+        return
+    for payload in given:
+        yield payload if type(payload) is bytes else _payload(payload)
+
+
+def chunks(
+    payloads: Iterable[Buffer], *, messages_max: int = PUBLISH_MESSAGES_MAX, body_bytes_max: int = BODY_BYTES_MAX
+) -> Iterator[list[Buffer]]:
+    """Runs of messages, each as long as one request may carry; none for no messages.
+
+    A message over the limit makes a run of its own, which the server refuses by name of its limit.
+    """
+    room_bytes = body_bytes_max - REQUEST_BYTES_MAX
+    run: list[Buffer] = []
+    run_bytes = 0
+    for payload in payloads:
+        payload_bytes = len(payload) + ENTRY_BYTES_MAX
+        if run and (run_bytes + payload_bytes > room_bytes or len(run) == messages_max):
+            yield run
+            run, run_bytes = [], 0
+        run.append(payload)
+        run_bytes += payload_bytes
+    if run:
+        yield run
+
+
+def _payload(given: Payload) -> Buffer:
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, memoryview):
+        return given if given.format == "B" and given.ndim == 1 else given.cast("B")
+    if isinstance(given, bytes | bytearray):
+        return given
+    raise TypeError(f"a message is bytes or text, not {type(given).__name__}; encode it first, as JSON say")

@@ -54,7 +54,7 @@ def position(given: PositionLike, now_ms: int, field: str = "start") -> Position
 
 
 def start_from(at: Position) -> bytes | int | None:
-    """What a poll's `startFrom` is for this position; not for the end, which has to be found first."""
+    """Return a poll's `startFrom` for this position; not for the end, which has to be found first."""
     assert at.kind is not PositionKind.END
     return at.id if at.id is not None else at.time_ms
 

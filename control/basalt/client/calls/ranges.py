@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from basalt.api.bodies import json
 from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
-from basalt.client.plans.calls import Answer, Call, Effect, Steps, ask
+from basalt.client.plans.calls import Answer, Call, Effect, Steps, ask, json_of
 from basalt.client.plans.scopes import TopicScope
 
 RangeIsolation: TypeAlias = Literal["committed", "uncommitted"]
@@ -19,7 +19,7 @@ RangeIsolation: TypeAlias = Literal["committed", "uncommitted"]
 def stable_end(scope: TopicScope, isolation: RangeIsolation = "committed") -> Steps[StableEnd]:
     """Up to where the topic reads the same for ever. For `uncommitted` readers: behind the newest message."""
     what, query = f"ask for the stable end of {scope}", (("isolation", isolation),)
-    return (yield from ask(Call(what, "GET", scope.path("stable-end"), _stable_end, Effect.NONE, query=query)))
+    return (yield from ask(Call(what, "GET", scope.path("stable-end"), json_of(StableEnd), Effect.NONE, query=query)))
 
 
 def advance(
@@ -42,7 +42,7 @@ def advance(
         (name, str(most)) for name, most in (("messagesMax", messages_max), ("bytesMax", bytes_max)) if most is not None
     ]
     what = f"ask how far a reader may go in {scope}"
-    return (yield from ask(Call(what, "GET", scope.path("advance"), _advance, Effect.NONE, query=tuple(query))))
+    return (yield from ask(Call(what, "GET", scope.path("advance"), json_of(Advance), Effect.NONE, query=tuple(query))))
 
 
 def splits(
@@ -58,14 +58,6 @@ def splits(
     query += [] if after is None else [("after", after.hex())]
     what = f"split a range of {scope}"
     return (yield from ask(Call(what, "GET", scope.path("splits"), _splits, Effect.NONE, query=tuple(query))))
-
-
-def _stable_end(answer: Answer) -> StableEnd:
-    return json.decode(answer.body, StableEnd)
-
-
-def _advance(answer: Answer) -> Advance:
-    return json.decode(answer.body, Advance)
 
 
 def _splits(answer: Answer) -> list[Split]:

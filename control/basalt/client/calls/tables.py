@@ -23,7 +23,7 @@ from basalt.api.bodies.tables import (
     WriteRequest,
 )
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, json_of, nothing
 from basalt.client.plans.scopes import ClientScope, TableScope
 
 T = TypeVar("T")
@@ -60,20 +60,20 @@ def create(
     body = msgspec.json.encode(CreateTable(conflict))
     path = scope.tables_path(namespace, name)
     try:
-        return (yield from ask(Call(what, "PUT", path, _info, Effect.ONCE, body=body, content_type=JSON)))
+        return (yield from ask(Call(what, "PUT", path, json_of(TableInfo), Effect.ONCE, body=body, content_type=JSON)))
     finally:
         _forget_facts(scope, name, namespace)
 
 
 def get_info(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TableInfo]:
     """A table's properties. `TableNotFoundError` when there is none of this name."""
-    return (yield from ask(_facts_call(scope.table(name, namespace))))
+    return (yield from ask(_facts_call(scope.table(name, namespace=namespace))))
 
 
 def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
     """The names of all tables of a namespace, sorted."""
     what = f"list tables of {namespace or scope.namespace}"
-    return (yield from ask(Call(what, "GET", scope.tables_path(namespace), _names, Effect.NONE)))
+    return (yield from ask(Call(what, "GET", scope.tables_path(namespace), json_of(list[str]), Effect.NONE)))
 
 
 def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
@@ -172,11 +172,11 @@ def named(columns: Iterable[Name] | None) -> list[bytes] | None:
 
 def _forget_facts(scope: ClientScope, name: str, namespace: str | None) -> None:
     """The table of this name is another one from now on, or, when an answer was lost, may be."""
-    scope.table_facts.pop(scope.table(name, namespace), None)
+    scope.table_facts.pop(scope.table(name, namespace=namespace), None)
 
 
 def _facts_call(table: TableScope) -> Call[TableInfo]:
-    return Call(f"get table {table}", "GET", table.path(), _info, Effect.NONE)
+    return Call(f"get table {table}", "GET", table.path(), json_of(TableInfo), Effect.NONE)
 
 
 def _post(what: str, path: str, body: object, parse: Callable[[Answer], T], effect: Effect = Effect.NONE) -> Call[T]:
@@ -185,14 +185,6 @@ def _post(what: str, path: str, body: object, parse: Callable[[Answer], T], effe
 
 def _id(transaction: TransactionInfo | str | None) -> str | None:
     return transaction.id if isinstance(transaction, TransactionInfo) else transaction
-
-
-def _info(answer: Answer) -> TableInfo:
-    return msgspec.json.decode(answer.body, type=TableInfo)
-
-
-def _names(answer: Answer) -> list[str]:
-    return msgspec.json.decode(answer.body, type=list[str])
 
 
 def _rows(answer: Answer) -> list[TableRow]:

@@ -1,4 +1,4 @@
-"""Plans for topics: create, update, replace, get, list, delete. Routes: docs/reference/http-api.md."""
+"""Plans for topics: create, update, replace, get, list, delete, truncate; a topic's figures and hidden messages. Routes: docs/reference/http-api.md."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from basalt.api.bodies.topics import TopicInfo, TopicTruncation, TruncateRequest
+from basalt.api.bodies.messages import Holder, PeekedMessage
+from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation, TruncateRequest
 from basalt.client.calls.admin import act
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, nothing
-from basalt.client.plans.scopes import ClientScope
+from basalt.client.calls.positions import PositionLike, position
+from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, json_of, nothing
+from basalt.client.plans.scopes import ClientScope, TopicScope
 
 PropertyValue: TypeAlias = str | int
 
@@ -87,7 +89,7 @@ def get(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps
 def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
     """The names of all topics of a namespace, sorted."""
     what = f"list topics of {namespace or scope.namespace}"
-    return (yield from ask(Call(what, "GET", scope.topics_path(namespace), _names, Effect.NONE)))
+    return (yield from ask(Call(what, "GET", scope.topics_path(namespace), json_of(list[str]), Effect.NONE)))
 
 
 def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
@@ -140,13 +142,43 @@ def _properties(
     return msgspec.json.encode({**others, **{name: value for name, value in named.items() if value is not None}})
 
 
-def _names(answer: Answer) -> list[str]:
-    return msgspec.json.decode(answer.body, type=list[str])
-
-
 def _topic(answer: Answer, name: str) -> TopicInfo:
     # A server with http.flat_topics answers the properties alone.
     try:
         return msgspec.json.decode(answer.body, type=TopicInfo)
     except msgspec.ValidationError:
         return TopicInfo(name, msgspec.json.decode(answer.body, type=dict[str, str]))
+
+
+def stats(scope: TopicScope) -> Steps[TopicStats]:
+    """The topic's figures."""
+    return (yield from ask(Call(f"show {scope}", "GET", scope.path("stats"), json_of(TopicStats), Effect.NONE)))
+
+
+def message(scope: TopicScope, message_id: bytes | str) -> Steps[PeekedMessage]:
+    """One message by its id (20 bytes, or 40 hex digits), whatever became of it. `MessageNotFoundError`: there is none."""
+    hex_id = message_id if isinstance(message_id, str) else message_id.hex()
+    path = scope.path("messages", hex_id)
+    return (yield from ask(Call(f"show message {hex_id} of {scope}", "GET", path, json_of(PeekedMessage), Effect.NONE)))
+
+
+def peek(
+    scope: TopicScope, start: PositionLike = None, *, inclusive: bool = True, limit: int | None = None
+) -> Steps[list[PeekedMessage]]:
+    """Messages from a position on, also those that no reader of committed messages sees, each with its state."""
+    query = [("from", position(start, scope.now_ms()).text), ("inclusive", "true" if inclusive else "false")]
+    if limit is not None:
+        query.append(("limit", str(limit)))
+    path = scope.path("messages")
+    return (
+        yield from ask(
+            Call(f"peek at {scope}", "GET", path, json_of(list[PeekedMessage]), Effect.NONE, query=tuple(query))
+        )
+    )
+
+
+def holder(scope: TopicScope, start: PositionLike = None) -> Steps[Holder]:
+    """Which transaction makes readers of committed messages wait, from a position on."""
+    query = (("from", position(start, scope.now_ms()).text),)
+    what = f"show who holds readers of {scope}"
+    return (yield from ask(Call(what, "GET", scope.path("holder"), json_of(Holder), Effect.NONE, query=query)))

@@ -1,4 +1,4 @@
-"""What a plan needs to know of its client: whose topics it means, and what time it is."""
+"""The scopes of plans: a client's namespace, one topic, one table."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ class ClientScope:
 
     namespace: str
     now_ms: Callable[[], int]
-    table_facts: dict[TableScope, Any] = field(default_factory=dict, compare=False)  # what the server told of tables
+    table_facts: dict[TableScope, Any] = field(
+        default_factory=dict, compare=False
+    )  # by table what the server said of it
 
     def topics_path(self, namespace: str | None = None, *parts: str) -> str:
         """The path of the topics of a namespace (None: the client's own), and of what is below them."""
         return joined_path("v1", "namespaces", namespace or self.namespace, "topics", *parts)
 
-    def topic(self, name: str, namespace: str | None = None) -> TopicScope:
-        """One of its topics, or of another namespace."""
+    def topic(self, name: str, *, namespace: str | None = None) -> TopicScope:
+        """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
         return TopicScope(namespace or self.namespace, name, self.now_ms)
 
     def tables_path(self, namespace: str | None = None, *parts: str) -> str:
         """The path of the tables of a namespace, and of what is below them."""
         return joined_path("v1", "namespaces", namespace or self.namespace, "tables", *parts)
 
-    def table(self, name: str, namespace: str | None = None) -> TableScope:
-        """One of its tables, or of another namespace."""
+    def table(self, name: str, *, namespace: str | None = None) -> TableScope:
+        """A table, to read what is committed. It need not exist yet, and nothing is asked of the server."""
         return TableScope(namespace or self.namespace, name)
 
 

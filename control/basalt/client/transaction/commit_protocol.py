@@ -1,19 +1,21 @@
-"""How a transaction ends, with participants in Apache Tephra's order, and what happens when a step of that fails.
+"""Begins, checkpoints and ends a transaction, with its participants in Apache Tephra's order.
 
-Changes are told, participants persist, messages travel with the commit, participants hear of it. Any failure rolls every
-participant back; then the transaction is aborted when all of that worked, else invalidated. The first exception wins.
-The table of it all: docs/reference/client.md, "Participants".
+At the commit the changes are told, participants persist, messages travel with the commit, participants hear of it. Any
+failure, at the beginning and at a checkpoint too, rolls every participant back; then the transaction is aborted when all
+of that worked, else invalidated. Whoever leaves the block hears of it, even if the caller has swallowed the failure. The
+first exception wins. The table of it all: docs/reference/client.md, "Participants".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
-from basalt.api.bodies.transactions import Outcome
+from basalt.api.bodies.transactions import BeginRequest, CommittedBefore, Outcome, TransactionInfo
+from basalt.client.calls import transactions
 from basalt.client.plans.calls import Steps, ask
-from basalt.client.transaction import transactions
 from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
-from basalt.client.transaction.participants import PostCommitError
+from basalt.client.transaction.participants import Participant, Planned, PostCommitError, planned, same
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -34,6 +36,44 @@ class Failure(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what} ({type(self.error).__name__}: {self.error})"
+
+
+def enter(tx: OpenTransaction) -> Steps[None]:
+    """Begin it, and start its participants."""
+    if tx.info is not None:
+        raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
+    snapshot = not all(participant.hosted for participant in tx.invited)
+    body = BeginRequest(tx.kind, tx.timeout_ms, tx.owner, tx.outside_writes, snapshot, *(tx.session or ()))
+    begun = yield from ask(transactions.begin_call(body))
+    if isinstance(begun, CommittedBefore):
+        tx.committed_before = tx.ended = True
+        return
+    tx.info = begun
+    tx.stored_under = tx.info.write_pointer
+    yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
+
+
+def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
+    """Let a participant take part from now on; its `start_tx` is called. A second time changes nothing."""
+    info = tx.begun()
+    joining = planned(participant)
+    if any(same(joining, other) for other in tx.participants):
+        return
+    if not (joining.hosted or tx.outside_writes):
+        yield from transactions.take_part(tx.scope, info, joining.name)
+        tx.outside_writes = True
+    yield from or_give_up(tx, f"adding participant {joining.name}", _start(tx, [joining]))
+
+
+def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    """A further write pointer, under the same snapshot: what follows can be told from what was before.
+
+    Participants persist before it, and are given the new pointer after it.
+    """
+    tx.begun()
+    if not tx.participants:
+        return (yield from _move_on(tx))
+    return (yield from or_give_up(tx, "its checkpoint", _checkpoint_together(tx)))
 
 
 def commit(tx: OpenTransaction) -> Steps[Outcome]:
@@ -108,6 +148,28 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     tx.told_changes = frozenset(changed)
 
 
+def _start(tx: OpenTransaction, joining: Iterable[Planned]) -> Steps[None]:
+    for participant in joining:
+        if not any(same(participant, other) for other in tx.participants):
+            tx.participants.append(participant)  # before its start, of which a half may be there to be rolled back
+            yield from participant.start(tx.begun())
+
+
+def _checkpoint_together(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    yield from tell_changes(tx)
+    for participant in tx.participants:
+        yield from participant.flush()
+    info = yield from _move_on(tx)
+    for participant in tx.participants:
+        yield from participant.update(info)
+    return info
+
+
+def _move_on(tx: OpenTransaction) -> Steps[TransactionInfo]:
+    tx.info = info = yield from transactions.checkpoint(tx.scope, tx.begun())
+    return info
+
+
 def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:
     yield from store_rest(tx)
     try:
@@ -157,7 +219,7 @@ def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
 
 
 def _is_refusal(error: BasaltError) -> bool:
-    """Whether a commit that fails so is surely none. A lost answer says nothing, nor does a fault of the server's."""
+    """True if a commit that fails so has certainly not happened. A lost answer does not say, nor does a fault of the server's."""
     return isinstance(error, InputError | RetryError) and not isinstance(error, UnknownOutcomeError)
 
 
@@ -176,7 +238,7 @@ def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoRet
 
 
 def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
-    """How a commit ended whose answer says nothing; raises when it is none, and when that cannot be learnt."""
+    """Learn how a commit ended whose answer did not say it. Raise when nothing is committed, and when that cannot be learnt."""
     info = tx.described()
     try:
         state = yield from _state_for_good(tx)
@@ -197,7 +259,7 @@ def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
 
 
 def _state_for_good(tx: OpenTransaction) -> Steps[str]:
-    """Where it stands. One that is open is invalidated, so that a commit that is still on its way comes too late."""
+    """Ask for its state. Invalidate it if it is open, so that a commit that is still on its way comes too late."""
     info = tx.described()
     found = yield from transactions.get(tx.scope, info)
     if found.state != "OPEN":

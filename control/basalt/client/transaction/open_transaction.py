@@ -1,7 +1,8 @@
 """Plans for a transaction in use: what it publishes waits here until the commit, so that it holds up no reader.
 
-Messages are buffered and travel in the commit's request. Once they outgrow that they are stored aside on the server, and from
-then on all of that topic's are, so that they keep their order: the commit publishes a topic's from one place, never two.
+Messages are buffered and travel in the commit's request. When there are too many for that, they are stored aside on the
+server, and from then on all messages of that topic are: the commit publishes a topic's messages from one place, never from
+two, so that they keep their order.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import NamedTuple
 from basalt.api.bodies.transactions import Outcome, TransactionInfo, TransactionKind
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers.marker import Marker
-from basalt.client.calls import messages
+from basalt.client.calls import messages, transactions
 from basalt.client.calls.markers import marked
+from basalt.client.calls.messages import Payloads, each_payload
 from basalt.client.calls.pages import Page
-from basalt.client.calls.payloads import Payloads, each_payload
 from basalt.client.calls.positions import PositionLike
+from basalt.client.calls.reading import Bounds, TopicCursor
+from basalt.client.calls.sessions import SessionScope
+from basalt.client.calls.transactions import SessionBinding
 from basalt.client.plans.calls import Steps
 from basalt.client.plans.scopes import ClientScope, TopicScope
-from basalt.client.reading import Bounds, Cursor
-from basalt.client.transaction import transactions
 from basalt.client.transaction.participants import Participant, Planned, planned, same
-from basalt.client.transaction.transactions import InSession
 from basalt.errors import TransactionEndedError
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
@@ -36,18 +37,18 @@ class Broken(NamedTuple):
 
 
 class OpenTransaction:
-    """What one `with client.transaction()` block knows: the server's transaction, and the messages it has still to send."""
+    """The state of one `with client.transaction()` block: the server's transaction, and the messages it has still to send."""
 
     def __init__(
         self,
         scope: ClientScope,
         *,
-        kind: TransactionKind,
-        timeout_ms: int | None,
-        owner: str,
-        outside_writes: bool,
+        kind: TransactionKind = "short",
+        timeout_ms: int | None = None,
+        owner: str = "",
+        outside_writes: bool = False,
         participants: Iterable[Participant] = (),
-        session: InSession | None = None,
+        session: SessionBinding | None = None,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self.scope = scope
@@ -57,9 +58,7 @@ class OpenTransaction:
         self.invited = [planned(participant) for participant in participants]  # they take part once it has begun
         self.outside_writes = outside_writes or not all(participant.hosted for participant in self.invited)
         self.session = session
-        self.committed_before = (
-            False  # the session had committed this version: there is no transaction, and no need of one
-        )
+        self.committed_before = False  # True: the session had committed this version, so no transaction was begun
         self.buffer_bytes_max = buffer_bytes_max
         self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
         self.stored_under = 0  # its first write pointer
@@ -76,7 +75,7 @@ class OpenTransaction:
         self.stored_topics: set[tuple[str, str]] = set()
 
     def described(self) -> TransactionInfo:
-        """The server's transaction. `TransactionEndedError` when it has not begun."""
+        """Return the server's transaction. `TransactionEndedError` when it has not begun."""
         if self.committed_before:
             assert self.session is not None, "only a session knows versions"
             raise TransactionEndedError(
@@ -88,7 +87,7 @@ class OpenTransaction:
         return self.info
 
     def begun(self) -> TransactionInfo:
-        """The same, for use. `TransactionEndedError` when it is over, too."""
+        """Return the same, for use. `TransactionEndedError` when it is over, too."""
         info = self.described()
         if self.ended:
             self.check_whole()
@@ -98,26 +97,71 @@ class OpenTransaction:
         return info
 
     def breaks(self, why: str, error: BaseException) -> None:
-        """It must not be committed from now on. The first reason is the one that is told."""
+        """Note that it must not be committed from now on, and why. The first reason stays."""
         self.broken = self.broken or Broken(why, error)
 
     def check_whole(self) -> None:
-        """`TransactionEndedError` when it must not be committed, even if its user has swallowed what went wrong."""
+        """Raise `TransactionEndedError` when it must not be committed, even if its user has swallowed the failure."""
         if self.broken is not None:
             raise TransactionEndedError(
                 f"transaction {self.described().id} {self.broken.why}", hint="Begin again."
             ) from self.broken.error
 
     def forget_work(self) -> None:
-        """What waited for the commit is published, or never will be."""
+        """Drop the messages and markers that waited for the commit: they are published, or never will be."""
         self.buffered.clear()
         self.markers.clear()
 
     def attach(self, participant: Planned) -> None:
-        """Let a participant of Basalt's own take part, one that needs no call to start. A second time changes nothing."""
+        """Let a table take part, which needs no call to start. A second time changes nothing."""
         self.begun()
         if not any(same(participant, other) for other in self.participants):
             self.participants.append(participant)
+
+
+def transaction(
+    scope: ClientScope,
+    *,
+    timeout_ms: int | None = None,
+    owner: str = "",
+    kind: TransactionKind = "short",
+    outside_writes: bool = False,
+    participants: Iterable[Participant] = (),
+) -> OpenTransaction:
+    """A transaction for a `with` block (`async with` in the async client), which begins it.
+
+    After `timeout_ms` (None: the server's default) the server aborts it. `participants` commit and roll back with it
+    (`TransactionAware`), in this order.
+    """
+    return OpenTransaction(
+        scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes, participants=participants
+    )
+
+
+def transaction_in(
+    session: SessionScope,
+    *,
+    version: int | None = None,
+    timeout_ms: int | None = None,
+    owner: str = "",
+    kind: TransactionKind = "short",
+    outside_writes: bool = False,
+    participants: Iterable[Participant] = (),
+) -> OpenTransaction:
+    """A transaction of the session, as `client.transaction()` makes them.
+
+    With a `version`, its commit makes that the session's; when it was committed before, `tx.committed_before` says so, and
+    there is nothing to do. Versions are compared, not listed: once 9 is committed, 8 counts as done. Give rising versions.
+    """
+    return OpenTransaction(
+        session.client,
+        kind=kind,
+        timeout_ms=timeout_ms,
+        owner=owner,
+        outside_writes=outside_writes,
+        participants=participants,
+        session=SessionBinding(session.name, session.epoch, version),
+    )
 
 
 def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> Steps[None]:
@@ -185,7 +229,7 @@ def poll(
     info = tx.begun()
     return (
         yield from messages.poll(
-            tx.scope.topic(topic, namespace),
+            tx.scope.topic(topic, namespace=namespace),
             start,
             inclusive=inclusive,
             limit=limit,
@@ -203,9 +247,11 @@ def read(
     *,
     limit: int | None = None,
     namespace: str | None = None,
-) -> Cursor:
+) -> TopicCursor:
     """The messages of a topic from `start` to before `stop`, across pages, under the transaction's snapshot."""
-    return Cursor(tx.scope.topic(topic, namespace), Bounds(start, stop, limit, transaction=tx.begun().id))
+    return TopicCursor(
+        tx.scope.topic(topic, namespace=namespace), Bounds(start, stop, limit, transaction=tx.begun().id)
+    )
 
 
 def changes(tx: OpenTransaction, changed: Iterable[bytes]) -> Steps[None]:
@@ -241,6 +287,6 @@ def _store_run(tx: OpenTransaction, title: tuple[str, str], payloads: Payloads) 
     try:
         yield from messages.store(topic, payloads, tx.stored_under)
     except BaseException as failure:
-        # Sent again they might come twice, left out they would be missing: whoever swallows this must not commit it.
+        # Some of them may be stored: sent again they might come twice, left out they would be missing.
         tx.breaks(f"cannot be committed: messages of topic {topic} may be missing", failure)
         raise

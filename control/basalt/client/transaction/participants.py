@@ -1,7 +1,7 @@
-"""Who takes part in a transaction beside its topics: users' objects (`TransactionAware`), and Basalt's own tables (`Planned`).
+"""The participants of a transaction beside its topics: users' objects (`TransactionAware`), and Basalt's own tables (`Planned`).
 
 The protocol is Apache Tephra's `TransactionAware`. When each method is called, and what happens when one fails:
-docs/reference/client.md, "Participants"; the order itself is in `ending`.
+docs/reference/client.md, "Participants"; the order itself is in `commit_protocol`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Collection
 from typing import Any, Protocol, TypeAlias
 
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.client.plans.calls import Later, Steps
+from basalt.client.plans.calls import Await, Steps
 from basalt.errors import BasaltError
 
 METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")
@@ -26,7 +26,7 @@ class TransactionAware(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and operators call it."""
+        """The name that messages and operators use."""
         ...
 
     def start_tx(self, tx: TransactionInfo) -> Any:
@@ -38,7 +38,7 @@ class TransactionAware(Protocol):
         ...
 
     def tx_changes(self) -> Any:
-        """What it changed since `start_tx`, as opaque keys (bytes), for conflict detection; none: an empty collection."""
+        """Return what it changed since `start_tx`, as opaque keys (bytes), for conflict detection; none: an empty collection."""
         ...
 
     def commit_tx(self) -> Any:
@@ -59,12 +59,12 @@ class Planned(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages and operators call it."""
+        """The name that messages and operators use."""
         ...
 
     @property
     def hosted(self) -> bool:
-        """Whether all it writes is in Basalt's own store."""
+        """True if all it writes is in Basalt's own store."""
         ...
 
     def start(self, info: TransactionInfo) -> Steps[None]:
@@ -116,7 +116,7 @@ class UsersParticipant:
 
     @property
     def hosted(self) -> bool:
-        """What it says of itself; nothing means no."""
+        """True if it says so of itself."""
         return getattr(self.of, "hosted", False) is True
 
     def start(self, info: TransactionInfo) -> Steps[None]:
@@ -154,7 +154,7 @@ class UsersParticipant:
     def _call(self, method: str, *arguments: object) -> Steps[Any]:
         answer = getattr(self.of, method)(*arguments)
         if isinstance(answer, Awaitable):
-            answer = yield Later(answer, f"{self.name}.{method}")
+            answer = yield Await(answer, f"{self.name}.{method}")
         return answer
 
 
@@ -169,5 +169,5 @@ def planned(participant: Participant) -> Planned:
 
 
 def same(one: Planned, other: Planned) -> bool:
-    """Whether both are one participant."""
+    """True if both are one participant."""
     return getattr(one, "of", one) is getattr(other, "of", other)

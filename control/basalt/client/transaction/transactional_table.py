@@ -7,19 +7,24 @@ keeps here (`buffer_bytes_max`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from basalt.api.bodies.tables import TableInfo
+from basalt.api.bodies.tables import TableInfo, WriteRequest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls import tables
-from basalt.client.calls.tables import ColumnValues, Name, RowPage, Visibility, named, to_bytes
+from basalt.client.calls.tables import ColumnValues, Name, RowPage, TableRow, Visibility, named, to_bytes
 from basalt.client.plans.calls import Steps, ask, done
 from basalt.client.plans.scopes import TableScope
 from basalt.client.transaction.commit_protocol import tell_changes
 from basalt.client.transaction.open_transaction import OpenTransaction
-from basalt.client.transaction.table_buffer import TableBuffer
 from basalt.errors import BasaltError
-from basalt_engine.cells.names import change_key, check_column, check_row, check_value
+from basalt_engine.cells.names import CELLS_MAX, change_key, check_column, check_row, check_value
+
+CALL_BYTES_MAX = 4 * 1024 * 1024  # of rows, columns and values; a third more in base64, below a request's 10 MiB
+CALL_DELETED_ROWS_MAX = 100  # each may have many cells, and the server writes a tombstone for every one
+CELL_BYTES = 64  # what a cell costs beside its own bytes, so that very many small ones count
 
 
 class TableInUse:
@@ -85,7 +90,7 @@ class TableInUse:
         return done(None)
 
     def roll_back(self) -> Steps[bool]:
-        """What was not sent is forgotten, and what was sent the server hides with the abort."""
+        """Drop the writes that were not sent; the server hides the others with the abort."""
         self.buffer.clear()
         return done(True)
 
@@ -103,10 +108,10 @@ class TableInUse:
         return (yield from self._facts()).conflict
 
 
-def in_use(tx: OpenTransaction, name: str, namespace: str | None = None) -> TableInUse:
-    """The table in this transaction, the same one each time. Nothing is asked of the server."""
+def in_use(tx: OpenTransaction, name: str, *, namespace: str | None = None) -> TableInUse:
+    """A table as this transaction sees and changes it. Nothing is asked of the server."""
     tx.begun()
-    scope = tx.scope.table(name, namespace)
+    scope = tx.scope.table(name, namespace=namespace)
     for participant in tx.participants:
         if isinstance(participant, TableInUse) and participant.scope == scope:
             return participant
@@ -174,7 +179,7 @@ def _make_room(table: TableInUse) -> Steps[None]:
 
 
 class RowCursor:
-    """Where a scan of a table stands: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
+    """The place of a scan of a table: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
 
     def __init__(
         self,
@@ -195,8 +200,8 @@ class RowCursor:
         self._visibility: Visibility = visibility
         self._own = own
 
-    def next_page(self) -> Steps[RowPage]:
-        """Ask for the page that comes next."""
+    def next_items(self) -> Steps[list[TableRow]]:
+        """Ask for the next page of rows."""
         start = self._start
         page = yield from tables.page(
             self._scope, start, self._stop, self._columns, self._transaction, self._visibility
@@ -205,7 +210,7 @@ class RowCursor:
             page = self._own.buffer.over_page(page, start, self._stop, self._columns)
         self.done = page.next_row is None
         self._start = page.next_row or start
-        return page
+        return page.rows
 
 
 def scan(
@@ -239,3 +244,98 @@ def scan_committed(
     bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
     transaction_id = transaction.id if isinstance(transaction, TransactionInfo) else transaction
     return RowCursor(scope, *bounds, named(columns), transaction_id, visibility, None)
+
+
+@dataclass(slots=True)
+class RowWrites:
+    """The writes to one row: first all of it deleted, if `deleted`, then these cells; None is one deleted."""
+
+    deleted: bool = False
+    cells: dict[bytes, bytes | None] = field(default_factory=dict)
+
+
+class TableBuffer:
+    """The writes to one table, by row."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, RowWrites] = {}
+        self.size_bytes = 0
+
+    def put(self, row: bytes, cells: Mapping[bytes, bytes | None]) -> None:
+        """Cells of a row; None deletes one."""
+        writes = self._writes(row)
+        for column, value in cells.items():
+            before = writes.cells.get(column)
+            if column in writes.cells:
+                self.size_bytes -= len(before or b"")
+            else:
+                self.size_bytes += CELL_BYTES + len(row) + len(column)
+            writes.cells[column] = value
+            self.size_bytes += len(value or b"")
+
+    def delete_row(self, row: bytes) -> None:
+        """All cells of a row, those written before too."""
+        writes = self._writes(row)
+        for column, value in writes.cells.items():
+            self.size_bytes -= CELL_BYTES + len(row) + len(column) + len(value or b"")
+        if not writes.deleted:
+            self.size_bytes += CELL_BYTES + len(row)
+        writes.deleted = True
+        writes.cells.clear()
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._rows.clear()
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def answers(self, row: bytes, columns: list[bytes] | None) -> bool:
+        """True if the buffer alone knows these columns of the row (None: all)."""
+        writes = self._rows.get(row)
+        if writes is None:
+            return False
+        return writes.deleted or (columns is not None and all(column in writes.cells for column in columns))
+
+    def over(self, row: bytes, cells: Mapping[bytes, bytes], columns: list[bytes] | None) -> dict[bytes, bytes]:
+        """The row as its writer sees it, given how the server has it; columns in order."""
+        writes = self._rows.get(row)
+        if writes is None:
+            return dict(cells)
+        merged: dict[bytes, bytes | None] = {} if writes.deleted else dict(cells)
+        merged |= {column: value for column, value in writes.cells.items() if columns is None or column in columns}
+        return {column: value for column, value in sorted(merged.items()) if value is not None}
+
+    def over_page(self, page: RowPage, start: bytes, stop: bytes | None, columns: list[bytes] | None) -> RowPage:
+        """A page of a scan that began at `start` as the writer sees it, with the rows in that range that only it knows."""
+        end = page.next_row if page.next_row is not None else stop
+        seen = {found.row: found.cells for found in page.rows}
+        ordered = sorted(self._rows)
+        last = len(ordered) if end is None else bisect_left(ordered, end)
+        for row in {*seen, *ordered[bisect_left(ordered, start) : last]}:
+            seen[row] = self.over(row, seen.get(row, {}), columns)
+        return RowPage([TableRow(row, cells) for row, cells in sorted(seen.items()) if cells], page.next_row)
+
+    def bodies(self, transaction: str, generation: int) -> Iterator[WriteRequest]:
+        """The calls that write it all, in order. A row is deleted in the call of its first cell, or before."""
+        body, count, size = WriteRequest(transaction, generation=generation), 0, 0
+        for row, writes in self._rows.items():
+            parts: list[tuple[bytes | None, bytes | None]] = [(None, None)] if writes.deleted else []
+            parts += writes.cells.items()
+            for column, value in parts:
+                part_bytes = CELL_BYTES + len(row) + len(column or b"") + len(value or b"")
+                full = count == CELLS_MAX or len(body.delete_rows) == CALL_DELETED_ROWS_MAX
+                if count and (full or size + part_bytes > CALL_BYTES_MAX):
+                    yield body
+                    body, count, size = WriteRequest(transaction, generation=generation), 0, 0
+                if column is None:
+                    body.delete_rows.append(row)
+                else:
+                    body.put(row, column, value)
+                count, size = count + 1, size + part_bytes
+        if count:
+            yield body
+
+    def _writes(self, row: bytes) -> RowWrites:
+        return self._rows.setdefault(row, RowWrites())

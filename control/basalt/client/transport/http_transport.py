@@ -1,11 +1,12 @@
 """The blocking transport: `http.client` with a pool of kept connections, safe for threads and forks.
 
-Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `retries`.
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `replies`.
 """
 
 from __future__ import annotations
 
 import http.client
+import io
 import os
 import select
 import socket
@@ -14,13 +15,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.plans.conversation import Send
-from basalt.client.transport.timed_socket import TimedSocket
-from basalt.client.transport.urls import ServerUrl
+from basalt.client.plans.run_plan import Send
+from basalt.client.transport.servers import ServerUrl
 
 IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
 IDLE_MS_MAX = 4_000  # below the 5 s after which many servers close: no request may meet a connection that just goes
 CONNECT_MS_MAX = 5_000  # a host that is gone says nothing; nothing was sent, so another attempt is safe
+READ_BUFFER_BYTES = 16_384  # an answer's head and a small body in one read; larger reads pass it by
 PIECE_BYTES = 262_144  # an answer is read in pieces of this size, through memory that stays in the cache
 
 
@@ -103,13 +104,13 @@ class HttpTransport:
         except BaseException:
             plain.close()
             raise
-        return _Connection(self._url, TimedSocket(inner, self._monotonic_ms))
+        return _Connection(self._url, _TimedSocket(inner, self._monotonic_ms))
 
 
 class _Connection:
     """One connection, and the memory that its answers are read through."""
 
-    def __init__(self, url: ServerUrl, timed: TimedSocket) -> None:
+    def __init__(self, url: ServerUrl, timed: _TimedSocket) -> None:
         self._socket = timed
         self._http = http.client.HTTPConnection(url.host, url.port)
         self._http.auto_open = 0  # it must not connect again behind our back: a second connection is a second attempt
@@ -159,6 +160,76 @@ class _Connection:
         while count := response.readinto(self._piece):
             whole += self._piece[:count]
         return bytes(whole)
+
+
+class _TimedSocket:
+    """A socket under one deadline, with the parts that `http.client` needs. Set `deadline_ms` before each request.
+
+    A socket's own time-out holds for each read, so that a server which sends a byte a minute would never be late. Here each
+    read and write gets what is left of the whole request's time.
+    """
+
+    def __init__(self, inner: socket.socket, monotonic_ms: Callable[[], float]) -> None:
+        self._inner = inner
+        self._monotonic_ms = monotonic_ms
+        self._readers = 0
+        self._closing = False
+        self.deadline_ms = 0.0
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it, or raise TimeoutError at the deadline."""
+        self._arm()
+        self._inner.sendall(data)
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Receive some bytes, or raise TimeoutError at the deadline."""
+        self._arm()
+        return self._inner.recv_into(buffer)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Make the reader of an answer."""
+        self._readers += 1
+        return io.BufferedReader(_SocketReader(self), READ_BUFFER_BYTES)
+
+    def fileno(self) -> int:
+        """The descriptor, to see whether the other side has closed."""
+        return self._inner.fileno()
+
+    def close(self) -> None:
+        """Close it, once the answer that is being read has been: `http.client` closes before it reads the last one."""
+        self._closing = True
+        if not self._readers:
+            self._inner.close()
+
+    def reader_closed(self) -> None:
+        """An answer was read, or given up."""
+        self._readers -= 1
+        if self._closing:
+            self.close()
+
+    def _arm(self) -> None:
+        left_ms = self.deadline_ms - self._monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("the deadline has passed")
+        self._inner.settimeout(left_ms / 1_000)
+
+
+class _SocketReader(io.RawIOBase):
+    """Reads the socket; closing it leaves the socket open for the next request."""
+
+    def __init__(self, source: _TimedSocket) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed has a wider Buffer here
+        return self._source.recv_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.reader_closed()
+        super().close()
 
 
 def _headers(response: http.client.HTTPResponse) -> dict[str, str]:

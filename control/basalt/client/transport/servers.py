@@ -1,24 +1,80 @@
-"""Which of several servers a request goes to: the one that leads, as far as the client knows.
+"""The servers of a client: their URLs, and which of them a request goes to, the one that leads as far as the client knows.
 
-A request moves on only where nothing can have come of it: nobody took the connection, or a standby said that it did
-nothing. What else goes wrong is for `retries` to judge, as with one server.
+A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
+it did nothing. `replies` judges what else goes wrong, as with one server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from basalt.api.bodies.server import Problem
 from basalt.client.plans.calls import Answer, NotSent, Reply
-from basalt.client.plans.conversation import Send
-from basalt.client.plans.drivers import AsyncTransport, Transport
-from basalt.client.transport.urls import ServerUrl, parse_url
+from basalt.client.plans.run_plan import Send
 from basalt.errors import InputError, NotLeaderError
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
+
+EMBEDDED_SCHEME = "embedded:"
+_PORTS = {"http": 80, "https": 443}
+_HINT = "Write http://HOST:PORT (several with commas between them), or embedded:DIRECTORY."
+
+
+class ServerUrl(NamedTuple):
+    """The address of a server, and the beginning of all its paths (a proxy may serve it below a path)."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+
+    @property
+    def text(self) -> str:
+        """The URL again, without a slash at its end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+
+def parse_url(url: str) -> ServerUrl:
+    """Take a URL apart. `InputError` when it is not one of an HTTP server."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"URL {url!r} cannot be read: {error}", field="url", hint=_HINT) from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise InputError(f"URL {url!r} is not that of an HTTP server", field="url", hint=_HINT)
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        raise InputError(
+            f"URL {parts.scheme}://{parts.hostname} has a query, a fragment or a password in it",
+            field="url",
+            hint="Leave them out; credentials go into headers=.",
+        )
+    if not url.isascii() or any(char <= " " for char in url):
+        raise InputError(f"URL {url!r} has characters that URLs do not have", field="url", hint=_HINT)
+    return ServerUrl(
+        parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, parts.path.rstrip("/")
+    )
+
+
+def parse_urls(urls: str) -> tuple[ServerUrl, ...]:
+    """Take the URLs of one or more servers apart, which commas separate. All of them must be http, or all https."""
+    servers = tuple(dict.fromkeys(parse_url(url.strip(" ")) for url in urls.split(",")))
+    if len({server.scheme for server in servers}) > 1:
+        raise InputError(
+            f"URLs {urls!r} are partly http and partly https", field="url", hint="What is sent over TLS stays on it."
+        )
+    return servers
+
+
+def shown(servers: tuple[ServerUrl, ...]) -> str:
+    """The URLs again, for messages."""
+    return ",".join(server.text for server in servers)
 
 
 class Servers:
@@ -29,7 +85,7 @@ class Servers:
         self.current = self.named[0]
 
     def instead(self, tried: ServerUrl, reply: Reply) -> ServerUrl | None:
-        """Where to send the request that got this reply there; None when the reply stands."""
+        """Return the server to send a request to that got this reply; None when the reply stands."""
         if isinstance(reply, NotSent):
             return self._next(tried)
         if not isinstance(reply, Answer) or reply.status != 503:
@@ -53,11 +109,11 @@ class Servers:
     def _next(self, tried: ServerUrl) -> ServerUrl | None:
         if tried not in self.named:
             return self.named[0]
-        found = self.named[(self.named.index(tried) + 1) % len(self.named)]
-        return None if found == tried else found
+        following = self.named[(self.named.index(tried) + 1) % len(self.named)]
+        return None if following == tried else following
 
 
-class Trail:
+class Redirects:
     """The way of one request from server to server."""
 
     def __init__(self, servers: Servers, request: Send, monotonic_ms: Callable[[], float]) -> None:
@@ -66,82 +122,17 @@ class Trail:
         self._deadline_ms = monotonic_ms() + request.timeout_ms
         self._tried: list[ServerUrl] = []
         self.request = request
-        self.at = servers.current
+        self.server = servers.current
 
-    def moves_on(self, reply: Reply) -> bool:
-        """Whether to send `request` again, to the server `at`."""
-        self._tried.append(self.at)
-        found = self._servers.instead(self.at, reply)
-        if found is None:
+    def follow(self, reply: Reply) -> bool:
+        """Say whether to send `request` again, to another `server`."""
+        self._tried.append(self.server)
+        instead = self._servers.instead(self.server, reply)
+        if instead is None:
             return False
-        self._servers.current = found
+        self._servers.current = instead
         left_ms = self._deadline_ms - self._monotonic_ms()
-        if found in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
+        if instead in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
             return False
-        self.at, self.request = found, replace(self.request, timeout_ms=left_ms)
+        self.server, self.request = instead, replace(self.request, timeout_ms=left_ms)
         return True
-
-
-class FollowingTransport:
-    """Sends to the server that leads, of those that were named or that a standby names."""
-
-    def __init__(
-        self, named: Sequence[ServerUrl], open_one: Callable[[ServerUrl], Transport], monotonic_ms: Callable[[], float]
-    ) -> None:
-        self._servers = Servers(named)
-        self._open_one = open_one
-        self._monotonic_ms = monotonic_ms
-        self._open: dict[ServerUrl, Transport] = {}
-
-    def send(self, request: Send) -> Reply:
-        """Send the request, and again only where nothing was done."""
-        trail = Trail(self._servers, request, self._monotonic_ms)
-        while True:
-            reply = self._of(trail.at).send(trail.request)
-            if not trail.moves_on(reply):
-                return reply
-
-    def close(self) -> None:
-        """Close every connection to every server."""
-        self._of(self._servers.named[0])  # so that a client that was never used is closed as well
-        for transport in list(self._open.values()):
-            transport.close()
-
-    def _of(self, url: ServerUrl) -> Transport:
-        found = self._open.get(url)
-        return self._open.setdefault(url, self._open_one(url)) if found is None else found
-
-
-class AsyncFollowingTransport:
-    """Its async twin."""
-
-    def __init__(
-        self,
-        named: Sequence[ServerUrl],
-        open_one: Callable[[ServerUrl], AsyncTransport],
-        monotonic_ms: Callable[[], float],
-    ) -> None:
-        self._servers = Servers(named)
-        self._open_one = open_one
-        self._monotonic_ms = monotonic_ms
-        self._open: dict[ServerUrl, AsyncTransport] = {}
-
-    async def send(self, request: Send) -> Reply:
-        """Send the request, and again only where nothing was done."""
-        trail = Trail(self._servers, request, self._monotonic_ms)
-        while True:
-            reply = await self._of(trail.at).send(trail.request)
-            if not trail.moves_on(reply):
-                return reply
-
-    async def close(self) -> None:
-        """Close every connection to every server."""
-        self._of(self._servers.named[0])  # so that a client that was never used is closed as well
-        for transport in list(self._open.values()):
-            await transport.close()
-
-    def _of(self, url: ServerUrl) -> AsyncTransport:
-        found = self._open.get(url)
-        if found is None:
-            found = self._open[url] = self._open_one(url)
-        return found

@@ -18,7 +18,7 @@ from basalt.errors import InputError, UriTooLongError
 if TYPE_CHECKING:
     from basalt.http.metrics.metrics import Figures
     from basalt.services import Services
-    from basalt.transactions.codec.snapshot_bytes import SnapshotBytes
+    from basalt.transactions.codec import SnapshotBytes
 
 URI_BYTES_MAX = 8_000  # what RFC 9110 asks servers to take at least; names and parameters together need far less
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log

@@ -27,7 +27,7 @@ def transaction_series(services: Services) -> Iterator[Metric]:
     commits = HistogramMetricFamily("basalt_transaction_commit_seconds", "Time from a commit's call to its durability")
     commits.add_metric((), totals.commits.buckets(), totals.commits.sum_s)
     yield commits
-    entries, entry_bytes = transactions.log_length
+    entries, entry_bytes = transactions.manager.log_length
     yield gauge("basalt_transaction_log_entries", "Entries behind the log's newest snapshot", entries)
     yield gauge("basalt_transaction_log_bytes", "Bytes of those entries", entry_bytes)
     yield gauge("basalt_transaction_journal_edits", "Edits kept for timelines", transactions.journal.weight)

@@ -95,7 +95,7 @@ async def store(request: Request) -> Answer:
 async def snapshot(request: Request) -> Answer:
     """The transaction manager's snapshot."""
     state = request.services.transactions.state  # refuses while it reads its log
-    current = request.services.transactions.current()
+    current = request.services.transactions.manager.current()
     oldest = state.oldest
     publisher = request.services.pruner.publisher
     published = None if publisher is None else publisher.latest

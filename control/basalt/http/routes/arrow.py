@@ -24,7 +24,7 @@ from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.http.routes.topics import TOPIC_PATH, named_topic
 from basalt.messaging.ranges.range_reading import undecided
 from basalt.messaging.read.fetch import Slice
-from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.records import Flag
 
 RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent

@@ -74,7 +74,7 @@ async def holder(request: Request) -> Answer:
     searched_to = None if found.searched_to is None else end_of(found.searched_to[:POSITION_BYTES]).hex()
     if found.held_by is None:
         return json_answer(Holder(None, None, None, None, searched_to))
-    transaction_id = request.services.transactions.id_of(found.held_by)
+    transaction_id = request.services.transactions.manager.id_of(found.held_by)
     at = _hex(found.held_at)
     try:
         transaction = await request.services.transactions.get(transaction_id)

@@ -40,8 +40,8 @@ from basalt.http.routes.schemas import (
 )
 from basalt.http.routes.topics import TOPIC_PATH, named_topic
 from basalt.messaging.read.fetch import Fetch
-from basalt.transactions.codec.transaction import decode_transaction
-from basalt.transactions.rules.ids import ID_PATTERN
+from basalt.transactions.codec import decode_transaction
+from basalt.transactions.rules.pointers import ID_PATTERN
 from basalt_engine.snapshot import TransactionSnapshot
 
 WRITTEN_TYPES = (*MESSAGE_TYPES, ARROW)

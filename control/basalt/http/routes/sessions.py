@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
-from basalt.commits.named import SessionStanding
+from basalt.commits.sessions import SessionStanding
 from basalt.errors import BusyError, InvalidNameError, SessionNotFoundError
 from basalt.http.asgi.json_input import decode_json
 from basalt.http.asgi.request_bodies import content_type, read_body, read_nothing
@@ -56,7 +56,7 @@ def _shown(request: Request, standing: SessionStanding) -> SessionInfo:
         committed_by=text(session.committed_by) if session.committed_by else None,
         used_ms=session.used_ms,
         transactions=tuple(text(transaction.id) for transaction in standing.transactions),
-        ledger=session.ledger,
+        ledger=session.counter_owner,
         replaced=tuple(session.replaced),
     )
 

@@ -38,8 +38,8 @@ from basalt.http.routes.transactions import TRANSACTION_PATH, id_of
 from basalt.messaging.read.blocked_readers import Blocked, RowsLeft
 from basalt.operations import diagnosis
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions import external_writes as outside
 from basalt.transactions.log.timeline import Step, timeline_of
+from basalt.transactions.manager import ExternalWriter
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.states import Kind, State, Transaction
@@ -158,7 +158,7 @@ async def abort(request: Request) -> Answer:
         return await services.transactions.abort(transaction_id, await _refuse_outside(request, text, was))
 
     # Out of the group commit: what it says is durable, and so is the note that a writer's end leaves with it.
-    was = await services.transactions.run(lambda group: services.transactions.state.outcome(transaction_id))
+    was = await services.transactions.outcome(transaction_id)
     if request.flag("dryRun", False):
         return json_answer(await _would_abort(request, text, was))
     return json_answer(await _forced(request, "abort", text, was, do))
@@ -245,7 +245,7 @@ def _leaves_the_list(outcome: Outcome) -> bool:
 async def _wrote_outside(request: Request, outcome: Outcome) -> bool:
     """Whether an invalid transaction's note says that it wrote outside Basalt."""
     services = request.services
-    note = await StoreCalls(services.store)(services.system.get, outside.KIND, outside.name(outcome.id))
+    note = await StoreCalls(services.store)(services.system.get, ExternalWriter.KIND, ExternalWriter.name(outcome.id))
     return note is not None
 
 

@@ -14,7 +14,7 @@ from basalt.api.bodies.transactions import (
 )
 from basalt.catalog.topics import title_of
 from basalt.transactions.rules import outcomes
-from basalt.transactions.rules.ids import TransactionIds
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import Join, Kind, State, TableJoin, Transaction
 

@@ -16,9 +16,8 @@ from basalt.http.routes.transaction_answers import transaction_fields, transacti
 from basalt.messaging.read.blocked_readers import Blocked
 from basalt.operations import diagnosis
 from basalt.transactions.log.timeline import Step, key_text
-from basalt.transactions.rules.ids import TransactionIds
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.pointers import POINTERS_PER_MS, TransactionIds
 from basalt.transactions.rules.states import State, Transaction
 
 WRITE_POINTERS_SHOWN_MAX = 100

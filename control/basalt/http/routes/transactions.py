@@ -22,7 +22,7 @@ from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_values import parse_json
 from basalt.catalog.topics import topic_name
-from basalt.commits.named import Beginning
+from basalt.commits.commit_stage import Beginning
 from basalt.errors import (
     BusyError,
     InputError,
@@ -44,9 +44,9 @@ from basalt.http.asgi.responses import AVRO, JSON, Answer, json_answer
 from basalt.http.routes import schemas
 from basalt.http.routes.operations import Operation
 from basalt.http.routes.transaction_answers import KINDS, committed_before, outcome_info, transaction_info
-from basalt.transactions.rules.named import Name
+from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import InSession, Transaction
+from basalt.transactions.rules.states import SessionBinding, Transaction
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
@@ -68,7 +68,7 @@ async def begin(request: Request) -> Answer:
     found: Transaction | Session
     if session is None:
         found = await manager.begin(*wished)
-    elif isinstance(session, Name):
+    elif isinstance(session, WorkVersion):
         found = await manager.sessions.begin_named(session, wished)
     else:
         found = await manager.sessions.begin(session, wished)
@@ -159,7 +159,7 @@ def id_of(request: Request) -> int:
     return request.services.ids.parse(request.path["transaction"], "id")
 
 
-def _session(asked: BeginRequest) -> InSession | Name | None:
+def _session(asked: BeginRequest) -> SessionBinding | WorkVersion | None:
     """The session that a begin names with its epoch, or with its run, or with neither."""
     if asked.session is None:
         named = (
@@ -182,10 +182,10 @@ def _session(asked: BeginRequest) -> InSession | Name | None:
             field="sessionEpoch",
             hint="Open the session first; the answer has its epoch. Or name the run and the version.",
         )
-    return InSession(asked.session, asked.session_epoch, asked.version)
+    return SessionBinding(asked.session, asked.session_epoch, asked.version)
 
 
-def _name(asked: BeginRequest, session: str, run: str) -> Name:
+def _name(asked: BeginRequest, session: str, run: str) -> WorkVersion:
     if asked.session_epoch is not None:
         raise InputError(
             "a begin tells the session's epoch or a run, and this one both", field="sessionEpoch", hint="Leave it out."
@@ -196,7 +196,7 @@ def _name(asked: BeginRequest, session: str, run: str) -> Name:
             field="version",
             hint="Say which version of the session's work this is: those who say the same share the transaction.",
         )
-    return Name(session, run, asked.version, asked.ledger)
+    return WorkVersion(session, run, asked.version, asked.ledger)
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Answer:

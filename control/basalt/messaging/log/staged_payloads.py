@@ -128,7 +128,7 @@ class StagedPayloads:
 
     # Loading.
 
-    async def ready(self, log: TopicLog, write_pointers: Iterable[int]) -> None:
+    async def ready(self, log: TopicLog, write_pointers: Collection[int]) -> None:
         """Read what these writers have staged, as far as this process does not know it yet, before a stage needs it."""
         await self.hold({log: self.missing(log, write_pointers)})
 
@@ -150,8 +150,19 @@ class StagedPayloads:
             raise
         return partial(self._release, held)
 
-    def missing(self, log: TopicLog, write_pointers: Iterable[int]) -> list[int]:
+    def writers_in(self, log: TopicLog, places: Mapping[int, int]) -> list[int]:
+        """Those of these writers, which are mapped to their places, that may have staged something in the log.
+
+        In the order of their places. Costs no more than the smaller of what is asked for and what is kept of the log.
+        """
+        if min(places, default=POINTER_MAX) <= self.unknown_up_to:
+            return list(places)  # only the store knows what older ones have
+        return [] if log.staged is None else sorted(places.keys() & log.staged.keys(), key=places.__getitem__)
+
+    def missing(self, log: TopicLog, write_pointers: Collection[int]) -> list[int]:
         """Of these writers those of which only the store knows what they have staged."""
+        if min(write_pointers, default=POINTER_MAX) > self.unknown_up_to:
+            return []
         kept = log.staged or {}
         return [pointer for pointer in write_pointers if pointer <= self.unknown_up_to and pointer not in kept]
 

@@ -430,16 +430,18 @@ class TopicLog:
             return None
         return min(start for start, _ in ranges), max(stop for _, stop in ranges)
 
-    def has_uncommitted(self, write_pointer: int) -> bool:
-        """Whether rows of the writer were noted."""
-        return self.uncommitted is not None and write_pointer in self.uncommitted
+    def uncommitted_writers(self, write_pointers: Set[int]) -> list[int]:
+        """Those of these writers of which rows were noted, ascending."""
+        return [] if self.uncommitted is None else sorted(self.uncommitted.keys() & write_pointers)
 
-    def end_writer(self, write_pointer: int) -> None:
-        """The writer has ended: forget where its rows lie, and what it has staged."""
+    def end_writers(self, write_pointers: Set[int]) -> None:
+        """These writers have ended: forget where their rows lie, and what they have staged."""
         if self.staged is not None:
-            self.memory.staged.forget(self, write_pointer)
+            for write_pointer in self.staged.keys() & write_pointers:
+                self.memory.staged.forget(self, write_pointer)
         if self.uncommitted is not None:
-            self.uncommitted.pop(write_pointer, (b"", b""))
+            for write_pointer in self.uncommitted.keys() & write_pointers:
+                del self.uncommitted[write_pointer]
             if not self.uncommitted:
                 self.uncommitted = None
                 self.memory.with_uncommitted.discard(self)

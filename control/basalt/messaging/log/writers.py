@@ -1,50 +1,10 @@
-"""What messaging asks the transaction manager, and the answers where transactions are managed elsewhere."""
+"""Under whose write pointers messages are written: the transaction manager's, or those of one elsewhere."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from basalt.catalog.topics import Topic
 from basalt.errors import InputError
-from basalt.runtime.group_commit import Group
 from basalt_engine.retention import POINTERS_PER_MS
-from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
-
-
-class Writers(Protocol):
-    """The transactions under which clients write."""
-
-    def current(self) -> TransactionSnapshot:
-        """The newest durable snapshot: what `isolation=committed` reads under."""
-        ...
-
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        """Called in a stage before the writer's rows are added: the topic takes part in the writer's transaction.
-
-        `TransactionEndedError` when the pointer is not in progress.
-        """
-        ...
-
-    def check_open(self, write_pointer: int) -> None:
-        """`TransactionEndedError` when the pointer is not in progress."""
-        ...
-
-
-class ExternalWriters:
-    """For `transactions.manager = external`: clients bring their own manager, and pointers are taken as given."""
-
-    def current(self) -> TransactionSnapshot:
-        raise InputError(
-            "isolation=committed needs a transaction manager here, and transactions.manager is external",
-            field="isolation",
-            hint="send your transaction's bytes with the poll",
-        )
-
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        return
-
-    def check_open(self, write_pointer: int) -> None:
-        return
+from basalt_engine.snapshot import POINTER_MAX
 
 
 def check_age(write_pointer: int, now_ms: int, lifetime_ms_max: int) -> None:

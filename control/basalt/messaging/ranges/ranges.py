@@ -16,13 +16,13 @@ from basalt.messaging.log import log_bounds
 from basalt.messaging.log.row_pages import read_page
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.log.writers import Writers
 from basalt.messaging.ranges.range_reading import Range, read_range, undecided
 from basalt.messaging.ranges.range_scan import NO_LIMIT, Bounds, Walk, weight
 from basalt.messaging.read.fetch import Limits, Start, end_of
 from basalt.messaging.read.last_stable import Settled, StableEnds, before
 from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
@@ -77,7 +77,7 @@ class Ranges:
     """The ranges of one store's topics."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writers: Writers, ends: StableEnds, *,
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writers: Transactions, ends: StableEnds, *,
         look: Limits,
     ) -> None:  # fmt: skip
         """`look`: how much one look at a log reads."""

@@ -64,7 +64,8 @@ class Blocking:
     def surely(self, transaction: Transaction) -> bool:
         """Whether it has published rows since this server started; costs its topics and pointers."""
         logs = map(self._logs.find_joined, transaction.topics)
-        return any(log.has_uncommitted(pointer) for log in logs if log is not None for pointer in transaction.pointers)
+        pointers = frozenset(transaction.pointers)
+        return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
 
     async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
         """Where it holds readers back, in the order in which it joined its topics. The rows that it reads are taken off."""

@@ -6,46 +6,29 @@ must not take that for a decision.
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from basalt.transactions.manager import Transactions
 from basalt.transactions.rules.states import Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.errors import RetryError
 from basalt_engine.snapshot import TransactionSnapshot
 
 
-class Manager(Protocol):
-    """The transaction manager."""
-
-    @property
-    def state(self) -> TransactionState:
-        """The working state; `RetryError` while it is not known."""
-        ...
-
-    def current(self) -> TransactionSnapshot:
-        """The newest durable snapshot."""
-        ...
-
-
 class Decisions:
-    """The manager's decisions; without a manager there are none."""
+    """The manager's decisions; where transactions are managed elsewhere there are none."""
 
-    def __init__(self, manager: Manager | None) -> None:
+    def __init__(self, manager: Transactions) -> None:
         self._manager = manager
 
     def snapshot(self) -> TransactionSnapshot | None:
         """Who is visible, open and invalid, durably; None when that is not known."""
-        if self._manager is None or self._state() is None:
+        try:
+            durable, _ = self._manager.snapshots()
+        except RetryError:
             return None
-        return self._manager.current()
+        return durable
 
     def in_progress(self) -> list[Transaction]:
         """The transactions that have not ended, oldest first."""
-        state = self._state()
-        return [] if state is None else state.transactions()
-
-    def _state(self) -> TransactionState | None:
         try:
-            return None if self._manager is None else self._manager.state
+            return self._manager.state.transactions()
         except RetryError:
-            return None
+            return []

@@ -7,35 +7,21 @@ restart it might be given out again. One of a row that retention has removed wil
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read import decisions
 from basalt.messaging.read.fetch import end_of
 from basalt.messaging.read.first_unstable import Holds
 from basalt.messaging.read.log_reads import LogReads
-from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.manager import Transactions
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-
-
-class Manager(decisions.Manager, Protocol):
-    """The transaction manager."""
-
-    async def known(self) -> None:
-        """Return once `state` answers: after a failed write the log is read first."""
-        ...
-
-    async def run(self, stage: Callable[[Group], None], size_bytes: int = 0) -> None:
-        """A stage of the group commit: on return, all that was decided before it is durable."""
-        ...
 
 
 class Settled(NamedTuple):
@@ -62,9 +48,9 @@ class _Moment(NamedTuple):
 
 
 class StableEnds:
-    """The stable ends of one store's topics. `manager` is None where transactions are managed elsewhere."""
+    """The stable ends of one store's topics."""
 
-    def __init__(self, store: Store, reads: LogReads, logs: TopicLogs, holds: Holds, manager: Manager | None) -> None:
+    def __init__(self, store: Store, reads: LogReads, logs: TopicLogs, holds: Holds, manager: Transactions) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._reads = reads
@@ -99,18 +85,14 @@ class StableEnds:
     async def _moment(self, log: TopicLog) -> _Moment:
         """Take everything in one turn of the event loop, in which the working state has ended nothing that may yet fail."""
         while True:
-            if self._manager is not None:
-                await self._manager.known()
+            await self._manager.known()
             stop = await self._durable_stop(log)
             newest = log.newest_row or b""
-            if self._manager is None:
-                return _Moment(stop, newest, None)
-            durable = self._manager.current()
-            working = self._manager.state.view()
+            durable, working = self._manager.snapshots()
             # The search for held rows goes by the working state. A writer that has ended only there may still come back.
-            if working is durable or set(durable.in_progress) <= set(working.in_progress):
+            if durable is None or working is None or set(durable.in_progress) <= set(working.in_progress):
                 return _Moment(stop, newest, durable)
-            await self._manager.run(_nothing)
+            await self._manager.flush()
 
     async def _newest_before(self, log: TopicLog, stop: bytes, known: bytes) -> bytes:
         """The newest row before `stop`, which is `known` unless that is empty."""
@@ -128,10 +110,6 @@ class StableEnds:
         # When the last rows have expired, only a note is left of how far the topic had come.
         gone = min(log_bounds.newest(self._system, topic), stop[:POSITION_BYTES])
         return gone if row is None else max(row.position, gone)
-
-
-def _nothing(group: Group) -> None:
-    """A stage that waits for those before it."""
 
 
 def before(where: bytes) -> bytes:

@@ -7,55 +7,53 @@ transactions that began one after the other have nearly the same, and share it a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from crc32c import crc32c
+
 from basalt.transactions.log.entry_format import (
+    CRC_BYTES,
+    Reader,
+    bytes_field,
+    count_field,
     in_session_field,
     join_field,
+    long_field,
     loss_field,
+    opened,
+    pointers_field,
     read_in_session,
     read_join,
     read_loss,
     read_table_join,
     read_version,
+    set_field,
     table_join_field,
+    text_field,
     version_field,
 )
-from basalt.transactions.log.fields import (
-    Reader,
-    count_field,
-    long_field,
-    opened,
-    pointers_field,
-    sealed,
-    set_field,
-    text_field,
-)
 from basalt.transactions.rules.conflicts import CommittedSet
-from basalt.transactions.rules.one_shot_topics import UsedTopic
-from basalt.transactions.rules.outcomes import Call, Outcome, Request
+from basalt.transactions.rules.one_shots import UsedTopic
+from basalt.transactions.rules.outcomes import Call, Outcome, OutcomeBlock, RememberedOutcomes, Request
 from basalt.transactions.rules.pointers import PointerSet
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.state_image import Image
-from basalt.transactions.rules.states import Join, Kind, State, Transaction
+from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction_table import StateImage
+from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
 
-VERSION = 4  # what is written
-VERSION_FIRST = 1  # what can still be read: no epoch, tables or sessions yet
-VERSION_LED = 2  # the same with the epoch, where servers take turns to lead
-VERSION_SESSIONS = 3  # the same with tables and sessions, which know no ledger and no runs that were replaced
+VERSION = 1
+PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encoder copies all of it
 _HEADER = struct.Struct(">Bqqq")
-_TRANSACTION = struct.Struct(">qBBHqqqq")
-_TRANSACTION_BEFORE = struct.Struct(">qBBBqqqq")  # before version 3: fewer flags
+_TRANSACTION = struct.Struct(">qBBBqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
+_BLOCK = struct.Struct(">qqqI")
 _REQUEST = struct.Struct(">Bqq")
 _SESSION = struct.Struct(">qqq")
 _OUTSIDE, _TIMED_OUT, _WAS_INVALID, _HAS_CHANGES, _DOOMED, _OTHER_INVALID = 1, 2, 4, 8, 16, 32  # flags of a transaction
-_IN_SESSION, _CHANGES_UNLOGGED = 64, 128  # flags of version 3
-_FLAGS_MAX = 255
-_FLAGS_MAX_BEFORE = 63
+_IN_SESSION, _CHANGES_UNLOGGED = 64, 128
 
 _STATES = {int(state): state for state in State}
 _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
@@ -65,63 +63,78 @@ _CALLS = {int(call): call for call in Call}
 T = TypeVar("T")
 
 
-def encode_snapshot(image: Image) -> bytes:
-    """The snapshot of a state. Takes about a second for all that the default limits allow; needs no access to the state."""
-    out = bytearray(_HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer))
-    out += long_field(image.leader_epoch)
-    out += encode_varint(image.invalid_version) + pointers_field(image.invalid.pointers)
-    out += count_field(len(image.transactions))
+def encode_snapshot(image: StateImage) -> bytes:
+    """The snapshot of a state."""
+    return b"".join(snapshot_pieces(image))
+
+
+def snapshot_pieces(image: StateImage) -> Iterator[bytes]:
+    """The snapshot of a state in pieces; needs no access to the state, and may run on another thread.
+
+    Takes about a second for all that the default limits allow. A piece is little more than `PIECE_BYTES_MIN`, or one change
+    set, so that the thread of the event loop never waits long for its turn.
+    """
+    crc, piece = 0, bytearray()
+    for field in _fields(image):
+        piece += field
+        if len(piece) >= PIECE_BYTES_MIN:
+            crc = crc32c(piece, crc)
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece) + crc32c(piece, crc).to_bytes(CRC_BYTES, "big")
+
+
+def _fields(image: StateImage) -> Iterator[bytes]:
+    yield _HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer)
+    yield long_field(image.leader_epoch)
+    yield encode_varint(image.invalid_version) + pointers_field(image.invalid.pointers)
+    yield count_field(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
     for transaction in reversed(image.transactions):
-        out += _transaction(transaction, concurrent, invalid)
+        yield _transaction(transaction, concurrent, invalid)
         concurrent, invalid = transaction.concurrent, transaction.invalid
-    out += count_field(len(image.committed))
-    for committed in image.committed:
-        out += long_field(committed.id) + long_field(committed.seen_from)
-        out += text_field(committed.owner) + set_field(committed.changes)
-    out += count_field(len(image.outcomes))
-    for outcome in image.outcomes:
-        out += _outcome(outcome)
-    out += count_field(len(image.requests))
-    for request in image.requests:
-        out += _REQUEST.pack(request.call, request.transaction_id, request.at_ms) + text_field(request.id)
-    out += long_field(image.session_epoch_over) + count_field(len(image.sessions))
-    for session in image.sessions:
-        out += _session(session)
-    out += count_field(len(image.topics_used))
-    for used in image.topics_used:
-        out += long_field(used.until) + join_field(used.join)
-    # Whatever else the state holds comes here, as a part of its own: see `decode_snapshot`.
-    return sealed(bytes(out))
+    yield from _all(image.committed, _committed)
+    yield from _all(image.outcomes.recent, _outcome)
+    yield from _all(image.outcomes.invalid, _outcome)
+    yield from _all(image.outcomes.blocks, _block)
+    yield from _all(image.requests, _request)
+    yield long_field(image.session_epoch_over)
+    yield from _all(image.sessions, _session)
+    yield from _all(image.topics_used, lambda used: long_field(used.until) + join_field(used.join))
 
 
-def decode_snapshot(data: bytes, what: str) -> Image:
+def _all(items: tuple[T, ...], encode: Callable[[T], bytes]) -> Iterator[bytes]:
+    yield count_field(len(items))
+    yield from map(encode, items)
+
+
+def decode_snapshot(data: bytes, what: str) -> StateImage:
     """The state in a snapshot. `CorruptionError` naming `what` and the offset."""
-    body = opened(data, what, VERSION, _HEADER.size, oldest=VERSION_FIRST)
-    version, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
+    body = opened(data, what, VERSION, _HEADER.size)
+    _, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
     reader = Reader(body, what, _HEADER.size)
-    leader_epoch = reader.pointer() if version >= VERSION_LED else 0
-    if version == VERSION_LED and not leader_epoch:
-        raise reader.failure("epoch 0, which version 1 is for", _HEADER.size)
+    leader_epoch = reader.pointer()
     if min(edits_applied, last_pointer, read_pointer) < 0:
         raise reader.failure("a negative number in the header", 1)
     invalid_version = reader.varint()
     invalid = InvalidList(reader.pointers(), invalid_version)
-    with_sessions = version >= VERSION_SESSIONS
-    image = Image(
+    read_outcome = _outcome_reader()
+    image = StateImage(
         edits_applied=edits_applied,
         last_pointer=last_pointer,
         read_pointer=read_pointer,
         leader_epoch=leader_epoch,
         invalid=invalid,
         invalid_version=invalid_version,
-        transactions=_read_transactions(reader, version, invalid),
+        transactions=_read_transactions(reader, invalid),
         committed=_read_all(reader, _read_committed),
-        outcomes=_read_all(reader, _outcome_reader(version)),
+        outcomes=RememberedOutcomes(
+            _read_all(reader, read_outcome), _read_all(reader, read_outcome), _read_all(reader, _read_block)
+        ),
         requests=_read_all(reader, _read_request),
-        session_epoch_over=reader.pointer() if with_sessions else 0,
-        sessions=_read_all(reader, _session_reader(version)) if with_sessions else (),
-        topics_used=_read_all(reader, _read_used_topic) if with_sessions else (),
+        session_epoch_over=reader.pointer(),
+        sessions=_read_all(reader, _read_session),
+        topics_used=_read_all(reader, _read_used_topic),
     )
     reader.end()
     if not (_ascends(committed.seen_from for committed in image.committed) and _unique(image)):
@@ -178,12 +191,12 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
     return b"".join(parts)
 
 
-def _read_transactions(reader: Reader, version: int, invalid: InvalidList) -> tuple[Transaction, ...]:
+def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transaction, ...]:
     newest_first: list[Transaction] = []
     concurrent = PointerSet()
     for _ in range(reader.count()):
         start = reader.offset
-        transaction = _read_transaction(reader, version, concurrent, invalid)
+        transaction = _read_transaction(reader, concurrent, invalid)
         if newest_first and transaction.id >= newest_first[-1].id:
             raise reader.failure(f"transaction {transaction.id} out of order", start)
         newest_first.append(transaction)
@@ -191,21 +204,19 @@ def _read_transactions(reader: Reader, version: int, invalid: InvalidList) -> tu
     return tuple(reversed(newest_first))
 
 
-def _read_transaction(reader: Reader, version: int, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
-    start, before = reader.offset, version < VERSION_SESSIONS
-    fixed = reader.unpack(_TRANSACTION_BEFORE if before else _TRANSACTION)
-    key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = fixed
-    flags_max = _FLAGS_MAX_BEFORE if before else _FLAGS_MAX
-    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS or flags > flags_max:
+def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
+    start = reader.offset
+    key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
+    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS:
         raise reader.failure("a transaction that cannot be", start)
     if state not in _IN_PROGRESS:
         raise reader.failure(f"transaction {key} in state {state}, and yet in progress", start)
     owner, request_id, checkpoints = reader.text(), reader.optional_text(), reader.pointers()
     if checkpoints and checkpoints[0] <= key:
         raise reader.failure(f"transaction {key} has checkpoint {checkpoints[0]}, which is older than itself")
-    concurrent = _changed(reader, concurrent)
+    concurrent = _read_concurrent(reader, concurrent)
     if flags & _OTHER_INVALID:
-        invalid = _other_invalid(reader, invalid)
+        invalid = _read_other_invalid(reader, invalid)
     return Transaction(
         id=key,
         kind=_KINDS[kind],
@@ -223,7 +234,7 @@ def _read_transaction(reader: Reader, version: int, concurrent: PointerSet, inva
         concurrent=concurrent,
         invalid=invalid,
         topics=_read_all(reader, read_join),
-        tables=() if before else _read_all(reader, read_table_join),
+        tables=_read_all(reader, read_table_join),
         changes=reader.set() if flags & _HAS_CHANGES else None,
         changes_unlogged=bool(flags & _CHANGES_UNLOGGED),
         doomed=read_loss(reader) if flags & _DOOMED else None,
@@ -231,7 +242,7 @@ def _read_transaction(reader: Reader, version: int, concurrent: PointerSet, inva
     )
 
 
-def _changed(reader: Reader, pointers: PointerSet) -> PointerSet:
+def _read_concurrent(reader: Reader, pointers: PointerSet) -> PointerSet:
     """The set as the next field changes it; sets that differ little share what they have in common."""
     start, gone, added = reader.offset, reader.pointers(), reader.pointers()
     if not all(pointer in pointers for pointer in gone) or any(pointer in pointers for pointer in added):
@@ -245,7 +256,7 @@ def _changed(reader: Reader, pointers: PointerSet) -> PointerSet:
     return pointers
 
 
-def _other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
+def _read_other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
     start, version, gone, added = (
         reader.offset,
         reader.varint(),
@@ -258,17 +269,25 @@ def _other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
     return InvalidList(tuple(sorted(held - gone | added)), version)
 
 
+def _committed(committed: CommittedSet) -> bytes:
+    fixed = long_field(committed.id) + long_field(committed.seen_from)
+    return fixed + text_field(committed.owner) + set_field(committed.changes)
+
+
 def _outcome(outcome: Outcome) -> bytes:
     fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, outcome.timed_out, outcome.at_ms)
     data = fixed + encode_varint(outcome.write_pointer - outcome.id) + text_field(outcome.owner)
     if outcome.state is State.INVALID:
-        topics: tuple[Join, ...] = outcome.topics
-        data += pointers_field(outcome.pointers) + count_field(len(topics)) + b"".join(map(join_field, topics))
+        data += (
+            pointers_field(outcome.pointers)
+            + count_field(len(outcome.topics))
+            + b"".join(map(join_field, outcome.topics))
+        )
         data += count_field(len(outcome.tables)) + b"".join(map(table_join_field, outcome.tables))
     return data
 
 
-def _outcome_reader(version: int) -> Callable[[Reader], Outcome]:
+def _outcome_reader() -> Callable[[Reader], Outcome]:
     owners: dict[str, str] = {}  # thousands of outcomes have few owners
 
     def read(reader: Reader) -> Outcome:
@@ -280,12 +299,28 @@ def _outcome_reader(version: int) -> Callable[[Reader], Outcome]:
         invalid = state == State.INVALID
         pointers = reader.pointers() if invalid else ()
         topics = _read_all(reader, read_join) if invalid else ()
-        tables = _read_all(reader, read_table_join) if invalid and version >= VERSION_SESSIONS else ()
+        tables = _read_all(reader, read_table_join) if invalid else ()
         owner = owners.setdefault(owner, owner)
         found, of_kind, late = _STATES[state], _KINDS[kind], timed_out == 1
         return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables)
 
     return read
+
+
+def _block(block: OutcomeBlock) -> bytes:
+    fixed = _BLOCK.pack(block.first, block.last, block.newest_ms, block.count)
+    return fixed + b"".join(_all(block.owners, text_field)) + bytes_field(block.data)
+
+
+def _read_block(reader: Reader) -> OutcomeBlock:
+    start = reader.offset
+    first, last, newest_ms, count = reader.unpack(_BLOCK)
+    block = OutcomeBlock(first, last, newest_ms, count, _read_all(reader, Reader.text), reader.data())
+    try:
+        block.unpack_columns()
+    except CorruptionError as error:
+        raise reader.failure(f"{error.message}:", start) from error
+    return block
 
 
 def _read_committed(reader: Reader) -> CommittedSet:
@@ -301,28 +336,27 @@ def _read_request(reader: Reader) -> Request:
     return Request(reader.text(), _CALLS[call], key, at_ms)
 
 
+def _request(request: Request) -> bytes:
+    return _REQUEST.pack(request.call, request.transaction_id, request.at_ms) + text_field(request.id)
+
+
 def _session(session: Session) -> bytes:
     fixed = _SESSION.pack(session.epoch, session.used_ms, session.committed_by)
     named = version_field(session.version) + text_field(session.name) + text_field(session.run)
     replaced = count_field(len(session.replaced)) + b"".join(map(text_field, session.replaced))
-    return fixed + named + text_field(session.ledger) + replaced
+    return fixed + named + text_field(session.counter_owner) + replaced
 
 
-def _session_reader(version: int) -> Callable[[Reader], Session]:
-    def read(reader: Reader) -> Session:
-        start = reader.offset
-        epoch, used_ms, committed_by = reader.unpack(_SESSION)
-        if epoch < 1 or committed_by < 0:
-            raise reader.failure("a session that cannot be", start)
-        committed, name, run = read_version(reader), reader.text(), reader.text()
-        if version == VERSION_SESSIONS:
-            return Session(name, run, epoch, used_ms, committed, committed_by)
-        ledger, replaced = reader.optional_text(), _read_all(reader, Reader.text)
-        if len({*replaced, run}) <= len(replaced):
-            raise reader.failure("a session in which a run follows itself", start)
-        return Session(name, run, epoch, used_ms, committed, committed_by, ledger, replaced)
-
-    return read
+def _read_session(reader: Reader) -> Session:
+    start = reader.offset
+    epoch, used_ms, committed_by = reader.unpack(_SESSION)
+    if epoch < 1 or committed_by < 0:
+        raise reader.failure("a session that cannot be", start)
+    version, name, run = read_version(reader), reader.text(), reader.text()
+    counter_owner, replaced = reader.optional_text(), _read_all(reader, Reader.text)
+    if len({*replaced, run}) <= len(replaced):
+        raise reader.failure("a session in which a run follows itself", start)
+    return Session(name, run, epoch, used_ms, version, committed_by, counter_owner, replaced)
 
 
 def _read_used_topic(reader: Reader) -> UsedTopic:
@@ -338,9 +372,12 @@ def _ascends(numbers: Iterable[int]) -> bool:
     return ordered == sorted(ordered)
 
 
-def _unique(image: Image) -> bool:
-    outcomes, requests = {outcome.id for outcome in image.outcomes}, {request.id for request in image.requests}
-    sessions = {session.name for session in image.sessions}
-    topics = {used.key for used in image.topics_used}
-    kept = (len(image.outcomes), len(image.requests), len(image.sessions), len(image.topics_used))
-    return (len(outcomes), len(requests), len(sessions), len(topics)) == kept
+def _unique(image: StateImage) -> bool:
+    one_by_one = (*image.outcomes.recent, *image.outcomes.invalid)
+    kept = (
+        ({outcome.id for outcome in one_by_one}, one_by_one),
+        ({request.id for request in image.requests}, image.requests),
+        ({session.name for session in image.sessions}, image.sessions),
+        ({used.key for used in image.topics_used}, image.topics_used),
+    )
+    return all(len(keys) == len(items) for keys, items in kept)

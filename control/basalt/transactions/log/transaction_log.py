@@ -9,19 +9,17 @@ The log encodes rows and reads them back; the group commit writes them, so that 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Protocol
 
-from basalt.transactions.log.entry_format import decode_entry, encode_entry
-from basalt.transactions.log.fields import Reader, opened, sealed
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.entry_format import Reader, decode_entry, encode_entry, opened, sealed
+from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pieces
 from basalt.transactions.log.timeline import Journal
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.state_image import Image
 from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
 
@@ -47,91 +45,63 @@ class SnapshotDraft:
     """A snapshot that is still to be encoded: that may happen on another thread, while the state moves on."""
 
     position: int
-    image: Image
+    image: StateImage
     entries_kept: int = 0
     replaced_entries: int = 0  # how many entries it stands for that the snapshot before it does not
     replaced_bytes: int = 0
 
     @property
-    def entries(self) -> int:
+    def things(self) -> int:
         """How many things it holds; encoding takes some microseconds for each."""
-        image = self.image
-        return len(image.outcomes) + len(image.requests) + len(image.transactions) + len(image.invalid)
+        image, outcomes = self.image, self.image.outcomes
+        sets = (*(each.changes for each in image.committed), *(each.changes or () for each in image.transactions))
+        lists: tuple[Sized, ...] = (
+            image.transactions, image.invalid, outcomes.recent, outcomes.invalid, outcomes.blocks, image.requests,
+            image.sessions, image.topics_used, *sets,
+        )  # fmt: skip
+        return sum(map(len, lists))
 
-    def steps(self) -> tuple[list[Mutation], list[Mutation], list[Mutation]]:
-        """What to write one after the other: all parts but the first; the first; what goes when that is there.
+    def parts(self) -> list[Put]:
+        """The rows of the snapshot, encoded. Part 0 is to be written when all others are there: then it counts.
 
-        May be written any time after the rows that were encoded before the draft, also by a server that leads no more.
+        They may be written any time after the rows that were encoded before the draft, also by a server that leads no more.
         """
-        data = encode_snapshot(self.image)
-        parts = [data[start : start + PART_BYTES_MAX] for start in range(0, len(data), PART_BYTES_MAX)]
-        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(data)} bytes has more parts than can be numbered"
+        parts = list(_cut(snapshot_pieces(self.image)))
+        assert len(parts) <= PARTS_MAX, f"a snapshot of {len(parts)} parts has more than can be numbered"
         header = _PART.pack(_PART_VERSION, len(parts), *divmod(self.position, SEGMENT_ENTRIES))
-        puts: list[Mutation] = [
+        return [
             Put(_part_key(self.position, part), {SNAPSHOT: sealed(header + data)}) for part, data in enumerate(parts)
         ]
-        gone: list[Mutation] = [
+
+    def replaced(self) -> list[Mutation]:
+        """Delete what the snapshot replaces: to be written once its part 0 is there."""
+        return [
             DeleteRange(entry_key(0), entry_key(max(0, self.position - self.entries_kept))),
             DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
         ]
-        # A snapshot counts once its first part is there. Only then may what it replaces go.
-        return puts[1:], puts[:1], gone
+
+    def mutations(self) -> list[Mutation]:
+        """All of it in the order in which it may be written; any prefix does no harm."""
+        first, *others = self.parts()
+        return [*others, first, *self.replaced()]
 
 
-class TransactionLog(Protocol):
-    """Where edits become durable. Not thread-safe: its calls come from the one writer's stages."""
-
-    @property
-    def table_name(self) -> str:
-        """The table that the mutations are for."""
-        ...
-
-    @property
-    def entries_since_snapshot(self) -> int:
-        """How many entries a recovery would replay."""
-        ...
-
-    @property
-    def bytes_since_snapshot(self) -> int:
-        """How many bytes of entries a recovery would replay."""
-        ...
-
-    def recover(self, journal: Journal | None = None) -> TransactionState:
-        """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
-
-        The journal is told the edits that were read one by one.
-
-        To be called before anything else, and again after a write that failed or may have: what was encoded since the
-        last call and was not written is forgotten, and its numbers are used again.
-        """
-        ...
-
-    def encode_next(self, edits: Sequence[Edit]) -> Insert:
-        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed.
-
-        The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
-        an append of this one took effect after all.
-        """
-        ...
-
-    def draft(self, state: TransactionState) -> SnapshotDraft:
-        """A snapshot of the state, to be encoded and written later; the state holds all that was encoded, and no more."""
-        ...
-
-    def snapshot_written(self, draft: SnapshotDraft) -> None:
-        """The draft is durable: what it replaces counts no more."""
-        ...
-
-    def snapshot(self, state: TransactionState) -> list[Mutation]:
-        """What writes a snapshot of the state and then drops what it replaces; the state holds all that was encoded.
-
-        To be written after all rows that were encoded before. Any prefix of the mutations does no harm.
-        """
-        ...
+def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in parts of `PART_BYTES_MAX`, the last one shorter."""
+    part = bytearray()
+    for piece in pieces:
+        part += piece
+        while len(part) > PART_BYTES_MAX:
+            yield bytes(part[:PART_BYTES_MAX])
+            del part[:PART_BYTES_MAX]
+    yield bytes(part)
 
 
-class TableTransactionLog:
-    """The log in a table. Of several servers that share it, one gets each next entry in: see docs/decisions/0008."""
+class TransactionLog:
+    """The log in a table: where edits become durable. Not thread-safe: its calls come from the one writer's stages.
+
+    Of several servers that share it, one gets each next entry in: see docs/decisions/0008.
+    """
 
     def __init__(self, table: Table, limits: Limits | None = None, *, entries_kept: int = 0) -> None:
         self._table = table
@@ -148,7 +118,11 @@ class TableTransactionLog:
         return self._table.name
 
     def recover(self, journal: Journal | None = None) -> TransactionState:
-        """See `TransactionLog.recover`."""
+        """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
+
+        To be called before anything else, and again after a write that failed or may have: what was encoded since the
+        last call and was not written is forgotten, and its numbers are used again. The journal is told each edit.
+        """
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
         state = TransactionState(self._limits, image)
@@ -158,11 +132,14 @@ class TableTransactionLog:
         for row in self._table.scan(entry_key(self._position), SNAPSHOTS):
             self._replay(state, row, journal)
         self._edits = state.edits_applied
-        state.unlogged.forget()
         return state
 
     def encode_next(self, edits: Sequence[Edit]) -> Insert:
-        """See `TransactionLog.encode_next`."""
+        """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed.
+
+        The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
+        an append of this one took effect after all.
+        """
         assert edits, "an entry holds at least one edit"
         data = encode_entry(self._edits, edits)
         entry = Insert(entry_key(self._position), {ENTRY: data})
@@ -179,14 +156,10 @@ class TableTransactionLog:
         return SnapshotDraft(self._position, state.image(), self._entries_kept, *replaced)
 
     def snapshot_written(self, draft: SnapshotDraft) -> None:
-        """See `TransactionLog.snapshot_written`."""
+        """The draft is durable: what it replaces counts no more."""
         # Of two drafts that overlap, the second one to be written replaces less than it was drafted for.
         self.entries_since_snapshot = max(0, self.entries_since_snapshot - draft.replaced_entries)
         self.bytes_since_snapshot = max(0, self.bytes_since_snapshot - draft.replaced_bytes)
-
-    def snapshot(self, state: TransactionState) -> list[Mutation]:
-        """See `TransactionLog.snapshot`."""
-        return [mutation for step in self.draft(state).steps() for mutation in step]
 
     def _count(self, entry_bytes: int) -> None:
         self._position += 1
@@ -216,7 +189,7 @@ class TableTransactionLog:
             journal.replayed(first_edit, group)
         self._count(len(data))
 
-    def _newest_snapshot(self) -> tuple[int, Image | None]:
+    def _newest_snapshot(self) -> tuple[int, StateImage | None]:
         rows: dict[int, Row] = {}
         newest = b""
         for row in self._table.scan(SNAPSHOTS, None, reverse=True):
@@ -233,7 +206,7 @@ class TableTransactionLog:
                 return self._read_snapshot(rows)
         return 0, None
 
-    def _read_snapshot(self, rows: dict[int, Row]) -> tuple[int, Image]:
+    def _read_snapshot(self, rows: dict[int, Row]) -> tuple[int, StateImage]:
         """The position and the state of a snapshot, from its rows by part."""
         pieces: list[bytes] = []
         position, count = 0, 1

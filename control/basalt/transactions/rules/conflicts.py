@@ -16,6 +16,12 @@ from basalt.transactions.rules.states import Loss
 from basalt_engine.snapshot import POINTER_MAX
 
 NOT_YET = POINTER_MAX  # `seen_from` of a commit whose rows are still being written: no transaction sees it
+CHANGE_BYTES = 160  # that one change takes in memory beside its own bytes: in a set, and in the dictionary of all
+
+
+def memory_bytes(changes: Collection[bytes]) -> int:
+    """How much memory a change set takes."""
+    return sum(map(len, changes)) + CHANGE_BYTES * len(changes) if changes else 0
 
 
 class CommittedSet(msgspec.Struct, frozen=True):
@@ -32,10 +38,12 @@ class CommittedChanges:
 
     def __init__(self) -> None:
         self._latest: dict[bytes, CommittedSet] = {}
-        self._settled: deque[CommittedSet] = deque()
+        self._visible: deque[CommittedSet] = deque()
+        self._sizes: deque[int] = deque()  # what each of them takes
+        self.memory_bytes = 0  # of the visible sets; a reserved one counts with its transaction
 
     def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
-        """The commit is decided: from now on everyone else loses, until `settle` says who sees it."""
+        """The commit is decided: from now on everyone else loses, until `show` says who sees it."""
         self._enter(CommittedSet(transaction_id, owner, NOT_YET, changes))
 
     def release(self, transaction_id: int, changes: frozenset[bytes]) -> None:
@@ -43,16 +51,20 @@ class CommittedChanges:
         for key in changes:
             if self._latest[key].id == transaction_id:
                 del self._latest[key]
-                before = next((settled for settled in reversed(self._settled) if key in settled.changes), None)
+                before = next((committed for committed in reversed(self._visible) if key in committed.changes), None)
                 if before is not None:
                     self._latest[key] = before
 
-    def settle(self, committed: CommittedSet) -> None:
+    def show(self, committed: CommittedSet) -> None:
         """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`."""
-        assert not self._settled or self._settled[-1].seen_from <= committed.seen_from, "commits settle in order"
+        assert not self._visible or self._visible[-1].seen_from <= committed.seen_from, (
+            "commits become visible in order"
+        )
         if committed.changes:
             self._enter(committed)
-            self._settled.append(committed)
+            self._visible.append(committed)
+            self._sizes.append(memory_bytes(committed.changes))
+            self.memory_bytes += self._sizes[-1]
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
         """The commit that this transaction lost to, if any: of several, the one of the lowest key."""
@@ -64,15 +76,16 @@ class CommittedChanges:
 
     def forget(self, first_short: int) -> None:
         """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
-        while self._settled and self._settled[0].seen_from <= first_short:
-            old = self._settled.popleft()
+        while self._visible and self._visible[0].seen_from <= first_short:
+            old = self._visible.popleft()
+            self.memory_bytes -= self._sizes.popleft()
             for key in old.changes:
                 if self._latest[key] is old:
                     del self._latest[key]
 
-    def settled(self) -> tuple[CommittedSet, ...]:
+    def visible(self) -> tuple[CommittedSet, ...]:
         """The sets that are kept, in the order of their commits; reserved ones are not among them."""
-        return tuple(self._settled)
+        return tuple(self._visible)
 
     def _enter(self, committed: CommittedSet) -> None:
         for key in committed.changes:

@@ -1,6 +1,6 @@
-"""The edits of the transaction log: each says one thing that has happened. Bytes: docs/formats/transaction-log.md.
+"""The edits of the transaction log, each of which says one thing that has happened, and proposals of edits.
 
-An edit is only ever made by a proposal of `TransactionState`, written to the log, and applied. What follows from the
+Bytes: docs/formats/transaction-log.md. An edit is only ever made by a proposal of a rule, written to the log, and applied. What follows from the
 state (the snapshot of a transaction that begins, say) is not in it: replaying the edits in order finds it again.
 """
 
@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from basalt.transactions.rules.states import InSession, Join, Kind, Loss, TableJoin
+from basalt.errors import BasaltError
+from basalt.transactions.rules.states import Join, Kind, Loss, SessionBinding, TableJoin
 
 
 class Began(msgspec.Struct, frozen=True):
@@ -173,7 +174,7 @@ class SessionBegan(msgspec.Struct, frozen=True):
 
     number: ClassVar[int] = 19
     id: int
-    session: InSession
+    session: SessionBinding
 
 
 class SessionsForgotten(msgspec.Struct, frozen=True):
@@ -183,12 +184,12 @@ class SessionsForgotten(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class LedgerClaimed(msgspec.Struct, frozen=True):
-    """The versions of a session are those of this ledger from now on."""
+class CounterOwnerClaimed(msgspec.Struct, frozen=True):
+    """The versions of a session are counted by this owner from now on."""
 
     number: ClassVar[int] = 23
     name: str
-    ledger: str
+    owner: str
 
 
 class TopicsUsed(msgspec.Struct, frozen=True):
@@ -230,7 +231,18 @@ Edit = (
     | SessionOpened
     | SessionBegan
     | SessionsForgotten
-    | LedgerClaimed
+    | CounterOwnerClaimed
     | TopicsUsed
     | ChangesUnlogged
 )
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """Edits to log and apply, and the transaction they are about. No edits: the call was answered before.
+
+    With a `refusal` the edits still hold (a transaction is doomed, or has timed out); raise it once they are durable.
+    """
+
+    edits: tuple[Edit, ...]
+    transaction_id: int = 0  # 0 where a proposal is about several, or none
+    refusal: BasaltError | None = None

@@ -1,19 +1,43 @@
 """What is remembered of ended transactions and answered requests, so that a retry after a lost answer finds the first one.
 
-Both memories forget by count and by age, oldest first, and only when an edit adds to them: replaying the same edits
-forgets the same entries.
+Every memory forgets by size and by age, oldest first, and only when an edit adds to it: replaying the same edits forgets
+the same entries. The newest outcomes are objects. Older ones are packed into blocks of immutable bytes, a few bytes an
+outcome, which a log snapshot holds as they are. The bytes of a block: docs/formats/transaction-log.md.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+import struct
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice, pairwise
+from typing import NamedTuple
 
 import msgspec
 
+from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import Join, Kind, State, TableJoin, Transaction
+from basalt_engine.errors import CorruptionError
+
+PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
+BLOCK_OUTCOMES = 1_024  # unpacked to look one of them up, in a fifth of a millisecond
+
+_WORD = (1 << 64) - 1
+_STATE_BITS, _KIND_SHIFT, _KIND_BITS, _TIMED_OUT = 7, 3, 3, 32  # of the flags of a packed outcome
+_FLAGS = frozenset(
+    state | kind << _KIND_SHIFT | late
+    for state in State
+    if state is not State.INVALID
+    for kind in Kind
+    for late in (0, _TIMED_OUT)
+)
+_COLUMNS = ((8, "Q"), (8, "Q"), (8, "Q"), (2, "H"), (1, "B"))  # the bytes of each number, and its letter in `struct`
+_COLUMN_BYTES = sum(width for width, _ in _COLUMNS)
+_COMPRESSION = 1  # of zlib: what is left is mostly zeros
 
 
 class Call(enum.IntEnum):
@@ -60,8 +84,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         )
 
     @property
-    def undone_by_abort(self) -> bool:
-        """Whether an abort that comes late promises that its writes are undone: see `Transaction.undone_by_abort`."""
+    def abort_rolls_back(self) -> bool:
+        """Whether an abort that comes late promises that its writes are undone: see `Transaction.abort_rolls_back`."""
         return not self.tables and self.kind is Kind.SHORT
 
     def revived(self) -> Transaction:
@@ -83,6 +107,180 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class OutcomeBlock(msgspec.Struct, frozen=True):
+    """Some ended transactions that are not invalid, by id: `first` is the lowest id, `last` the highest one.
+
+    `data` are columns: the difference to the id before, when it ended (counted from its id), the newest checkpoint (counted
+    from its id), the index of its owner, and flags.
+    """
+
+    first: int
+    last: int
+    newest_ms: int
+    count: int
+    owners: tuple[str, ...]
+    data: bytes
+
+    @classmethod
+    def pack(cls, outcomes: Sequence[Outcome]) -> OutcomeBlock:
+        """The block of these outcomes, which ascend by id."""
+        count, ids = len(outcomes), [outcome.id for outcome in outcomes]
+        owners = {owner: index for index, owner in enumerate(dict.fromkeys(outcome.owner for outcome in outcomes))}
+        words = (
+            [0, *(later - earlier for earlier, later in pairwise(ids))],
+            [(outcome.at_ms - outcome.id // POINTERS_PER_MS) & _WORD for outcome in outcomes],
+            [outcome.write_pointer - outcome.id for outcome in outcomes],
+        )
+        columns = [_by_byte(struct.pack(f">{count}Q", *column), 8) for column in words]
+        columns.append(_by_byte(struct.pack(f">{count}H", *(owners[outcome.owner] for outcome in outcomes)), 2))
+        columns.append(bytes([_flags(outcome) for outcome in outcomes]))
+        newest_ms = max(outcome.at_ms for outcome in outcomes)
+        return cls(ids[0], ids[-1], newest_ms, count, tuple(owners), zlib.compress(b"".join(columns), _COMPRESSION))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the block takes, nearly."""
+        return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
+
+    def unpack(self) -> list[Outcome]:
+        """The outcomes, by id. `CorruptionError` when the bytes are not what `pack` made."""
+        ids, columns = self.unpack_columns()
+        return [self._outcome(ids[index], index, columns) for index in range(self.count)]
+
+    def get(self, transaction_id: int) -> Outcome | None:
+        """The outcome of this transaction, if it is here."""
+        ids, columns = self.unpack_columns()
+        index = bisect_left(ids, transaction_id)
+        found = index < self.count and ids[index] == transaction_id
+        return self._outcome(transaction_id, index, columns) if found else None
+
+    def unpack_columns(self) -> tuple[list[int], list[tuple[int, ...]]]:
+        """The ids, and the columns. `CorruptionError` when the bytes are not what `pack` made."""
+        count = self.count
+        try:
+            raw = zlib.decompressobj().decompress(self.data, min(count, BLOCK_OUTCOMES) * _COLUMN_BYTES + 1)
+        except zlib.error:
+            raw = b""
+        if not count or len(raw) != count * _COLUMN_BYTES:
+            raise CorruptionError(f"a block of {count} outcomes holds {len(raw)} bytes")
+        start, columns = 0, []
+        for width, letter in _COLUMNS:
+            stop = start + count * width
+            columns.append(struct.unpack(f">{count}{letter}", _by_row(raw[start:stop], width, count)))
+            start = stop
+        ids = list(accumulate(columns[0], initial=self.first))[1:]
+        ascending = (
+            not columns[0][0] and min(columns[0][1:], default=1) > 0 and self.first >= 0 and ids[-1] == self.last
+        )
+        if not ascending or max(columns[3]) >= len(self.owners) or not _FLAGS.issuperset(columns[4]):
+            raise CorruptionError(f"a block of {count} outcomes is not what was written")
+        return ids, columns
+
+    def _outcome(self, transaction_id: int, index: int, columns: Sequence[Sequence[int]]) -> Outcome:
+        _, ages_ms, checkpoints, owners, flags = (column[index] for column in columns)
+        at_ms = (transaction_id // POINTERS_PER_MS + ages_ms) & _WORD
+        return Outcome(
+            transaction_id,
+            transaction_id + checkpoints,
+            State(flags & _STATE_BITS),
+            Kind(flags >> _KIND_SHIFT & _KIND_BITS),
+            self.owners[owners],
+            at_ms - (1 << 64) if at_ms >> 63 else at_ms,
+            flags >= _TIMED_OUT,
+        )
+
+
+def _flags(outcome: Outcome) -> int:
+    return outcome.state | outcome.kind << _KIND_SHIFT | _TIMED_OUT * outcome.timed_out
+
+
+def _by_byte(column: bytes, width: int) -> bytes:
+    """First all first bytes of the numbers, then all second ones: most are zero, and neighbours compress well."""
+    return b"".join([column[byte::width] for byte in range(width)])
+
+
+def _by_row(column: bytes, width: int, count: int) -> bytes:
+    """The inverse of `_by_byte`."""
+    rows = bytearray(len(column))
+    for byte in range(width):
+        rows[byte::width] = column[byte * count : (byte + 1) * count]
+    return bytes(rows)
+
+
+class RememberedOutcomes(NamedTuple):
+    """What an `OutcomeMemory` holds, each part oldest first."""
+
+    recent: tuple[Outcome, ...] = ()
+    invalid: tuple[Outcome, ...] = ()
+    blocks: tuple[OutcomeBlock, ...] = ()
+
+
+class OutcomeMemory:
+    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are: an abort may still come."""
+
+    def __init__(self, limits: Limits, remembered: RememberedOutcomes | None = None) -> None:
+        held = remembered or RememberedOutcomes()
+        self._limits = limits
+        self._recent = OrderedDict((outcome.id, outcome) for outcome in held.recent)
+        self._invalid = OrderedDict((outcome.id, outcome) for outcome in held.invalid)
+        self._blocks = deque(held.blocks)
+        self._block_bytes = sum(block.memory_bytes for block in held.blocks)
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
+
+    def get(self, transaction_id: int) -> Outcome | None:
+        """The outcome of this transaction, unless it was forgotten."""
+        found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
+        if found is not None:
+            return found
+        for block in reversed(self._blocks):
+            if block.first <= transaction_id <= block.last:
+                found = block.get(transaction_id)
+                if found is not None:
+                    return found
+        return None
+
+    def put(self, outcome: Outcome) -> None:
+        """Remember an outcome; one of the same transaction is replaced where it stands."""
+        if outcome.id in self._invalid:
+            self._invalid[outcome.id] = outcome
+        else:
+            self._recent[outcome.id] = outcome
+        limits = self._limits
+        oldest_ms = outcome.at_ms - limits.memory_ms_max
+        if len(self._recent) > limits.outcomes_max:
+            self._pack()
+        _drop_old(self._recent, oldest_ms)
+        if self._invalid:
+            _drop_old(self._invalid, oldest_ms)
+            while len(self._invalid) > limits.invalid_outcomes_max:
+                self._invalid.popitem(last=False)
+        while self._blocks and (
+            self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
+        ):
+            self._block_bytes -= self._blocks.popleft().memory_bytes
+
+    def remembered(self) -> RememberedOutcomes:
+        """All that is remembered, as an immutable value: costs a copy of the recent outcomes."""
+        return RememberedOutcomes(tuple(self._recent.values()), tuple(self._invalid.values()), tuple(self._blocks))
+
+    def _pack(self) -> None:
+        """Move the oldest of the recent outcomes into blocks; the newest one stays."""
+        oldest = [self._recent.popitem(last=False)[1] for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
+        self._invalid.update((outcome.id, outcome) for outcome in oldest if outcome.state is State.INVALID)
+        rest = iter(sorted((each for each in oldest if each.state is not State.INVALID), key=lambda each: each.id))
+        while some := list(islice(rest, BLOCK_OUTCOMES)):
+            block = OutcomeBlock.pack(some)
+            self._blocks.append(block)
+            self._block_bytes += block.memory_bytes
+
+
+def _drop_old(outcomes: OrderedDict[int, Outcome], oldest_ms: int) -> None:
+    while outcomes and next(iter(outcomes.values())).at_ms < oldest_ms:
+        outcomes.popitem(last=False)
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """The first use of a request id."""
 
@@ -92,46 +290,29 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     at_ms: int
 
 
-class _Remembered(Protocol):
-    @property
-    def id(self) -> int | str: ...
+class RequestMemory:
+    """The newest requests by id, at most `count_max` and none older than `age_ms_max` before the newest."""
 
-    @property
-    def at_ms(self) -> int: ...
-
-
-E = TypeVar("E", bound=_Remembered)
-
-
-class Memory(Generic[E]):
-    """The newest entries by id, at most `count_max` and none older than `age_ms_max` before the newest."""
-
-    def __init__(self, count_max: int, age_ms_max: int, entries: Iterable[E] = ()) -> None:
-        assert count_max > 0, "a memory holds at least the newest entry"
+    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[Request] = ()) -> None:
+        assert count_max > 0, "a memory holds at least the newest request"
         self._count_max = count_max
         self._age_ms_max = age_ms_max
-        self._entries: dict[int | str, E] = {}
-        self._order: deque[int | str] = deque()  # a dict alone takes longer and longer to find its oldest key
-        for entry in entries:
-            self._entries[entry.id] = entry
-            self._order.append(entry.id)
+        self._requests = OrderedDict((request.id, request) for request in requests)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._requests)
 
-    def get(self, key: int | str) -> E | None:
-        """The entry of this id, unless it was forgotten."""
-        return self._entries.get(key)
+    def get(self, request_id: str) -> Request | None:
+        """The request of this id, unless it was forgotten."""
+        return self._requests.get(request_id)
 
-    def put(self, entry: E) -> None:
-        """Remember an entry; one of the same id is replaced where it stands."""
-        if entry.id not in self._entries:
-            self._order.append(entry.id)
-        self._entries[entry.id] = entry
-        oldest_ms = entry.at_ms - self._age_ms_max
-        while len(self._order) > self._count_max or self._entries[self._order[0]].at_ms < oldest_ms:
-            del self._entries[self._order.popleft()]
+    def put(self, request: Request) -> None:
+        """Remember a request; one of the same id is replaced where it stands."""
+        self._requests[request.id] = request
+        oldest_ms = request.at_ms - self._age_ms_max
+        while len(self._requests) > self._count_max or next(iter(self._requests.values())).at_ms < oldest_ms:
+            self._requests.popitem(last=False)
 
-    def entries(self) -> tuple[E, ...]:
-        """All entries, oldest first."""
-        return tuple(self._entries.values())  # a dict keeps the order in which keys came, as does the deque
+    def entries(self) -> tuple[Request, ...]:
+        """All requests, oldest first."""
+        return tuple(self._requests.values())

@@ -95,6 +95,20 @@ def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyEr
     )
 
 
+def too_many_changes(held_bytes: int, added_bytes: int, limit: int, oldest: Transaction | None) -> BusyError:
+    """There is no room for one more change set."""
+    blame = ""
+    if oldest is not None:
+        blame = (
+            f"; those of committed transactions are kept for {_named(oldest.id, oldest.owner)}, the oldest short one, until"
+            f" it ends, at {_time(oldest.deadline_ms)} at the latest"
+        )
+    return BusyError(
+        f"all change sets together take {held_bytes} bytes of memory, this one {added_bytes} more, the limit is"
+        f" {limit}{blame}; try again when it has ended, or detect conflicts by table instead of by row"
+    )
+
+
 def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
     """One transaction has as many checkpoints, topics or tables as one may have."""
     return TooLargeError(
@@ -162,14 +176,14 @@ def replaced(session: Session, run: str) -> SessionFencedError:
     )
 
 
-def foreign(session: Session, ledger: str) -> SessionForeignError:
-    """The session's versions are not those of the ledger."""
-    writer = "a writer that named no ledger" if session.ledger is None else f"ledger {session.ledger!r}"
+def foreign(session: Session, counter_owner: str) -> SessionForeignError:
+    """The session's versions are counted by somebody else."""
+    writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
     so_far = (
         "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
     )
     return SessionForeignError(
-        f"session {session.name!r} was written by {writer}, this is ledger {ledger!r}: its versions ({so_far}) would be taken"
+        f"session {session.name!r} was written by {writer}, this is ledger {counter_owner!r}: its versions ({so_far}) would be taken"
         " for this one's, and work be left out that was never done",
         field="ledger",
         hint="Use a session of its own, or delete this one, if what it counts is of no more use.",

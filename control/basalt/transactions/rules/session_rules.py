@@ -1,7 +1,11 @@
-"""What may happen to a named session, as proposals. What a session is: sessions.py.
+"""What may happen to a named session, and to a transaction that is begun by a session's name: proposals, pure.
 
-Pure: the time comes with each call. A run that opens a session ends the open transactions of the runs before it in the
-same proposal, so an open transaction of a session always has the session's epoch.
+What a session is: sessions.py. A run that opens a session ends the open transactions of the runs before it in the same
+proposal, so an open transaction of a session always has the session's epoch.
+
+The processes of a run need tell each other nothing: each begins by the same three names (`WorkVersion`), the first one
+begins the transaction, and the others join it. What decides is, in this order: whether the run was replaced, who counts the
+session's versions, whether the version was committed before, and what is open. docs/decisions/0014-named-transactions.md.
 """
 
 from __future__ import annotations
@@ -10,14 +14,18 @@ from itertools import islice
 from typing import NamedTuple
 
 from basalt.transactions.rules import edits, refusals
-from basalt.transactions.rules.checks import check_run, check_session_name, check_version
-from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.expire import ends
-from basalt.transactions.rules.limits import FORGOTTEN_MAX, IDLE_LOOKED_AT_MAX
-from basalt.transactions.rules.proposals import Proposal
+from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.limits import (
+    FORGOTTEN_MAX,
+    IDLE_LOOKED_AT_MAX,
+    check_counter_owner,
+    check_run,
+    check_session_name,
+    check_version,
+)
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import InSession, Loss, State, Transaction
-from basalt.transactions.rules.transaction_table import Ledger
+from basalt.transactions.rules.states import Kind, Loss, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction_table import TransactionTable, begun, forced_ends
 
 
 class Taking(NamedTuple):
@@ -28,25 +36,25 @@ class Taking(NamedTuple):
 
 
 class SessionRules:
-    """The sessions of one ledger."""
+    """The sessions of one transaction table."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, table: TransactionTable) -> None:
+        self._table = table
 
     def known(self) -> list[Session]:
-        """All sessions, the one that was used longest ago first."""
-        return list(self._ledger.sessions)
+        """Return all sessions, the one that was used longest ago first."""
+        return list(self._table.sessions)
 
     def get(self, name: str) -> Session:
         """The session; `SessionNotFoundError` when there is none of the name."""
-        found = self._ledger.sessions.get(name)
+        found = self._table.sessions.get(name)
         if found is None:
             raise refusals.no_session(name)
         return found
 
     def transactions(self, name: str) -> tuple[Transaction, ...]:
         """The session's transactions that have not ended, oldest first."""
-        return tuple(self._ledger.transactions[key] for key in self._ledger.sessions.open_in(name))
+        return tuple(self._table.transactions[key] for key in self._table.sessions.open_in(name))
 
     def open(self, name: str, run: str, now_ms: int) -> Proposal:
         """The run holds the session from now on, at its present epoch if it did before, at the next one otherwise.
@@ -61,9 +69,9 @@ class SessionRules:
     def taking(self, name: str, run: str, now_ms: int) -> Taking:
         """The edits with which the run holds the session, whoever may, and the epoch that it holds then."""
         idle = self._idle(name, now_ms)
-        sessions = self._ledger.sessions
+        sessions = self._table.sessions
         found = sessions.get(name)
-        if found is None and len(sessions) - len(idle) >= self._ledger.limits.sessions_max:
+        if found is None and len(sessions) - len(idle) >= self._table.limits.sessions_max:
             raise refusals.too_many_sessions(len(sessions), next(iter(sessions)))
         made: list[Edit] = []
         if idle:
@@ -82,7 +90,7 @@ class SessionRules:
         self.get(name)
         return Proposal((*self._ends(name, now_ms), edits.SessionsForgotten((name,))))
 
-    def admit(self, session: InSession) -> None:
+    def admit(self, session: SessionBinding) -> None:
         """Refuse what may not begin: `SessionFencedError` for an epoch that is over, `SessionNotFoundError` for one that
         there is not.
         """
@@ -93,7 +101,7 @@ class SessionRules:
         if session.epoch > found.epoch:
             raise refusals.no_epoch(found, session.epoch)
 
-    def is_done(self, session: InSession) -> bool:
+    def is_done(self, session: SessionBinding) -> bool:
         """Whether the version, if there is one, was committed before. Refuses what `admit` refuses."""
         self.admit(session)
         return self.get(session.name).covers(session.version)
@@ -104,7 +112,7 @@ class SessionRules:
             return None
         name, version = transaction.session.name, transaction.session.version
         key = f"version {version} of session {name}".encode()
-        found = self._ledger.sessions.get(name)
+        found = self._table.sessions.get(name)
         if found is not None and found.covers(version):
             return Loss(found.committed_by, key, found.run)
         for other in self.transactions(name):
@@ -115,19 +123,105 @@ class SessionRules:
 
     def _ends(self, name: str, now_ms: int) -> tuple[Edit, ...]:
         opened = [transaction for transaction in self.transactions(name) if transaction.state is State.OPEN]
-        return ends(opened, now_ms, timed_out=False)
+        return forced_ends(opened, now_ms, timed_out=False)
 
     def _idle(self, besides: str, now_ms: int) -> list[Session]:
-        """The sessions to forget, for nobody has used them for long. One that counts versions for a ledger goes last, and
+        """The sessions to forget, for nobody has used them for long. One whose versions somebody counts goes last, and
         only where another one would have no room: without it, work that was done would be done again.
         """
-        sessions, limits = self._ledger.sessions, self._ledger.limits
+        sessions, limits = self._table.sessions, self._table.limits
         unused_since_ms = now_ms - limits.session_ms_max
         idle = [
             session
             for session in islice(sessions, IDLE_LOOKED_AT_MAX)
             if session.used_ms <= unused_since_ms and session.name != besides and not sessions.open_in(session.name)
         ]
-        free = [session for session in idle if not session.counts_for_ledger][:FORGOTTEN_MAX]
+        free = [session for session in idle if not session.counts_for_somebody][:FORGOTTEN_MAX]
         has_room = bool(free) or sessions.get(besides) is not None or len(sessions) < limits.sessions_max
         return free if has_room else idle[:1]
+
+
+class WorkVersion(NamedTuple):
+    """What a named transaction is begun by. `counter_owner` says who counts the versions; None: that is not compared."""
+
+    session: str
+    run: str
+    version: int
+    counter_owner: str | None = None
+
+
+class NamedRules:
+    """The transactions of one table that are begun by session, run and version, by whichever process of the run comes first."""
+
+    def __init__(self, table: TransactionTable, sessions: SessionRules) -> None:
+        self._table = table
+        self._sessions = sessions
+
+    def done_before(self, name: WorkVersion) -> Session | None:
+        """The session, when it has committed the version. `SessionFencedError` for a run that was replaced,
+        `SessionForeignError` when the versions are counted by somebody else.
+        """
+        check_session_name(name.session)
+        check_run(name.run)
+        check_version(name.version)
+        check_counter_owner(name.counter_owner)
+        found = self._table.sessions.get(name.session)
+        if found is None:
+            return None
+        if name.run in found.replaced:
+            raise refusals.replaced(found, name.run)
+        # Where nothing was committed nobody's versions can be taken for one's own, but in what a run has open.
+        counts = found.version is not None or (found.run == name.run and found.counter_owner is not None)
+        if name.counter_owner is not None and name.counter_owner != found.counter_owner and counts:
+            raise refusals.foreign(found, name.counter_owner)
+        return found if found.covers(name.version) else None
+
+    def begin(
+        self,
+        now_ms: int,
+        name: WorkVersion,
+        kind: Kind = Kind.SHORT,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        outside: bool = False,
+    ) -> Proposal:
+        """The run's transaction for this version: the open one, without edits, or a new one. Ask `done_before` first.
+
+        A run that the session does not know fences the one that holds it, and ends what that had open.
+        """
+        opened = self._joinable(name, now_ms)
+        if opened is not None:
+            return Proposal(self._claim(name), opened.id)
+        taking: tuple[Edit, ...] = ()
+        found = self._table.sessions.get(name.session)
+        if found is not None and found.run == name.run:
+            self._table.check_room()
+            epoch = found.epoch
+        else:
+            ending = self._sessions.transactions(name.session)
+            self._table.check_room(sum(len(transaction.pointers) for transaction in ending))
+            epoch, taking = self._sessions.taking(name.session, name.run, now_ms)
+        session = SessionBinding(name.session, epoch, name.version)
+        made = begun(self._table, now_ms, kind, timeout_ms, owner, outside, None, session)
+        return Proposal((*taking, *self._claim(name), *made.edits), made.transaction_id)
+
+    def _joinable(self, name: WorkVersion, now_ms: int) -> Transaction | None:
+        """The run's oldest transaction for this version that may still be committed.
+
+        One that is open is of the present epoch, so of the run that holds the session.
+        """
+        found = self._table.sessions.get(name.session)
+        if found is None or found.run != name.run:
+            return None
+        for transaction in self._sessions.transactions(name.session):
+            version = None if transaction.session is None else transaction.session.version
+            usable = transaction.state is State.OPEN and transaction.doomed is None
+            if version == name.version and usable and now_ms < transaction.deadline_ms:
+                return transaction
+        return None
+
+    def _claim(self, name: WorkVersion) -> tuple[Edit, ...]:
+        found = self._table.sessions.get(name.session)
+        if name.counter_owner is None or (found is not None and found.counter_owner == name.counter_owner):
+            return ()
+        return (edits.CounterOwnerClaimed(name.session, name.counter_owner),)

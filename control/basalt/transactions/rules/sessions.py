@@ -1,9 +1,9 @@
-"""Named sessions: which run of a job may write now, and how far its work has been committed. The memory of the ledger.
+"""Named sessions: which run of a job may write now, and how far its work has been committed. What is remembered of them.
 
 A session has an epoch. A run that opens it raises the epoch by one, and whoever still holds an older epoch (a zombie) can
 begin nothing. Who begins by the name of its run need hold no epoch: therefore a session remembers which runs were replaced.
 A transaction of a session may carry a version of the session's work; its commit sets the session's version, so that the
-same work is never committed twice. The rules are in session_rules.py and named_rules.py, the bytes in
+same work is never committed twice. The rules are in session_rules.py, the bytes in
 docs/formats/transaction-log.md.
 """
 
@@ -24,7 +24,7 @@ from basalt_engine.errors import CorruptionError
 class Session(msgspec.Struct, frozen=True):
     """What is known of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
 
-    `ledger` says whose count the versions are, if anybody said so. `replaced` are the runs that held the session before,
+    `counter_owner` says whose count the versions are (the id of a query, say), if anybody said so. `replaced` are the runs that held the session before,
     the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
     """
 
@@ -34,7 +34,7 @@ class Session(msgspec.Struct, frozen=True):
     used_ms: int
     version: int | None = None
     committed_by: int = 0
-    ledger: str | None = None
+    counter_owner: str | None = None
     replaced: tuple[str, ...] = ()
 
     def held_by(self, run: str, epoch: int, at_ms: int) -> Session:
@@ -45,9 +45,9 @@ class Session(msgspec.Struct, frozen=True):
         return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
 
     @property
-    def counts_for_ledger(self) -> bool:
+    def counts_for_somebody(self) -> bool:
         """Whether somebody relies on its version, who may come back after any time."""
-        return self.ledger is not None and self.version is not None
+        return self.counter_owner is not None and self.version is not None
 
     def covers(self, version: int | None) -> bool:
         """Whether the version was committed before."""
@@ -96,24 +96,26 @@ class Sessions:
         else:
             self._put(known.held_by(edit.run, edit.epoch, edit.at_ms))
 
-    def claimed(self, edit: edits.LedgerClaimed) -> None:
-        """A session's versions are those of a ledger."""
+    def claimed(self, edit: edits.CounterOwnerClaimed) -> None:
+        """A session's versions are counted by this owner."""
         known = self.get(edit.name)
-        if known is None or known.ledger == edit.ledger or not edit.ledger:
-            raise CorruptionError(f"session {edit.name!r} gets ledger {edit.ledger!r}, which it has, or cannot have")
-        self._sessions[edit.name] = replace(known, ledger=edit.ledger)
+        if known is None or known.counter_owner == edit.owner or not edit.owner:
+            raise CorruptionError(
+                f"session {edit.name!r} gets counter owner {edit.owner!r}, which it has, or cannot have"
+            )
+        self._sessions[edit.name] = replace(known, counter_owner=edit.owner)
 
     def began(self, edit: edits.SessionBegan, transaction: Transaction) -> None:
         """A transaction, which is one of the session now, has begun."""
         known = self.get(edit.session.name)
-        assert known is not None, "the ledger has looked"
+        assert known is not None, "the transaction table has looked"
         self.entered(transaction)
         self._put(replace(known, used_ms=max(known.used_ms, transaction.began_ms)))
 
-    def forgotten(self, edit: edits.SessionsForgotten, is_open: Iterable[bool]) -> None:
+    def forgotten(self, edit: edits.SessionsForgotten, in_use: Iterable[bool]) -> None:
         """Nothing is known of some sessions any more."""
-        for name, in_use in zip(edit.names, is_open, strict=True):
-            if in_use or self.get(name) is None:
+        for name, is_open in zip(edit.names, in_use, strict=True):
+            if is_open or self.get(name) is None:
                 raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
         for name in edit.names:
             # What of it is being committed or rolled back is still found by its name.

@@ -4,7 +4,7 @@
       |--abort-----> ABORTING ----finish--> ABORTED          participants are written or rolled back; `inline` moves
       '--invalidate-----------------------> INVALID          skip them, for stores that write rows and log at once.
 
-A transaction that cannot be undone (`Transaction.hides`) never goes through ABORTING: its abort is an invalidation.
+A transaction that cannot be undone (`Transaction.cannot_roll_back`) never goes through ABORTING: its abort is an invalidation.
 
 The numbers are those of the log (docs/formats/transaction-log.md) and, for `Kind` and `VisibilityLevel`, of the
 transaction bytes that clients hold.
@@ -112,7 +112,7 @@ class TableJoin(NamedTuple):
     generation: int
 
 
-class InSession(NamedTuple):
+class SessionBinding(NamedTuple):
     """In which session a transaction began, and the version of the session's work that its commit makes true, if any."""
 
     name: str
@@ -134,7 +134,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `outside` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone. `changes_unlogged`: its change set is not here, see unlogged_changes.py.
+    is gone. `changes_unlogged`: its change set is deferred, whoever keeps it brings it with the commit.
     """
 
     id: int
@@ -152,7 +152,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     level: VisibilityLevel = VisibilityLevel.SNAPSHOT
     topics: tuple[Join, ...] = ()
     tables: tuple[TableJoin, ...] = ()
-    session: InSession | None = None
+    session: SessionBinding | None = None
     changes: frozenset[bytes] | None = None
     changes_unlogged: bool = False
     state: State = State.OPEN
@@ -171,12 +171,12 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return (self.id, *self.checkpoints)
 
     @property
-    def hides(self) -> bool:
+    def cannot_roll_back(self) -> bool:
         """Whether its writes can only be hidden when it does not commit: nobody here can, or may, undo them."""
         return self.outside or bool(self.tables)
 
     @property
-    def undone_by_abort(self) -> bool:
+    def abort_rolls_back(self) -> bool:
         """Whether an abort promises that its writes are undone.
 
         Of a long one nobody knows where its client wrote, unless it is of a session, which says so.

@@ -10,98 +10,116 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from basalt.transactions.rules import edits, refusals
-from basalt.transactions.rules.begin import begun, check_room
-from basalt.transactions.rules.checks import check_changes, check_owner, check_request_id
-from basalt.transactions.rules.deferred_change_sets import UnloggedChanges
-from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.expire import ends
-from basalt.transactions.rules.limits import CHECKPOINTS_MAX, EXPIRED_MAX, TABLES_MAX, TOPICS_MAX, Limits
-from basalt.transactions.rules.named import NamedRules
-from basalt.transactions.rules.one_shots import OneShotRules
+from basalt.transactions.rules.conflicts import memory_bytes
+from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.limits import (
+    CHECKPOINTS_MAX,
+    EXPIRED_MAX,
+    TABLES_MAX,
+    TOPICS_MAX,
+    Limits,
+    check_changes,
+    check_owner,
+    check_request_id,
+)
+from basalt.transactions.rules.one_shots import OneShotTopics
 from basalt.transactions.rules.outcomes import Call, Outcome
 from basalt.transactions.rules.pointers import POINTERS_PER_MS, next_pointer
-from basalt.transactions.rules.proposals import Proposal
-from basalt.transactions.rules.session_rules import SessionRules
-from basalt.transactions.rules.state_image import Image
-from basalt.transactions.rules.states import Event, InSession, Join, Kind, Loss, State, TableJoin, Transaction, step
-from basalt.transactions.rules.transaction_table import Ledger
+from basalt.transactions.rules.session_rules import NamedRules, SessionRules
+from basalt.transactions.rules.states import (
+    Event,
+    Join,
+    Kind,
+    Loss,
+    SessionBinding,
+    State,
+    TableJoin,
+    Transaction,
+    step,
+)
+from basalt.transactions.rules.transaction_table import StateImage, TransactionTable, begun, forced_ends
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
-
-__all__ = ["Proposal", "TransactionState"]
 
 
 class TransactionState:
     """All transactions, the rules by which they move, and `apply`, the only way to move them."""
 
-    def __init__(self, limits: Limits | None = None, image: Image | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, image: StateImage | None = None) -> None:
         self.limits = limits or Limits()
-        self._ledger = Ledger(self.limits, image)
-        self.sessions = SessionRules(self._ledger)
-        self.named = NamedRules(self._ledger, self.sessions)
-        self.one_shots = OneShotRules(self._ledger)
-        self.unlogged = UnloggedChanges(self._ledger)
+        self._table = TransactionTable(self.limits, image)
+        self.sessions = SessionRules(self._table)
+        self.named = NamedRules(self._table, self.sessions)
 
     # What is.
 
     @property
     def edits_applied(self) -> int:
         """How many edits have made this state, since the log began."""
-        return self._ledger.edits_applied
+        return self._table.edits_applied
 
     @property
     def last_pointer(self) -> int:
         """The newest write pointer ever handed out."""
-        return self._ledger.last_pointer
+        return self._table.last_pointer
 
     @property
     def read_pointer(self) -> int:
         """The highest write pointer that was committed."""
-        return self._ledger.read_pointer
+        return self._table.read_pointer
 
     @property
     def leader_epoch(self) -> int:
         """The epoch of the newest leader; 0 where one server has the store to itself."""
-        return self._ledger.leader_epoch
+        return self._table.leader_epoch
 
     @property
     def invalid(self) -> InvalidList:
         """The invalid list."""
-        return self._ledger.invalid
+        return self._table.invalid
 
     @property
     def in_progress_count(self) -> int:
         """How many write pointers are in progress."""
-        return len(self._ledger.in_progress)
+        return len(self._table.in_progress)
 
     @property
     def oldest(self) -> Transaction | None:
         """The oldest transaction in progress."""
-        first = self._ledger.in_progress.first
-        return None if first is None else self._ledger.transactions[first]
+        return self._table.oldest
+
+    @property
+    def one_shots(self) -> OneShotTopics:
+        """The topics to which one-shot transactions may write without a word in the log before their rows."""
+        return self._table.one_shot_topics
+
+    @property
+    def change_memory_bytes(self) -> int:
+        """What all change sets take: of transactions in progress, and of committed ones that somebody may clash with."""
+        return self._table.change_memory_bytes
 
     def view(self) -> TransactionSnapshot:
         """What a reader without a transaction may see; the same object until it changes."""
-        return self._ledger.view()
+        return self._table.view()
 
     def visibility_upper_bound(self) -> int:
         """What replaced versions up to it no reader in progress, and none that comes, needs. Costs the transactions."""
-        return self._ledger.visibility_upper_bound()
+        return self._table.visibility_upper_bound()
 
-    def image(self) -> Image:
+    def image(self) -> StateImage:
         """The whole state as an immutable value, for a log snapshot."""
-        return self._ledger.image()
+        return self._table.image()
 
     def transactions(self, *states: State) -> list[Transaction]:
         """The transactions that have not ended (in these states, if any are given), oldest first."""
-        return self._ledger.in_states(*(states or tuple(State)))
+        return self._table.in_states(*(states or tuple(State)))
 
     def unfinished(self) -> list[Transaction]:
         """Those whose end is decided and whose participants are not done: to be driven on, after a crash too."""
-        return self._ledger.unfinished()
+        return self._table.unfinished()
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` will next have something to do."""
-        return self._ledger.deadlines.next_ms()
+        return self._table.deadlines.next_ms()
 
     def get(self, transaction_id: int) -> Transaction:
         """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
@@ -112,7 +130,7 @@ class TransactionState:
 
     def find(self, transaction_id: int) -> Transaction | None:
         """A transaction that has not ended, or None."""
-        return self._ledger.transactions.get(transaction_id)
+        return self._table.transactions.get(transaction_id)
 
     def outcome(self, transaction_id: int) -> Outcome:
         """Where a transaction stands or how it ended; `TransactionNotFoundError` when that is not known."""
@@ -126,9 +144,9 @@ class TransactionState:
 
         `TransactionEndedError`, `TransactionConflictError` (it is doomed) or `TransactionNotFoundError` otherwise.
         """
-        transaction = self._ledger.writer(write_pointer)
+        transaction = self._table.writer(write_pointer)
         if transaction is None:
-            ended = self._ledger.outcomes.get(write_pointer)
+            ended = self._table.outcomes.get(write_pointer)
             raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
@@ -137,7 +155,7 @@ class TransactionState:
 
     def apply(self, edit: Edit) -> None:
         """Make one edit true: the only mutation. `CorruptionError` when the state does not allow it."""
-        self._ledger.apply(edit)
+        self._table.apply(edit)
 
     # What may be.
 
@@ -149,19 +167,26 @@ class TransactionState:
         owner: str = "",
         outside: bool = False,
         request_id: str | None = None,
-        session: InSession | None = None,
+        session: SessionBinding | None = None,
+        *,
+        changes_deferred: bool = False,
     ) -> Proposal:
         """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress.
 
-        Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first.
+        Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first. `changes_deferred`: its
+        change set is logged with its commit, where that makes sense: others than short ones that write outside have none.
         """
         answered = self._answered(request_id, Call.BEGIN, None, "a begin")
         if answered is not None:
             return Proposal((), answered)
         if session is not None:
             self.sessions.admit(session)
-        check_room(self._ledger)
-        return begun(self._ledger, now_ms, kind, timeout_ms, owner, outside, request_id, session)
+        self._table.check_room()
+        proposal = begun(self._table, now_ms, kind, timeout_ms, owner, outside, request_id, session)
+        if not changes_deferred or kind is Kind.LONG or not outside:
+            return proposal
+        marked = (*proposal.edits, edits.ChangesUnlogged(proposal.transaction_id))
+        return Proposal(marked, proposal.transaction_id)
 
     def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
@@ -179,7 +204,7 @@ class TransactionState:
             return self._too_late(transaction, "checkpoint", now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
             raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
-        check_room(self._ledger)
+        self._table.check_room()
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
 
@@ -214,18 +239,20 @@ class TransactionState:
     ) -> Proposal:
         """Tell an open transaction's change set, which replaces the one before, and check it against commits so far.
 
-        One that is not empty means writes outside Basalt, unless `outside` says otherwise. A conflict dooms the transaction. `TooLargeError`
-        when the set is over the limits. Of a long transaction only the mark is kept: it takes no part in conflicts.
+        One that is not empty means writes outside Basalt, unless `outside` says otherwise. A conflict dooms the transaction.
+        `TooLargeError` when the set is over the limits, `BusyError` when all sets together take too much memory. Of a long
+        transaction only the mark is kept: it takes no part in conflicts.
         """
         transaction = self._usable(transaction_id, Event.CHANGE, "change set")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "change set", now_ms)
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
+        self._table.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
         outside = transaction.outside or (outside and bool(kept))
         if transaction.kind is Kind.LONG:
             kept = frozenset()
-        loss = self._ledger.conflicts.conflict(transaction_id, kept)
+        loss = self._table.conflicts.conflict(transaction_id, kept)
         if loss is not None:
             # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
             marked = edits.Changed(transaction_id, outside, transaction.changes or frozenset())
@@ -233,6 +260,29 @@ class TransactionState:
         if outside == transaction.outside and kept == transaction.changes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
+
+    def may_defer_changes(
+        self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int = 0
+    ) -> bool:
+        """Whether a change set may be kept for the commit and need not be logged now. Nothing changes here.
+
+        False where it must be told by `set_changes`, which finds out why: it clashes, or the transaction is not one whose
+        change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what other deferred sets take.
+        """
+        found = self._table.transactions.get(transaction_id)
+        if found is None or not found.changes_unlogged or found.state is not State.OPEN:
+            return False
+        if found.doomed is not None or now_ms >= found.deadline_ms:
+            return False
+        check_changes(self.limits, found, changes)
+        self._table.check_change_memory(memory_bytes(changes) + deferred_bytes)
+        return self._table.conflicts.conflict(transaction_id, changes) is None
+
+    def log_no_changes(self, transaction_ids: Iterable[int]) -> Proposal:
+        """Log for those of these open transactions whose change set is deferred that it is empty: nothing of it can be lost."""
+        found = (self._table.transactions.get(key) for key in transaction_ids)
+        deferred = [each for each in found if each is not None and each.changes_unlogged and each.state is State.OPEN]
+        return Proposal(tuple(edits.Changed(each.id, each.outside, frozenset()) for each in deferred))
 
     def mark_outside(self, transaction_id: int, now_ms: int) -> Proposal:
         """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
@@ -244,12 +294,19 @@ class TransactionState:
         return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
 
     def commit(
-        self, transaction_id: int, now_ms: int, *, inline: bool = False, request_id: str | None = None
+        self,
+        transaction_id: int,
+        now_ms: int,
+        *,
+        inline: bool = False,
+        request_id: str | None = None,
+        deferred_changes: frozenset[bytes] | None = None,
     ) -> Proposal:
         """The decision to commit. `inline`: the caller writes all rows together with the edit, so that nothing is left.
 
         Otherwise the transaction is COMMITTING until `finish`. A repeated commit has no edits. A conflict, or a deadline
         that has passed, comes as a refusal with edits; `TransactionEndedError` when it has ended another way.
+        `deferred_changes` is the change set that the log does not have; without it, `ChangesLostError` where there is one.
         """
         self._answered(request_id, Call.COMMIT, transaction_id, f"a commit of transaction {transaction_id}")
         transaction = self._standing(transaction_id, Event.COMMIT, "commit")
@@ -259,8 +316,10 @@ class TransactionState:
             raise refusals.lost(transaction, transaction.doomed)
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "commit", now_ms)
-        changes = self.unlogged.of(transaction)
-        loss = self._ledger.conflicts.conflict(transaction_id, changes) or self.sessions.loss(transaction)
+        changes = deferred_changes if transaction.changes_unlogged else transaction.changes or frozenset()
+        if changes is None:
+            raise refusals.changes_lost(transaction)
+        loss = self._table.conflicts.conflict(transaction_id, changes) or self.sessions.loss(transaction)
         if loss is not None:
             return self._doomed(transaction, loss, request_id, now_ms)
         decided: Edit = edits.Committing(transaction_id, request_id, now_ms)
@@ -271,15 +330,16 @@ class TransactionState:
         return Proposal((decided,), transaction_id)
 
     def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
-        """The decision to abort. A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics
-        or `inline` says that the caller rolls them back together with the edit; it leaves the invalid list, if it is
-        there. A long one goes to the invalid list, unless it is of a session and nothing outside. A repeated abort has no edits; `TransactionEndedError` when the
-        commit is decided.
+        """The decision to abort. No edits when it was made before; `TransactionEndedError` when the commit is decided.
+
+        A short transaction is ABORTING until `finish`, or ABORTED at once when it has no topics or `inline` says that the
+        caller rolls them back together with the edit; it leaves the invalid list, if it is there. A long one goes to the
+        invalid list, unless it is of a session and has no writes outside.
         """
         found = self._standing(transaction_id, Event.ABORT, "abort")
         if step(found.state, Event.ABORT) is found.state:
             return Proposal((), transaction_id)
-        if not found.undone_by_abort:
+        if not found.abort_rolls_back:
             return self.invalidate(transaction_id, now_ms)
         if inline or not found.topics:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
@@ -303,7 +363,7 @@ class TransactionState:
         found = self._standing(transaction_id, Event.GIVE_UP, "giving up")
         if not isinstance(found, Transaction) or found.state is not State.COMMITTING:
             return Proposal((), transaction_id)
-        if found.hides:
+        if found.cannot_roll_back:
             return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
         return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
 
@@ -321,8 +381,8 @@ class TransactionState:
 
         One with cells, or writes outside Basalt, becomes invalid, all its pointers together; any other is aborted.
         """
-        due = self._ledger.deadlines.due(now_ms)[:count_max]
-        return Proposal(ends([self._ledger.transactions[key] for key in due], now_ms, timed_out=True))
+        due = self._table.deadlines.due(now_ms)[:count_max]
+        return Proposal(forced_ends([self._table.transactions[key] for key in due], now_ms, timed_out=True))
 
     def prune(self, pointers: Iterable[int]) -> Proposal:
         """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
@@ -353,7 +413,7 @@ class TransactionState:
         return Proposal((edits.Truncated(before),) if held else ())
 
     def _find(self, transaction_id: int) -> Transaction | Outcome:
-        found = self._ledger.transactions.get(transaction_id) or self._ledger.outcomes.get(transaction_id)
+        found = self._table.transactions.get(transaction_id) or self._table.outcomes.get(transaction_id)
         if found is None:
             raise refusals.not_found(transaction_id)
         return found
@@ -376,7 +436,7 @@ class TransactionState:
     def _answered(self, request_id: str | None, call: Call, transaction_id: int | None, words: str) -> int | None:
         """The transaction that the first call of this request id was about, if there was one."""
         check_request_id(request_id)
-        first = None if request_id is None else self._ledger.requests.get(request_id)
+        first = None if request_id is None else self._table.requests.get(request_id)
         if first is None:
             return None
         if first.call is not call or transaction_id not in (None, first.transaction_id):
@@ -390,5 +450,5 @@ class TransactionState:
         return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
 
     def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
-        ended = ends([transaction], now_ms, timed_out=True)
+        ended = forced_ends([transaction], now_ms, timed_out=True)
         return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))

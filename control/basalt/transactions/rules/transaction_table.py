@@ -1,4 +1,4 @@
-"""What is true of all transactions, and how each edit changes it. The only writer is `Ledger.apply`, live and in recovery.
+"""What is true of all transactions, and how each edit changes it. The only writer is `TransactionTable.apply`.
 
 Costs: an edit costs neither the length of the invalid list nor, but for copying a few hundred pointers, the number of
 transactions in progress. Only edits that change the invalid list copy it.
@@ -6,33 +6,68 @@ transactions in progress. Only edits that change the invalid list copy it.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from basalt.transactions.rules import edits
-from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet
-from basalt.transactions.rules.deadlines import Deadlines
-from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.one_shot_topics import TopicsInUse
-from basalt.transactions.rules.outcomes import Call, Memory, Outcome, Request
-from basalt.transactions.rules.pointers import PointerSet
-from basalt.transactions.rules.sessions import Sessions
-from basalt.transactions.rules.state_image import Image
-from basalt.transactions.rules.states import NO_SHORT, Event, Join, Kind, State, Transaction, step
+from basalt.transactions.rules import edits, refusals
+from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, memory_bytes
+from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.limits import Limits, check_owner, checked_timeout_ms
+from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
+from basalt.transactions.rules.outcomes import (
+    Call,
+    Outcome,
+    OutcomeMemory,
+    RememberedOutcomes,
+    Request,
+    RequestMemory,
+)
+from basalt.transactions.rules.pointers import PointerSet, next_pointer
+from basalt.transactions.rules.sessions import Session, Sessions
+from basalt.transactions.rules.states import NO_SHORT, Event, Join, Kind, SessionBinding, State, Transaction, step
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
+
+STALE_DEADLINES_MAX = 1_024  # entries of ended transactions that may lie about before the heap is built anew
 
 
-class Ledger:
+class StateImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole state as one immutable value: what a log snapshot holds and two states compare by.
+
+    It is the state after `edits_applied` edits since the log began.
+
+    `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id;
+    `committed` and `requests` are oldest first, `sessions` by their last use, `topics_used` by its end.
+    `session_epoch_over` is the highest epoch of a forgotten session. `invalid_version` is that of `invalid`, named apart because two lists of equal
+    pointers count as equal.
+    """
+
+    edits_applied: int = 0
+    last_pointer: int = 0
+    read_pointer: int = 0
+    leader_epoch: int = 0
+    invalid: InvalidList = NO_INVALID
+    invalid_version: int = 0
+    transactions: tuple[Transaction, ...] = ()
+    committed: tuple[CommittedSet, ...] = ()
+    outcomes: RememberedOutcomes = RememberedOutcomes()
+    requests: tuple[Request, ...] = ()
+    session_epoch_over: int = 0
+    sessions: tuple[Session, ...] = ()
+    topics_used: tuple[UsedTopic, ...] = ()
+
+
+class TransactionTable:
     """All transactions that have not ended, and what is remembered of those that have."""
 
-    def __init__(self, limits: Limits, image: Image | None = None) -> None:
+    def __init__(self, limits: Limits, image: StateImage | None = None) -> None:
         self.limits = limits
-        self._start(image or Image())
+        self._start(image or StateImage())
         self._apply: dict[type, Callable[[Any], None]] = {
             edits.Began: self._began,
             edits.Checkpointed: self._checkpointed,
@@ -54,12 +89,12 @@ class Ledger:
             edits.SessionOpened: self._session_opened,
             edits.SessionBegan: self._session_began,
             edits.SessionsForgotten: self._sessions_forgotten,
-            edits.LedgerClaimed: self._ledger_claimed,
+            edits.CounterOwnerClaimed: self._counter_owner_claimed,
             edits.TopicsUsed: self._topics_used,
             edits.ChangesUnlogged: self._changes_unlogged,
         }
 
-    def _start(self, image: Image) -> None:
+    def _start(self, image: StateImage) -> None:
         """Be in this state, and no other."""
         self.edits_applied = image.edits_applied
         self.last_pointer = image.last_pointer
@@ -69,25 +104,29 @@ class Ledger:
         self.transactions = {transaction.id: transaction for transaction in image.transactions}
         self.conflicts = CommittedChanges()
         self.deadlines = Deadlines()
-        self.outcomes: Memory[Outcome] = Memory(self.limits.outcomes_max, self.limits.memory_ms_max, image.outcomes)
-        self.requests: Memory[Request] = Memory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
+        self.outcomes = OutcomeMemory(self.limits, image.outcomes)
+        self.requests = RequestMemory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
         self.in_progress = PointerSet()
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
         self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
-        self.told: dict[int, frozenset[bytes]] = {}  # change sets that the log does not have: unlogged_changes.py
+        self._change_bytes: dict[int, int] = {}  # what the change set of each transaction in progress takes
+        self._open_changes_bytes = 0  # all of them
         self._view: TransactionSnapshot | None = None
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self.sessions = Sessions(image.sessions, image.session_epoch_over)
-        self.topics_used = TopicsInUse(image.topics_used)
+        self.one_shot_topics = OneShotTopics(image.topics_used)
         self._index(image)
 
-    def _index(self, image: Image) -> None:
+    def _index(self, image: StateImage) -> None:
         pointers: list[int] = []
         for committed in image.committed:
-            self.conflicts.settle(committed)
+            self.conflicts.show(committed)
         for transaction in image.transactions:
             self.sessions.entered(transaction)
+            if transaction.changes:
+                self._change_bytes[transaction.id] = memory_bytes(transaction.changes)
+                self._open_changes_bytes += self._change_bytes[transaction.id]
             if transaction.state is not State.OPEN:
                 self._unfinished.add(transaction.id)
             if transaction.was_invalid:
@@ -102,22 +141,22 @@ class Ledger:
                 self.conflicts.reserve(transaction.id, transaction.owner, transaction.changes)
         self.in_progress = PointerSet.of(pointers)
 
-    def image(self) -> Image:
+    def image(self) -> StateImage:
         """The whole state as an immutable value; costs a shallow copy, so that it can be encoded elsewhere."""
-        return Image(
+        return StateImage(
             edits_applied=self.edits_applied,
             last_pointer=self.last_pointer,
             read_pointer=self.read_pointer,
             leader_epoch=self.leader_epoch,
             invalid=self.invalid,
             invalid_version=self.invalid.version,
-            transactions=tuple(self.transactions[key] for key in sorted(self.transactions)),
-            committed=self.conflicts.settled(),
-            outcomes=self.outcomes.entries(),
+            transactions=tuple(map(self.transactions.__getitem__, sorted(self.transactions))),
+            committed=self.conflicts.visible(),
+            outcomes=self.outcomes.remembered(),
             requests=self.requests.entries(),
             session_epoch_over=self.sessions.epoch_over,
             sessions=tuple(self.sessions),
-            topics_used=self.topics_used.entries(self.last_pointer),
+            topics_used=self.one_shot_topics.entries(self.last_pointer),
         )
 
     def view(self) -> TransactionSnapshot:
@@ -139,6 +178,29 @@ class Ledger:
             if not transaction.was_invalid
         ]
         return min(read_pointer if first is None else min(read_pointer, first - 1) for read_pointer, first in readers)
+
+    @property
+    def change_memory_bytes(self) -> int:
+        """What all change sets take: of transactions in progress, and of committed ones that somebody may clash with."""
+        return self._open_changes_bytes + self.conflicts.memory_bytes
+
+    def check_room(self, ending: int = 0) -> None:
+        """`BusyError` when no further write pointer may be in progress. `ending`: so many are about to end."""
+        if len(self.in_progress) - ending >= self.limits.in_progress_max:
+            raise refusals.too_many(len(self.in_progress), self.limits.in_progress_max, self.oldest)
+
+    def check_change_memory(self, added_bytes: int) -> None:
+        """`BusyError` when there is no room for so much more in change sets."""
+        held_bytes, maximum = self.change_memory_bytes, self.limits.change_memory_bytes_max
+        if added_bytes > 0 and held_bytes + added_bytes > maximum:
+            oldest = self.transactions[self._shorts[0]] if self._shorts else None
+            raise refusals.too_many_changes(held_bytes, added_bytes, maximum, oldest)
+
+    @property
+    def oldest(self) -> Transaction | None:
+        """The oldest transaction in progress."""
+        first = self.in_progress.first
+        return None if first is None else self.transactions[first]
 
     @property
     def first_short(self) -> int:
@@ -212,14 +274,16 @@ class Ledger:
 
     def _changed(self, edit: edits.Changed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
-        told = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
-        self.transactions[edit.id] = told
-        self.told.pop(edit.id, None)
+        size_bytes = memory_bytes(edit.changes)
+        self._open_changes_bytes += size_bytes - self._change_bytes.get(edit.id, 0)
+        self._change_bytes[edit.id] = size_bytes
+        self.transactions[edit.id] = replace(
+            transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False
+        )
 
     def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
         self.transactions[edit.id] = replace(transaction, changes_unlogged=True)
-        self.told[edit.id] = frozenset()
 
     def _doomed(self, edit: edits.Doomed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.LOSE)
@@ -239,7 +303,7 @@ class Ledger:
         transaction = self._moved(edit.id, State.COMMITTED, Event.COMMIT_INLINE, Event.FINISH)
         if transaction.changes and transaction.kind is Kind.SHORT:
             seen_from = self.last_pointer + 1  # whoever begins next
-            self.conflicts.settle(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
+            self.conflicts.show(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(edit.request_id, Call.COMMIT, edit.id, edit.ended_ms)
         self.sessions.committed(transaction, edit.ended_ms)
@@ -293,14 +357,14 @@ class Ledger:
         self.leader_epoch = edit.epoch
 
     def _reset(self, edit: edits.Reset) -> None:
-        kept = Image(
+        kept = StateImage(
             edits_applied=self.edits_applied,
             last_pointer=self.last_pointer,
             read_pointer=self.read_pointer,
             leader_epoch=self.leader_epoch,
             invalid=InvalidList((), self.invalid.version + 1),
             session_epoch_over=max([self.sessions.epoch_over, *(session.epoch for session in self.sessions)]),
-            topics_used=self.topics_used.entries(self.last_pointer),
+            topics_used=self.one_shot_topics.entries(self.last_pointer),
         )
         self._start(kept)
 
@@ -318,7 +382,7 @@ class Ledger:
     def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
         self.sessions.forgotten(edit, map(self._is_open, edit.names))
 
-    def _ledger_claimed(self, edit: edits.LedgerClaimed) -> None:
+    def _counter_owner_claimed(self, edit: edits.CounterOwnerClaimed) -> None:
         self.sessions.claimed(edit)
 
     def _is_open(self, session: str) -> bool:
@@ -326,7 +390,7 @@ class Ledger:
         return any(self.transactions[key].state is State.OPEN for key in self.sessions.open_in(session))
 
     def _topics_used(self, edit: edits.TopicsUsed) -> None:
-        self.topics_used.use(edit.until, edit.topics, self.last_pointer)
+        self.one_shot_topics.apply(edit, self.last_pointer)
 
     def _truncated(self, edit: edits.Truncated) -> None:
         self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
@@ -368,7 +432,7 @@ class Ledger:
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
         self.transactions.pop(transaction.id, None)
-        self.told.pop(transaction.id, None)
+        self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)
         self.sessions.left(transaction)
@@ -385,3 +449,83 @@ class Ledger:
     def _remember(self, request_id: str | None, call: Call, transaction_id: int, at_ms: int) -> None:
         if request_id is not None:
             self.requests.put(Request(request_id, call, transaction_id, at_ms))
+
+
+class Deadlines:
+    """The deadlines of open transactions, in a heap; those of ended ones are dropped when they come up."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._deadlines: dict[int, int] = {}
+
+    def add(self, transaction_id: int, deadline_ms: int) -> None:
+        """The transaction is open until then."""
+        self._deadlines[transaction_id] = deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, transaction_id))
+
+    def remove(self, transaction_id: int) -> None:
+        """The transaction is not open any more; nothing happens if it was not."""
+        self._deadlines.pop(transaction_id, None)
+        if len(self._heap) > 2 * len(self._deadlines) + STALE_DEADLINES_MAX:
+            self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
+            heapq.heapify(self._heap)
+        while self._heap and self._heap[0][1] not in self._deadlines:
+            heapq.heappop(self._heap)
+
+    def next_ms(self) -> int | None:
+        """The earliest deadline."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> list[int]:
+        """The ids whose deadline has come, earliest deadline first. Changes nothing."""
+        found = []
+        ahead = [0]
+        while ahead:
+            index = ahead.pop()
+            if index < len(self._heap) and self._heap[index][0] <= now_ms:
+                found.append(self._heap[index])
+                ahead += (2 * index + 1, 2 * index + 2)
+        return [key for _, key in sorted(found) if key in self._deadlines]
+
+
+# What several rules propose.
+
+
+def begun(
+    table: TransactionTable,
+    now_ms: int,
+    kind: Kind,
+    timeout_ms: int | None,
+    owner: str,
+    outside: bool,
+    request_id: str | None,
+    session: SessionBinding | None,
+) -> Proposal:
+    """Propose a new transaction, whoever asks: a client, or a run by the name of its session. Check for room first.
+
+    `InputError` for a bad time-out or owner.
+    """
+    check_owner(owner)
+    timeout_ms = checked_timeout_ms(table.limits, kind, timeout_ms)
+    pointer = next_pointer(table.last_pointer, now_ms)
+    began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
+    return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
+
+
+def forced_ends(transactions: Iterable[Transaction], now_ms: int, *, timed_out: bool) -> tuple[Edit, ...]:
+    """The edits that end open transactions that nobody asked to end: their time is up, or their session was taken over.
+
+    What cannot be undone here becomes invalid, the rest is aborted.
+    """
+    invalid: list[int] = []
+    ended: list[Edit] = []
+    for transaction in transactions:
+        if transaction.cannot_roll_back:
+            invalid.append(transaction.id)
+        elif transaction.topics:
+            ended.append(edits.Aborting(transaction.id, timed_out))
+        else:
+            ended.append(edits.Aborted(transaction.id, now_ms, timed_out))
+    if invalid:  # one edit for all: each copies the invalid list
+        ended.append(edits.Invalidated(tuple(sorted(invalid)), now_ms, timed_out))
+    return tuple(ended)

@@ -36,6 +36,7 @@ class HBaseStore:
     kind = "hbase"
     atomic = False
     remote = True
+    busy = False
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class ReadOnlyRocksStore:
     atomic = True
     remote = False
     applies_retention = False
+    busy = False
 
     def __init__(self, database: Database) -> None:
         self._database = database

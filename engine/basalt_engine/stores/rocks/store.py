@@ -63,6 +63,11 @@ class RocksStore:
             locked.release()
             raise
 
+    @property
+    def busy(self) -> bool:
+        """True while somebody has the lock that a write needs: a checkpoint, or another writer."""
+        return self._lock.locked()
+
     def table(self, name: str) -> RocksTable:
         """The table of this name; `InputError` when there is none."""
         check_table(name)

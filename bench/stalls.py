@@ -1,0 +1,349 @@
+"""The longest stall of a server's event loop under each of the calls and jobs that once were long: nobody else is served meanwhile.
+
+    python -m bench.stalls [--quick] [--json] [--size NAME=NUMBER ...] [NAME ...]
+
+A ticker in the server's own loop measures it (`bench.ticking_server`), in a process of its own. The data is made before, in the store
+itself where there is much of it. Two figures are printed: how late the latest tick came, which the other programs of the machine
+lengthen, and the most processor time that the loop's thread took between two ticks, which they do not, but in which waiting
+for a disk or for another thread is missing. `idle` is a server that has nothing to do. `PYTHONPATH` chooses the tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import DEFLATED, MAX_WBITS, compressobj
+
+import zstandard
+
+import basalt
+from bench import processes
+from bench.captured import captured, encoded, with_id
+from bench.filling import multiply_row, multiply_topic
+from bench.load import drive, request, turns
+from bench.ticking_server import Ticks
+
+QUICK = 10  # sizes are divided by it
+TOPIC = "topic-000000"
+TTL_S = 86_400
+EXPIRED_MS = 10 * TTL_S * 1_000  # this long ago: overdue for retention
+EXPIRY_COLUMN = b"x"  # of a message row: docs/formats/message-table.md
+PAST = (1).to_bytes(8, "big")
+MIB = 1 << 20
+CLIENTS = 16
+STORE_BYTES = 8 * MIB  # of one request
+TIMEOUT_MS = 600_000
+OPEN_MS = 600_000  # as long as a short transaction may be open; a long one is not rolled back but hidden
+IDLE_S = 3.0
+RETENTION_RUNS_MAX = 50
+OPEN_MAX = 10_000  # transactions; the server lets 20,000 be open
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """What was measured under one scenario. `memory_mib`: the most that the server had resident."""
+
+    name: str
+    size: int
+    late_ms: float
+    cpu_ms: float
+    took_s: float
+    memory_mib: float
+    note: str
+
+
+class Watched(NamedTuple):
+    """A server whose loop ticks, and a client of it."""
+
+    process: processes.Process
+    client: basalt.client.Client
+    ticks: Ticks
+
+    def during(self, name: str, size: int, call: Callable[[], object]) -> Stalled:
+        """The longest stall while the call is made. What it returns is noted as text."""
+        self.ticks.start_over()
+        began_s = time.perf_counter()
+        note = call()
+        took_s = time.perf_counter() - began_s
+        stall = self.ticks.longest()
+        text = "" if note is None else str(note)
+        return Stalled(name, size, stall.late_ms, stall.cpu_ms, took_s, self.process.peak_mib(), text)
+
+    def send(self, data: bytes, count: int = 1) -> None:
+        drive(self.process.port, min(count, CLIENTS), count, data)
+
+
+@contextmanager
+def _served(folder: Path, *settings: str) -> Iterator[Watched]:
+    """A server on the data directory. Its own jobs do not run: they are called for where they are measured."""
+    off = [f"jobs.{job}.enabled=false" for job in ("retention", "log-snapshot", "prune", "stats")]
+    ticks = folder / "ticks"
+    with (
+        processes.basalt(folder / "data", *off, *settings, ticks=ticks) as process,
+        basalt.connect(f"http://127.0.0.1:{process.port}", timeout_ms=TIMEOUT_MS) as client,
+    ):
+        yield Watched(process, client, Ticks(ticks))
+
+
+def names(count: int) -> list[str]:
+    """Names of one length, so that a request for the first is one for any other with its name put in."""
+    return [f"topic-{number:06d}" for number in range(count)]
+
+
+def _idle(folder: Path, seconds: int) -> Stalled:
+    with _served(folder) as server:
+        return server.during("idle", seconds, lambda: time.sleep(seconds))
+
+
+def _retention_expired(folder: Path, rows: int) -> Stalled:
+    """Rows whose topic's TTL is over."""
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC, ttl=TTL_S)
+        server.client.topic(TOPIC).publish([b"expires"])
+    multiply_row(folder / "data", TOPIC, rows, shift_ms=-EXPIRED_MS)
+    with _served(folder) as server:
+        return server.during("retention-expired", rows, lambda: _retention(server.client))
+
+
+def _retention_rolled_back(folder: Path, rows: int) -> Stalled:
+    """Rows of a transaction that was aborted, each of which is looked at."""
+    _abandoned(folder, rows)
+    with _served(folder) as server:
+        _abort_all(server.client)
+        return server.during("retention-rolled-back", rows, lambda: _retention(server.client))
+
+
+def _retention(client: basalt.client.Client) -> str:
+    """Run the job until it finds nothing more; what its first run did."""
+    first = ""
+    for _ in range(RETENTION_RUNS_MAX):
+        report = _report(client.admin.run_job("retention"))
+        first = first or str(report)
+        if not report:
+            break
+    return first
+
+
+def _report(run: Any) -> Any:
+    """What a run of a job did, whether the answer is a struct or a mapping."""
+    return run["report"] if isinstance(run, dict) else run.report
+
+
+def _log_snapshot(folder: Path, transactions: int) -> Stalled:
+    """So many transactions in the state that is written: some open, the others remembered, with the ids of their requests."""
+    open_ones = min(transactions // 10, OPEN_MAX)
+    begin = captured(lambda client: client.transactions.begin(kind="long", snapshot=False))
+    one_shot = captured(lambda client: client.publish_atomically({TOPIC: [b"message"]}))
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        drive(server.process.port, 1, open_ones, begin)
+        # Few clients, so that each log entry holds few of them: more than 10,000 entries call for a snapshot.
+        clients = 4 if transactions >= 50_000 else 1
+        drive(
+            server.process.port, clients, transactions - open_ones, lambda number: with_id(one_shot, f"call-{number}")
+        )
+        return server.during("log-snapshot", transactions, lambda: _report(server.client.admin.run_job("log-snapshot")))
+
+
+def _metrics(folder: Path, topics: int) -> Stalled:
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+    multiply_topic(folder / "data", TOPIC, names(topics)[1:])
+    publish = captured(lambda client: client.topic(TOPIC).publish([b"message"]))
+    with _served(folder) as server:
+        bodies = [publish.replace(TOPIC.encode(), name.encode()) for name in names(topics)]
+        drive(server.process.port, CLIENTS, topics, turns(bodies))
+        return server.during("metrics", topics, lambda: server.send(request("/metrics", b"", method="GET")))
+
+
+def _roll_back(folder: Path, rows: int) -> Stalled:
+    """The abort of a transaction that wrote with its pointer before this process began."""
+    _abandoned(folder, rows)
+    with _served(folder) as server:
+        return server.during("roll-back", rows, lambda: _abort_all(server.client))
+
+
+def _abandoned(folder: Path, rows: int) -> None:
+    """A transaction that is open, and the rows that it published; its server is gone."""
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        begun = server.client.transactions.begin(timeout_ms=OPEN_MS)
+        server.client.topic(TOPIC).publish([b"rolled back"], write_pointer=begun.write_pointer)
+    multiply_row(folder / "data", TOPIC, rows)
+
+
+def _abort_all(client: basalt.client.Client) -> None:
+    for transaction in client.transactions.list():
+        client.transactions.abort(transaction.id)
+
+
+def _listing(folder: Path, topics: int) -> Stalled:
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+    multiply_topic(folder / "data", TOPIC, names(topics)[1:])
+    with _served(folder) as server:
+        return server.during("listing", topics, lambda: f"{len(server.client.topics.list())} names")
+
+
+def _large_publish(folder: Path, size: int, name: str, coding: str, encode: Callable[[bytes], bytes]) -> Stalled:
+    """Messages of 1 KB that compress to about a half."""
+    messages = [os.urandom(512) + bytes(512) for _ in range(size // 1_040)]
+    publish = encoded(captured(lambda client: client.topic(TOPIC).publish(messages)), coding, encode)
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        server.client.topic(TOPIC).publish([b"warm"])
+        return server.during(name, size, lambda: server.send(publish))
+
+
+def _zstd(folder: Path, size: int) -> Stalled:
+    return _large_publish(folder, size, "publish-zstd", "zstd", zstandard.ZstdCompressor().compress)
+
+
+def _gzip(folder: Path, size: int) -> Stalled:
+    return _large_publish(folder, size, "publish-gzip-members", "gzip", lambda body: gzip_members(body, 1_000))
+
+
+def gzip_members(body: bytes, members: int) -> bytes:
+    """The body as so many gzip members behind each other."""
+    step = -(-len(body) // members)
+    parts = []
+    for start in range(0, len(body), step):
+        member = compressobj(1, DEFLATED, MAX_WBITS | 16)
+        parts.append(member.compress(body[start : start + step]) + member.flush())
+    return b"".join(parts)
+
+
+def _hidden_rows(folder: Path, rows: int) -> Stalled:
+    """A poll from the start of a topic whose rows of 60 KB are over by a TTL of their own."""
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        server.client.topic(TOPIC).publish([os.urandom(60_000)])
+        first = server.client.topic(TOPIC).poll().next_id
+    multiply_row(folder / "data", TOPIC, rows, columns={EXPIRY_COLUMN: PAST})
+    with _served(folder) as server:
+
+        def poll() -> str:
+            topic, start, polls = server.client.topic(TOPIC), first, 0
+            while True:
+                page = topic.poll(start=start, inclusive=False, isolation="committed")
+                polls += 1
+                if not page.next_id or page.next_id == start:
+                    return f"{polls} polls"
+                start = page.next_id
+
+        return server.during("poll-hidden-rows", rows, poll)
+
+
+def _stats_after_kill(folder: Path, mib: int) -> Stalled:
+    """One transaction has stored and committed so much; then the server was killed, and its counts with it."""
+    message = os.urandom(MIB)
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        begun = server.client.transactions.begin()
+        for _ in range(max(1, mib * MIB // STORE_BYTES)):
+            server.client.topic(TOPIC).store([message] * (STORE_BYTES // MIB), begun.write_pointer)
+        server.client.transactions.commit(begun.id)
+        os.kill(server.process.pid, signal.SIGKILL)
+    with _served(folder) as server:
+        return server.during("stats-after-kill", mib, lambda: server.client.topic(TOPIC).stats())
+
+
+def _many_checkpoints(folder: Path, count: int) -> Stalled:
+    """A commit of as many write pointers as topics, something stored in each topic."""
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+    multiply_topic(folder / "data", TOPIC, names(count)[1:])
+    with _served(folder) as server:
+        begun = server.client.transactions.begin(timeout_ms=OPEN_MS)
+        for name in names(count):
+            server.client.topic(name).store([b"stored"], begun.write_pointer)
+            begun = server.client.transactions.checkpoint(begun.id)
+        return server.during("commit-checkpoints", count, lambda: server.client.transactions.commit(begun.id).state)
+
+
+# Each with its size: rows, transactions, topics, bytes, MiB, or checkpoints and topics.
+SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
+    "retention-expired": (_retention_expired, 1_000_000),
+    "retention-rolled-back": (_retention_rolled_back, 1_000_000),
+    "log-snapshot": (_log_snapshot, 100_000),
+    "metrics": (_metrics, 10_000),
+    "roll-back": (_roll_back, 300_000),
+    "listing": (_listing, 100_000),
+    "publish-zstd": (_zstd, 10 * MIB),
+    "publish-gzip-members": (_gzip, 10 * MIB),
+    "poll-hidden-rows": (_hidden_rows, 10_000),
+    "stats-after-kill": (_stats_after_kill, 512),
+    "commit-checkpoints": (_many_checkpoints, 300),
+}
+
+
+def table(results: Sequence[Stalled]) -> str:
+    """The results for people."""
+    rows = [("scenario", "size", "latest tick", "CPU between ticks", "took", "memory", "")]
+    rows += [
+        (
+            result.name, f"{result.size:,}", f"{result.late_ms:,.1f} ms", f"{result.cpu_ms:,.1f} ms",
+            f"{result.took_s:,.2f} s", f"{result.memory_mib:,.0f} MiB", result.note[:60],
+        )
+        for result in results
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def sizes(quick: bool, given: Sequence[str]) -> dict[str, int]:
+    """The size of each scenario; `given` are those of the command line, as NAME=NUMBER."""
+    found = {name: size // QUICK if quick else size for name, (_, size) in SCENARIOS.items()}
+    for text in given:
+        name, _, number = text.partition("=")
+        if name not in found or not number.isdecimal() or int(number) < 1:
+            raise ValueError(f"--size {text}: write NAME=NUMBER, with one of {', '.join(found)}")
+        found[name] = int(number)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.stalls", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(SCENARIOS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help=f"sizes divided by {QUICK}")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=NUMBER", help="the size of one scenario")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, and no table")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in SCENARIOS]:
+        parser.error(f"no scenario is called {unknown[0]}; there are {', '.join(SCENARIOS)}")
+    try:
+        chosen = sizes(arguments.quick, arguments.size)
+    except ValueError as error:
+        parser.error(str(error))
+    results = []
+    for name in ("idle", *(arguments.names or SCENARIOS)):
+        measure, size = (_idle, round(IDLE_S)) if name == "idle" else (SCENARIOS[name][0], chosen[name])
+        folder = Path(tempfile.mkdtemp(prefix="basalt-stalls-"))
+        try:
+            results.append(measure(folder, size))
+        except (basalt.errors.BasaltError, RuntimeError) as error:  # the others are measured all the same
+            results.append(Stalled(name, size, math.nan, math.nan, math.nan, math.nan, f"FAILED: {error}"))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(json.dumps(asdict(results[-1])), file=sys.stdout if arguments.json else sys.stderr, flush=True)
+    if not arguments.json:
+        print(table(results))
+    return int(any(math.isnan(result.late_ms) for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

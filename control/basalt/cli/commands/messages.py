@@ -1,0 +1,426 @@
+"""`basalt publish`, `consume` and `message`: messages published from arguments or files, read on, and looked at one by one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from basalt.cli.options.options import (
+    Bytes,
+    Command,
+    DurationMs,
+    Invocation,
+    MessageId,
+    Pair,
+    PositionText,
+    TransactionId,
+    common_options,
+    dry_run_option,
+    pass_invocation,
+)
+from basalt.cli.output.escaping import printable_bytes
+from basalt.cli.output.failures import Failure, Usage
+from basalt.cli.output.output import Column, counted, duration_text, progress, time_text
+from basalt.cli.output.rows import PAYLOAD_FORMATS, PayloadFormat, bytes_field, message_line, message_row, payload_line
+from basalt.cli.root import group
+from basalt.errors import BasaltError
+
+if TYPE_CHECKING:
+    from basalt.api.positions import Position
+    from basalt.client import Client, Message, PeekedMessage
+
+Send = Callable[[Sequence[bytes]], Any]
+BATCH_MESSAGES_DEFAULT = 500
+BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("messages", nargs=-1, type=Bytes(), metavar="[MESSAGE]...")
+@click.option("--file", metavar="PATH", help="Publish a file's content; - is standard input.")
+@click.option("--lines", is_flag=True, help="Each line of the file is a message.")
+@click.option("--key", type=Bytes(), metavar="TEXT", help="Key of each message.")
+@click.option("--header", "headers", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Header of each message.")
+@click.option(
+    "--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="Life of each, if shorter than the topic's."
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, BATCH_MESSAGES_MAX),
+    default=BATCH_MESSAGES_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="At most so many messages in one request.",
+)
+@click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Publish when this transaction commits.")
+@dry_run_option
+@common_options
+@pass_invocation
+def publish(
+    invocation: Invocation,
+    topic: str,
+    messages: Sequence[bytes],
+    file: str | None,
+    lines: bool,
+    key: bytes | None,
+    headers: Sequence[tuple[str, str]],
+    ttl_ms: int | None,
+    batch: int,
+    transaction: str | None,
+    dry_run: bool,
+) -> None:
+    """Publish messages to a topic.
+
+    Each request is stored whole or not at all, and in order. A message that begins with a dash goes behind --.
+    """
+    richer = key is not None or bool(headers) or ttl_ms is not None
+    if transaction is not None and richer:
+        raise Usage("--tx does not go with --key, --header or --ttl", hint="leave --tx out, or the others")
+    source = _read_messages(messages, file, lines=lines)
+    namespace = invocation.target().namespace
+    with invocation.client() as client:
+        client.topics.get(topic)  # a topic that is not there should be found before standard input is read
+        send: Send = lambda _batch: None  # noqa: E731 - a def would have three spellings below
+        if not dry_run:
+            send = _sender(client, topic, key, headers, ttl_ms, transaction)
+        counts = _send_all(source, send, batch, _file_bytes(file))
+    result = {"topic": topic, "namespace": namespace, **counts, "transaction": transaction, "dry_run": dry_run}
+    what = "would publish" if dry_run else "stored" if transaction else "published"
+    when = f", to be published when transaction {transaction} commits" if transaction else ""
+    how_much = f"{counted(counts['messages'], 'message')}, {counted(counts['bytes'], 'byte')}"
+    invocation.out.done(f"{what} {how_much}, to {namespace}:{topic}{when}", result)
+
+
+def _sender(
+    client: Client,
+    name: str,
+    key: bytes | None,
+    headers: Sequence[tuple[str, str]],
+    ttl_ms: int | None,
+    transaction: str | None,
+) -> Send:
+    topic = client.topic(name)
+    if transaction is not None:
+        write_pointer = client.transactions.get(transaction).write_pointer
+        return lambda batch: topic.store(batch, write_pointer)
+    if key is None and not headers and ttl_ms is None:
+        return topic.publish
+    from basalt.api.bodies.work import RecordIn
+
+    encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
+    return lambda batch: topic.publish_records(
+        [RecordIn(payload, key=key, headers=encoded, ttl_ms=ttl_ms) for payload in batch]
+    )
+
+
+def _send_all(source: Iterable[bytes], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
+    messages = sent_bytes = requests = 0
+    with progress("bytes", size_bytes) as advance:
+        for run in _in_batches(source, batch):
+            try:
+                send(run)
+            except BasaltError as error:
+                if messages:
+                    error.add_note(f"the first {counted(messages, 'message')} are published")
+                raise
+            run_bytes = sum(map(len, run))
+            messages, sent_bytes, requests = messages + len(run), sent_bytes + run_bytes, requests + 1
+            advance(run_bytes)
+    return {"messages": messages, "bytes": sent_bytes, "requests": requests}
+
+
+MESSAGE_BYTES_MAX = 10 * 1024 * 1024  # the server's default limit of a body; a longer line is surely not a message
+BATCH_BYTES_MAX = 4 * 1024 * 1024  # a request well below that limit, and a progress bar that moves
+
+
+def _read_messages(given: Sequence[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
+    """The messages in order. `file` is a path or "-" for standard input; with `lines` each of its lines is a message."""
+    if given and file is not None:
+        raise Usage("messages are given both as arguments and with --file", hint="leave one of them out")
+    if lines and file is None:
+        raise Usage("--lines needs --file", hint="add --file PATH, or --file - for standard input")
+    if not given and file is None:
+        raise Usage("there is no message to publish", hint="give messages as arguments, or --file PATH or --file -")
+    if file is None:
+        return iter(given)
+    return _lines(file) if lines else iter([_whole(file)])
+
+
+def _in_batches(source: Iterable[bytes], messages_max: int) -> Iterator[list[bytes]]:
+    """The messages in lists of at most `messages_max` and about `BATCH_BYTES_MAX`; none is empty."""
+    batch: list[bytes] = []
+    batch_bytes = 0
+    for message in source:
+        if batch and (len(batch) >= messages_max or batch_bytes + len(message) > BATCH_BYTES_MAX):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(message)
+        batch_bytes += len(message)
+    if batch:
+        yield batch
+
+
+def _file_bytes(file: str | None) -> int | None:
+    """Return how much there is to read, when a file can tell."""
+    if file is None or file == "-":
+        return None
+    try:
+        return Path(file).stat().st_size or None
+    except OSError:
+        return None
+
+
+@contextmanager
+def _reading(file: str) -> Iterator[BinaryIO]:
+    try:
+        if file == "-":
+            yield sys.stdin.buffer
+        else:
+            with Path(file).open("rb") as source:
+                yield source
+    except OSError as error:
+        if error.filename is None and error.errno != errno.EIO:
+            raise  # not the file's fault: the messages read so far are sent while it is open
+        raise Failure(f"cannot read {file}: {os.strerror(error.errno or 0)}") from None
+
+
+def _whole(file: str) -> bytes:
+    with _reading(file) as source:
+        content = source.read(MESSAGE_BYTES_MAX + 1)
+    if len(content) > MESSAGE_BYTES_MAX:
+        raise Failure(
+            f"{file} is longer than a message may be, {MESSAGE_BYTES_MAX} bytes", hint="did you mean --lines?"
+        )
+    return content
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    number = 0
+    with _reading(file) as source:
+        while line := source.readline(MESSAGE_BYTES_MAX + 2):
+            number += 1
+            message = line.removesuffix(b"\n")
+            if len(message) > MESSAGE_BYTES_MAX:
+                raise Failure(f"line {number} of {file} is longer than a message may be, {MESSAGE_BYTES_MAX} bytes")
+            yield message
+
+
+PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the messages
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
+@click.option("--after", type=MessageId(), metavar="ID", help="Start behind this message instead.")
+@click.option("--to", "stop", type=PositionText(), metavar="SPEC", help="Stop before this. [default: end]")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many messages.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new messages; Ctrl-C ends it.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["committed", "uncommitted"]),
+    default="committed",
+    show_default=True,
+    help="committed stops at the first message of an open transaction; uncommitted shows everything.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(PAYLOAD_FORMATS),
+    default="text",
+    show_default=True,
+    help="How to write payloads.",
+)
+@common_options
+@pass_invocation
+def consume(
+    invocation: Invocation,
+    topic: str,
+    start: Position | None,
+    after: bytes | None,
+    stop: Position | None,
+    limit: int | None,
+    follow: bool,
+    isolation: str,
+    form: PayloadFormat,
+) -> None:
+    """Read messages from a topic.
+
+    A SPEC is start, end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, or a time from now such as -1h or
+    +10m. --format raw writes payloads alone, each with a line end after it.
+    """
+    from basalt.api.positions import END, START, after_id
+
+    if after is not None:
+        if start is not None:
+            raise Usage("--from and --after both say where to start", hint="leave one of them out")
+        start = after_id(after)
+    if form == "raw" and invocation.output is not None:
+        raise Usage("--format raw writes bytes, which no -o can hold", hint="leave one of them out")
+    _check_order(start, stop)
+    with invocation.client() as client:
+        reader = client.topic(topic).read(
+            start or START,
+            stop if stop is not None or follow else END,
+            limit=limit,
+            isolation="committed" if isolation == "committed" else None,
+            follow=follow,
+        )
+        _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form)
+        if reader.held_by is not None and not follow:
+            click.echo(
+                f"basalt: stopped at a message of transaction {reader.held_by}, which is still open; "
+                f"`basalt explain poll {topic}` tells more",
+                err=True,
+            )
+
+
+def _write_messages(invocation: Invocation, messages: Iterable[Message], form: PayloadFormat) -> None:
+    out = invocation.out
+    if form == "raw":
+        for message in messages:
+            sys.stdout.buffer.write(message.payload + b"\n")
+    elif out.for_people:
+        for message in messages:
+            out.line(message_line(message.id, message.payload, form))
+    else:
+        out.rows((), (message_row(message.id, message.payload, form) for message in messages))
+
+
+def _flushed(messages: Iterable[Message]) -> Iterator[Message]:
+    """Whoever follows a topic through a pipe wants each message when it comes."""
+    for message in messages:
+        yield message
+        sys.stdout.flush()
+
+
+def _watched(messages: Iterable[Message], limit: int | None) -> Iterator[Message]:
+    """With a progress bar when the messages go elsewhere than to the terminal."""
+    if sys.stdout.isatty():
+        yield from messages
+        return
+    with progress("messages", limit) as advance:
+        for count, message in enumerate(messages, start=1):
+            yield message
+            if count % PROGRESS_MESSAGES == 0:
+                advance(PROGRESS_MESSAGES)
+
+
+def _check_order(start: Position | None, stop: Position | None) -> None:
+    if start is None or stop is None:
+        return
+    from basalt.api.positions import START
+
+    if stop == START or _order_key(start) > _order_key(stop):
+        raise Usage(f"--from {start.text} is not before --to {stop.text}", hint="exchange them")
+
+
+def _order_key(position: Position) -> Any:
+    """Positions in their order, as far as it is known before anything is read: only times and ids can be compared."""
+    from basalt.api.positions import END, START
+
+    if position in (START, END):
+        return b"" if position == START else b"\xff" * 21
+    return position.id or (position.time_ms or 0).to_bytes(8)
+
+
+message = group("message", "Look at single messages, hidden ones too.")
+
+PEEK_MESSAGES_DEFAULT = 20
+PEEK_MESSAGES_MAX = 1_000
+_FORMS = [form for form in PAYLOAD_FORMATS if form != "raw"]
+
+
+def _form_option(command: Any) -> Any:
+    return click.option(
+        "--format", "form", type=click.Choice(_FORMS), default="text", show_default=True, help="How to write payloads."
+    )(command)
+
+
+@message.command("show", cls=Command)
+@click.argument("topic")
+@click.argument("message_id", type=MessageId(), metavar="ID")
+@_form_option
+@common_options
+@pass_invocation
+def show_message(invocation: Invocation, topic: str, message_id: bytes, form: PayloadFormat) -> None:
+    """Show one message and its state: plain, committed, open, rolled back, invalid or expired."""
+    with invocation.client() as client:
+        found = client.topic(topic).message(message_id)
+    invocation.out.record(_peeked_row(invocation, found, form), _PEEKED_FULLY)
+
+
+@message.command("peek", cls=Command)
+@click.argument("topic")
+@click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, PEEK_MESSAGES_MAX),
+    default=PEEK_MESSAGES_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="At most so many messages.",
+)
+@_form_option
+@common_options
+@pass_invocation
+def peek(invocation: Invocation, topic: str, start: Position | None, limit: int, form: PayloadFormat) -> None:
+    """List messages with their states, uncommitted and rolled-back ones too."""
+    with invocation.client() as client:
+        found = client.topic(topic).peek(start, limit=limit)
+    invocation.out.rows(_PEEKED, [_peeked_row(invocation, item, form) for item in found])
+
+
+_PEEKED = (
+    Column("id"),
+    Column("publish_ms", time_text, "published"),
+    Column("state"),
+    Column("write_pointer", title="writer"),
+    Column("key"),
+    Column("payload"),
+)
+_PEEKED_FULLY = (
+    *_PEEKED[:4],
+    Column("kind"),
+    Column("key"),
+    Column("headers"),
+    Column("event_time_ms", time_text, "event time"),
+    Column("ttl_ms", duration_text, "ttl"),
+    Column("payload"),
+)
+
+
+def _peeked_row(invocation: Invocation, found: PeekedMessage, form: PayloadFormat) -> dict[str, Any]:
+    row = {
+        **message_row(bytes.fromhex(found.id), found.content, form),
+        "state": found.state,
+        "write_pointer": found.write_pointer,
+        "kind": found.kind,
+        "headers": [
+            {"name": header.name, **_bytes_of("value", header.value, header.value_base64)} for header in found.headers
+        ],
+        "event_time_ms": found.event_time_ms,
+        "ttl_ms": found.ttl_ms,
+        **_bytes_of("key", found.key, found.key_base64),
+    }
+    if invocation.out.for_people:
+        row["payload"] = payload_line(found.content, form)
+        row["key"] = row.get("key", row.get("key_base64"))
+        row["headers"] = [
+            f"{header.name}={header.value if header.value_base64 is None else printable_bytes(header.value_base64)}"
+            for header in found.headers
+        ]
+    return row
+
+
+def _bytes_of(name: str, text: str | None, content: bytes | None) -> dict[str, str]:
+    """A field that is there as text, or as bytes, or not at all."""
+    if text is not None:
+        return {name: text}
+    return {} if content is None else bytes_field(name, content, "base64")

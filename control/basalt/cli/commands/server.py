@@ -1,0 +1,131 @@
+"""`basalt serve`, `init` and `config`: a server in this process, and its settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from basalt.cli.options.options import (
+    Command,
+    Invocation,
+    common_options,
+    dry_run_option,
+    output_option,
+    pass_invocation,
+    settings_options,
+    yes_option,
+)
+from basalt.cli.output.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, Failure, one_line
+from basalt.cli.output.output import Column
+from basalt.cli.output.rows import row
+from basalt.cli.root import group
+
+
+@click.command(cls=Command)
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory; made if it is not there."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=4780, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option(
+    "--port-file", type=click.Path(path_type=Path, dir_okay=False), help="Gets the port once the server is ready."
+)
+@settings_options
+def serve(
+    data: Path | None, host: str, port: int, port_file: Path | None, config: Path | None, settings: tuple[str, ...]
+) -> None:
+    """Run a server.
+
+    It stops within 10 s of SIGTERM or Ctrl-C, having answered what it had begun.
+    """
+    from basalt.settings import load_settings
+
+    loaded = load_settings(settings, os.environ, config)
+    if data is None and loaded.store.kind == "rocks":
+        raise click.UsageError("--data is missing: the rocks store keeps its files there")
+    from basalt.server.process import serve as run
+
+    run(loaded, data_directory=data, host=host, port=port, port_file=port_file)
+
+
+@click.command(cls=Command)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("basalt.toml"))
+@dry_run_option
+@yes_option
+@output_option
+@pass_invocation
+def init(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
+    """Write a settings file with every key commented.
+
+    FILE is basalt.toml unless it is named. --yes replaces a file that is there already.
+    """
+    from basalt.settings.reference import settings_file
+
+    result = {"file": str(file), "dry_run": dry_run}
+    if file.exists() and not yes:
+        raise Failure(f"{file} exists already", hint="add --yes to replace it", exit_code=EXIT_CONFLICT)
+    if dry_run:
+        invocation.out.done(f"would write {file}", result)
+        return
+    try:
+        file.write_text(settings_file(), encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {file}: {os.strerror(error.errno or 0)}") from None
+    invocation.out.done(f"wrote {file}; start with: basalt serve --data DIR --config {file}", result)
+
+
+config = group("config", "Show and check settings.")
+
+
+@config.command("show", cls=Command)
+@click.option("--origin", is_flag=True, help="Also tell where each value comes from.")
+@click.option("--changed", is_flag=True, help="Only what is not a default.")
+@click.option("--server", is_flag=True, help="Those of the running server instead of those it would start with here.")
+@settings_options
+@common_options
+@pass_invocation
+def show_settings(
+    invocation: Invocation, origin: bool, changed: bool, server: bool, config: Path | None, settings: tuple[str, ...]
+) -> None:
+    """Show the settings that a server started here would use."""
+    if server:
+        if config or settings:
+            raise click.UsageError("--server does not go with --config or --set")
+        with invocation.client() as client:
+            rows = [row(setting) for setting in client.admin.settings()]
+    else:
+        from basalt.settings import effective, load_settings
+
+        shown = effective(load_settings(settings, os.environ, config))
+        rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in shown]
+    columns = [Column("key"), Column("value"), *([Column("origin")] if origin else [])]
+    wanted = [each for each in rows if not changed or each["origin"] != "default"]
+    rows = [{column.key: row[column.key] for column in columns} for row in wanted]
+    invocation.out.rows(columns, rows)
+
+
+@config.command("check", cls=Command)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@settings_options
+@output_option
+@pass_invocation
+def check_settings(invocation: Invocation, file: Path | None, config: Path | None, settings: tuple[str, ...]) -> int:
+    """Check a settings file, the environment and flags; exit code 2 if something is wrong.
+
+    Every problem has a line of its own on standard error.
+    """
+    if file is not None and config is not None:
+        raise click.UsageError("FILE and --config name the same thing; give one of them")
+    from basalt.settings import read_settings
+
+    loaded = read_settings(settings, os.environ, file or config)
+    for problem in loaded.problems:
+        click.echo(f"basalt: {one_line(problem)}", err=True)
+    if loaded.problems:
+        return EXIT_USAGE
+    invocation.out.done(f"{file or config or 'the environment'}: no problems", {"problems": 0})
+    return EXIT_OK

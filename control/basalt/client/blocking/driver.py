@@ -1,0 +1,148 @@
+# Generated from basalt/client/asynchronous/driver.py by deploy/blocking_twin.py: edit that one, then run `make format`.
+"""Runs plans, and makes methods of them: `publish = blocking(messages.publish)`.
+
+So each call has one signature, one docstring and one body. A handle is what such methods hang on: the plan's scope (a topic,
+say) and a driver.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from basalt.client.plans.calls import Await, Reply, Steps
+from basalt.client.plans.run_plan import Environment, Pause, Send, run_plan
+from basalt.client.transport.servers import Redirects, Servers, ServerUrl
+
+P = ParamSpec("P")
+T = TypeVar("T")
+ScopeT = TypeVar("ScopeT")
+HandleT = TypeVar("HandleT")
+
+
+class Transport(Protocol):
+    """Sends requests, many at the same time."""
+
+    def send(self, request: Send) -> Reply:
+        """Send it and return what came back within its time-out. Raise nothing but bugs, interrupts and cancellation."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection. Closing twice is no error."""
+        ...
+
+
+class RedirectingTransport:
+    """Sends to the server that leads: one of those that were named, or one that a standby names."""
+
+    def __init__(
+        self,
+        named: Sequence[ServerUrl],
+        open_one: Callable[[ServerUrl], Transport],
+        monotonic_ms: Callable[[], float],
+    ) -> None:
+        self._servers = Servers(named)
+        self._open_one = open_one
+        self._monotonic_ms = monotonic_ms
+        self._open: dict[ServerUrl, Transport] = {}
+
+    def send(self, request: Send) -> Reply:
+        """Send the request, and send it again only where nothing was done."""
+        redirects = Redirects(self._servers, request, self._monotonic_ms)
+        while True:
+            reply = self._transport_to(redirects.server).send(redirects.request)
+            if not redirects.follow(reply):
+                return reply
+
+    def close(self) -> None:
+        """Close every connection to every server."""
+        self._transport_to(self._servers.named[0])  # a client that was never used must refuse calls after this, too
+        for transport in list(self._open.values()):
+            transport.close()
+
+    def _transport_to(self, url: ServerUrl) -> Transport:
+        transport = self._open.get(url)
+        # `setdefault`: two threads that come here at the same time must get the same one.
+        return self._open.setdefault(url, self._open_one(url)) if transport is None else transport
+
+
+class Driver:
+    """Runs plans, any number at the same time."""
+
+    def __init__(self, transport: Transport, environment: Environment, sleep: Callable[[float], None]) -> None:
+        self._transport = transport
+        self._environment = environment
+        self._sleep = sleep
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run a plan and return its result."""
+        running = run_plan(steps, self._environment)
+        try:
+            step = next(running)
+            while True:
+                try:
+                    reply = self._take(step)
+                except BaseException as error:  # noqa: BLE001  # an interrupt or a cancellation, too: the plan may have something to undo
+                    step = running.throw(error)
+                else:
+                    step = running.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def close(self) -> None:
+        """Close the transport."""
+        self._transport.close()
+
+    def _take(self, step: Send | Pause | Await) -> object:
+        if isinstance(step, Send):
+            return self._transport.send(step)
+        if isinstance(step, Pause):
+            self._sleep(step.duration_ms / 1_000)
+            return None
+        raise step.refused()
+
+
+class Handle(Generic[ScopeT]):
+    """An object of the client's user, with methods that are plans: what the plans work on, and what runs them."""
+
+    def __init__(self, scope: ScopeT, driver: Driver) -> None:
+        self._scope = scope
+        self._driver = driver
+
+
+def blocking(
+    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
+) -> Callable[Concatenate[Handle[ScopeT], P], T]:
+    """Make the method that runs this plan and returns its result."""
+
+    @functools.wraps(plan)
+    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return handle._driver.run(plan(handle._scope, *args, **kwargs))
+
+    return method
+
+
+def opening(
+    kind: Callable[[T, Driver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
+) -> Callable[Concatenate[Handle[ScopeT], P], HandleT]:
+    """Make the method that runs this plan and returns a handle of its result."""
+
+    @functools.wraps(plan)
+    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
+
+    return method
+
+
+def making(
+    kind: Callable[[T, Driver], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
+) -> Callable[Concatenate[Handle[ScopeT], P], HandleT]:
+    """Make the method that returns a handle, or an iterator, of what this function returns. It asks nothing of the server."""
+
+    @functools.wraps(scoped)
+    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
+
+    return method

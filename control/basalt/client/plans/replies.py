@@ -1,0 +1,194 @@
+"""Judges replies: a reply means a result, an error, or that the call may be sent again after a pause. Pure rules.
+
+The calls that may be sent again, and why: docs/reference/client.md, "Retries". The class of an error is found by the `code` of the
+problem document: docs/reference/errors.md. An answer that is no problem document did not come from Basalt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import MsgspecError
+
+from basalt.api.bodies.server import Problem
+from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply
+from basalt.errors import (
+    BY_CODE,
+    BasaltError,
+    BusyError,
+    ConflictError,
+    DiskFullError,
+    InputError,
+    InternalError,
+    MalformedBodyError,
+    NotFoundError,
+    NotLeaderError,
+    ProtocolError,
+    RetryError,
+    StoppingError,
+    StoreError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+TIMEOUT_MS_DEFAULT = 30_000  # longer than a server takes to restart, shorter than anyone waits without a word
+ATTEMPTS_MAX = 10  # with the pauses below some ten seconds of trying; a server that is back answers the first of them
+BACKOFF_MS_BASE = 50  # about one restart of a connection; doubles with each attempt
+BACKOFF_MS_MAX = 5_000  # all clients of a busy server come back within this
+
+# The server says with these that it did nothing, so that any call may be sent again.
+_NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError, NotLeaderError)
+
+
+REQUEST_ID_HEADER = "basalt-request-id"
+SHOWN_CHARS_MAX = 200  # of a foreign answer: enough to recognise a proxy's page, too little to flood a log
+GATEWAY_STATUSES = frozenset({502, 503, 504})  # a proxy's: the server behind it may have got the call
+# A newer server may have codes that this client does not know; the status then says what kind they are.
+_BY_STATUS: dict[int, type[BasaltError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    412: ConflictError,
+    429: BusyError,
+    503: RetryError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The time and number of attempts. `timeout_ms` is the deadline of a call, to which a long poll's wait is added."""
+
+    timeout_ms: int = TIMEOUT_MS_DEFAULT
+    attempts_max: int = ATTEMPTS_MAX
+    backoff_ms_base: int = BACKOFF_MS_BASE
+    backoff_ms_max: int = BACKOFF_MS_MAX
+
+    def pause_ms(self, attempts: int, chance: float, retry_after_ms: int) -> float:
+        """The pause after so many attempts: full jitter (`chance` is 0 to 1), on top of what the server asked for."""
+        return retry_after_ms + chance * min(self.backoff_ms_max, self.backoff_ms_base << (attempts - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """This attempt failed with `error`, and another is safe, after `retry_after_ms` if the server asked for that."""
+
+    error: BasaltError
+    retry_after_ms: int = 0
+
+
+def judge(call: Call[Any], reply: Reply, url: str) -> Any:
+    """The call's result, or `Again` when another attempt is safe; raises what no further attempt would change."""
+    if isinstance(reply, Answer):
+        return _judge_answer(call, reply)
+    if isinstance(reply, NotSent):
+        return Again(
+            UnavailableError(
+                f"{call.what}: no server can be reached at {url} ({reply.reason}); nothing was sent",
+                hint="Check that the server runs (basalt serve) and that the URL is right.",
+            )
+        )
+    if isinstance(reply, NotHttp):
+        raise ProtocolError(
+            f"{call.what}: what answers at {url} does not speak HTTP ({reply.reason})", hint="Check the URL."
+        )
+    return _judge_lost(call, reply, url)
+
+
+def _judge_lost(call: Call[Any], reply: Lost, url: str) -> Again:
+    if call.effect is Effect.NONE:
+        return Again(UnavailableError(f"{call.what}: the answer from {url} was lost ({reply.reason})"))
+    error = UnknownOutcomeError(
+        f"{call.what}: the answer from {url} was lost ({reply.reason}), so whether it took effect is unknown",
+        hint=lost_hint(call),
+    )
+    if call.effect is Effect.ONCE:
+        raise error
+    return Again(error)
+
+
+def _judge_answer(call: Call[Any], answer: Answer) -> Any:
+    if 200 <= answer.status < 300 or answer.status in call.accepted:
+        try:
+            return call.parse(answer)
+        except (MsgspecError, MalformedBodyError, ValueError) as unreadable:
+            if answer.status in call.accepted:
+                raise error_of(call, answer) from None
+            raise not_basalt(call, answer, f"the answer cannot be read: {unreadable}") from None
+    error = error_of(call, answer)
+    if isinstance(error, DiskFullError):
+        raise error  # nothing happened, but no second attempt within seconds helps
+    if isinstance(error, _NOTHING_HAPPENED):
+        return Again(error, error.retry_after_ms)
+    unknown = isinstance(error, UnknownOutcomeError) or (
+        isinstance(error, ProtocolError) and answer.status in GATEWAY_STATUSES
+    )
+    if unknown and call.effect is not Effect.ONCE:
+        return Again(error)
+    raise error
+
+
+def error_of(call: Call[Any], answer: Answer) -> BasaltError:
+    """Make the exception for an answer that is not 2xx. Its `request_id` is the server's, when it told one."""
+    try:
+        problem = msgspec.json.decode(answer.body, type=Problem)
+    except msgspec.MsgspecError:
+        return _foreign(call, answer)
+    known = BY_CODE.get(problem.code)
+    message = problem.detail or problem.code
+    if known is None:
+        known = _BY_STATUS.get(answer.status) or (InputError if answer.status < 500 else InternalError)
+        message = f"{message} (code {problem.code})"
+    unknown = issubclass(known, UnknownOutcomeError) and call.effect is not Effect.NONE
+    error = known(message, field=problem.field, hint=lost_hint(call) if unknown else problem.hint)
+    error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
+    if isinstance(error, NotLeaderError):
+        error.leader_url = problem.leader
+    if isinstance(error, RetryError):
+        error.retry_after_ms = _retry_after_ms(problem, answer)
+    return error
+
+
+def not_basalt(call: Call[Any], answer: Answer, why: str) -> ProtocolError:
+    """Make the exception for an answer that cannot be Basalt's."""
+    shown = " ".join(answer.body[: 4 * SHOWN_CHARS_MAX].decode("utf-8", "replace").split())[:SHOWN_CHARS_MAX]
+    error = ProtocolError(
+        f"{call.what}: {why} (status {answer.status}, {answer.headers.get('content-type', 'no content type')}): {shown!r}",
+        hint="Check the URL, and what stands between this client and the server.",
+    )
+    error.request_id = answer.headers.get(REQUEST_ID_HEADER)
+    return error
+
+
+def lost_hint(call: Call[Any]) -> str:
+    """Say what to do when it is unknown whether a call took effect. A new call has a new request id: the server does not take it for a repetition."""
+    if call.lost_hint is not None:
+        return call.lost_hint
+    if call.method == "DELETE":
+        return "Ask for it by its name: when it is not found, it is deleted."
+    if call.effect is Effect.REPEATABLE:
+        return "Call it again: done twice, it does no harm."
+    return "Look whether it did before calling it again, which may do it twice."
+
+
+def _foreign(call: Call[Any], answer: Answer) -> BasaltError:
+    if answer.status in GATEWAY_STATUSES and call.effect is not Effect.NONE:
+        return UnknownOutcomeError(
+            f"{call.what}: something in between answered {answer.status} {_phrase(answer.status)},"
+            " so whether it took effect is unknown",
+            hint=lost_hint(call),
+        )
+    return not_basalt(call, answer, "the answer is not Basalt's")
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def _retry_after_ms(problem: Problem, answer: Answer) -> int:
+    if problem.retry_after_ms is not None:
+        return max(0, problem.retry_after_ms)
+    header = answer.headers.get("retry-after", "")
+    # Only seconds: the date form needs both clocks to agree.
+    return int(header) * 1_000 if header.isascii() and header.isdigit() and len(header) < 8 else 0

@@ -1,1 +1,0 @@
-"""Transactions and snapshots as bytes for Tephra's clients."""

@@ -1,0 +1,72 @@
+"""How long the searching tests search: the budgets of `make test`, and those of `make soak`, for nights.
+
+The tests are the same in both, and so is what they assert. `make soak` sets BASALT_SOAK=1, and it is read here alone.
+BASALT_SIM_SEEDS and BASALT_KILL_ROUNDS put another number in place of one of them, to look further by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+SOAK = os.environ.get("BASALT_SOAK") == "1"
+
+# Lives of a server in tests/sim/test_simulation.py; a core runs about a hundred a second. Seeds that found a fault are kept and tried in any
+# case, and each planted fault is found by these or by the first forty: a thousand see a fault that is ten times as rare.
+SIMULATION_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if SOAK else 1_000))
+
+# Rounds of tests/system/test_kill_loop.py, about two seconds each. Each kills a server once under load, and every fourth one twice more
+# while it recovers: 20 are the fewest that surely make the 30 kills that the test counts. In 200 each of its 17 named points has some six turns.
+KILL_ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS") or (200 if SOAK else 20))
+
+# Seeds of a Spark stream that is killed everywhere, in tests/pipeline/test_commit_crashes.py: each planted fault of the sink is
+# found by one of 60. Twenty are a test.
+SINK_SEEDS = 600 if SOAK else 60
+
+# Kills of a process that writes to RocksDB, in tests/engine/stores/test_rocks_crash.py: about a second each.
+ROCKS_KILL_ROUNDS = 60 if SOAK else 5
+
+# Rounds in which two leaders fence the same regions at once, in tests/hbase/test_mini_cluster_fence_races.py: seconds each.
+FENCE_RACES = 25 if SOAK else 5
+
+# Requests that schemathesis makes up for each of some eighty calls, the same ones in every `make test`; Hypothesis counts them, and so a soak
+# multiplies them as it does all examples.
+SCHEMATHESIS_EXAMPLES = 12
+
+# A test says itself how many examples Hypothesis makes for it in `make test`, as many as it makes in a few seconds. A soak makes ten times
+# as many of each.
+EXAMPLES_FACTOR = 10 if SOAK else 1
+
+
+def examples(number: int) -> int:
+    """How many examples stand for so many of `make test`."""
+    return number * EXAMPLES_FACTOR
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test with Hypothesis its examples: one of `@given`, or a state machine's test case."""
+    if EXAMPLES_FACTOR != 1:
+        give_examples(item)
+
+
+def give_examples(item: Any) -> None:
+    """Multiply the examples of one collected test. A function is collected once per parameter, and changed once."""
+    function = getattr(item, "obj", None)
+    function = getattr(function, "__func__", function)
+    if not getattr(function, "is_hypothesis_test", False) or getattr(function, "has_its_budget", False):
+        return
+    case = item.cls if getattr(function, "_hypothesis_state_machine_class", None) else None
+    if case is not None:  # its test function is made by Hypothesis, and takes the class's settings
+        case.settings = _more(case.settings)
+    else:
+        # There is no public way to change the settings of a test that has some; tests/docs/test_budgets.py holds this one.
+        function._hypothesis_internal_use_settings = _more(function._hypothesis_internal_use_settings)
+    function.has_its_budget = True
+
+
+def _more(given: settings) -> settings:
+    return settings(given, max_examples=examples(given.max_examples))

@@ -1,0 +1,254 @@
+"""What may be sent again: every kind of reply to every kind of call, and the conversation around it, without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from basalt import errors
+from basalt.client.calls import sessions, tables, topics, transactions
+from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
+from basalt.client.plans.replies import Again, RetryPolicy, judge
+from basalt.client.plans.run_plan import Environment, Pause, Send, run_plan
+from basalt.client.plans.scopes import TableScope
+from basalt_engine.clock import ManualClock
+
+NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
+
+
+def call(effect: Effect = ONCE, wait_ms: int = 0) -> Call[bytes]:
+    return Call("try it", "POST", "/v1/it", lambda answer: answer.body, effect, wait_ms=wait_ms)
+
+
+def told(status: int, code: str, **fields: object) -> Answer:
+    return Answer(status, {}, msgspec.json.encode({"code": code, "detail": f"it is {code}", **fields}))
+
+
+def page(status: int) -> Answer:
+    return Answer(status, {"content-type": "text/html"}, b"<html>")
+
+
+# reply, then for NONE, REPEATABLE, ONCE: the error's class, and whether another attempt is made
+TABLE: list[tuple[Any, ...]] = [
+    (NotSent("refused"), *[(errors.UnavailableError, True)] * 3),
+    (
+        Lost("cut"),
+        (errors.UnavailableError, True),
+        (errors.UnknownOutcomeError, True),
+        (errors.UnknownOutcomeError, False),
+    ),
+    (NotHttp("SSH"), *[(errors.ProtocolError, False)] * 3),
+    (told(429, "busy"), *[(errors.BusyError, True)] * 3),
+    (told(503, "stopping"), *[(errors.StoppingError, True)] * 3),
+    (told(503, "unavailable"), *[(errors.UnavailableError, True)] * 3),
+    (told(503, "store_unavailable"), *[(errors.StoreError, True)] * 3),
+    (told(507, "disk_full"), *[(errors.DiskFullError, False)] * 3),
+    (
+        told(503, "outcome_unknown"),
+        (errors.UnknownOutcomeError, True),
+        (errors.UnknownOutcomeError, True),
+        (errors.UnknownOutcomeError, False),
+    ),
+    (told(500, "internal"), *[(errors.InternalError, False)] * 3),
+    (told(500, "corruption"), *[(errors.CorruptionError, False)] * 3),
+    (told(400, "malformed_body"), *[(errors.MalformedBodyError, False)] * 3),
+    (told(404, "topic_not_found"), *[(errors.TopicNotFoundError, False)] * 3),
+    (told(409, "transaction_conflict"), *[(errors.TransactionConflictError, False)] * 3),
+    (told(409, "a_code_of_a_newer_server"), *[(errors.ConflictError, False)] * 3),
+    (told(422, "a_code_of_a_newer_server"), *[(errors.InputError, False)] * 3),
+    (told(503, "a_code_of_a_newer_server"), *[(errors.RetryError, False)] * 3),
+    (told(500, "a_code_of_a_newer_server"), *[(errors.InternalError, False)] * 3),
+    (
+        page(502),
+        (errors.ProtocolError, True),
+        (errors.UnknownOutcomeError, True),
+        (errors.UnknownOutcomeError, False),
+    ),
+    (page(404), *[(errors.ProtocolError, False)] * 3),
+    (page(301), *[(errors.ProtocolError, False)] * 3),
+]
+
+
+def rows() -> Iterator[object]:
+    for reply, *outcomes in TABLE:
+        for effect, (error, again) in zip((NONE, REPEATABLE, ONCE), outcomes, strict=True):
+            name = reply.body[:30].decode() if isinstance(reply, Answer) else type(reply).__name__
+            yield pytest.param(reply, effect, error, again, id=f"{effect.value} {name}")
+
+
+@pytest.mark.parametrize(("reply", "effect", "error", "again"), list(rows()))
+def test_every_reply_to_every_kind_of_call(reply, effect, error, again):
+    try:
+        verdict = judge(call(effect), reply, "http://there")
+    except errors.BasaltError as raised:
+        assert (type(raised), False) == (error, again)
+    else:
+        assert isinstance(verdict, Again)
+        assert (type(verdict.error), True) == (error, again)
+
+
+WHAT_NEXT = [
+    (transactions.commit, ("42",), "Ask client.transactions.get('42').state before doing the work again."),
+    (transactions.begin, (), "Begin again; one that has begun unheard is ended by its time-out."),
+    (
+        transactions.publish_atomically,
+        ({"orders": ["1"]},),
+        "Poll to see whether the messages came before publishing them again.",
+    ),
+    (tables.write, (TableScope("shop", "t"), "42", {}), "Call it again: done twice, it does no harm."),
+    (tables.delete, ("t",), "Ask for it by its name: when it is not found, it is deleted."),
+    (sessions.delete, ("billing",), "Ask for it by its name: when it is not found, it is deleted."),
+    (topics.create, ("orders",), "Look whether it did before calling it again, which may do it twice."),
+]
+
+
+@pytest.mark.parametrize("reply", [Lost("cut"), page(502), told(503, "outcome_unknown", hint="the server's")], ids=str)
+@pytest.mark.parametrize(("plan", "arguments", "hint"), WHAT_NEXT, ids=[row[2] for row in WHAT_NEXT])
+def test_whoever_does_not_know_the_outcome_is_told_what_to_do_next(scope, plan, arguments, hint, reply):
+    steps = plan(*arguments) if plan is tables.write else plan(scope, *arguments)
+    sent = next(steps)
+    try:
+        error = judge(sent, reply, "http://there").error
+    except errors.UnknownOutcomeError as raised:
+        error = raised
+    assert error.hint == hint
+
+
+def test_an_answer_that_cannot_be_read_is_a_protocol_error():
+    def refuse(_answer: Answer) -> bytes:
+        raise ValueError("not what it should be")
+
+    with pytest.raises(errors.ProtocolError, match="not what it should be"):
+        judge(replace(call(), parse=refuse), Answer(200, {}, b""), "http://there")
+
+
+def test_an_accepted_status_is_read_like_a_success():
+    not_ready = replace(call(), accepted=(503,))
+    assert judge(not_ready, Answer(503, {}, b"no"), "http://there") == b"no"
+
+
+@pytest.mark.parametrize(
+    ("headers", "document", "expected_ms"),
+    [
+        ({"retry-after": "3"}, {}, 3_000),
+        ({"retry-after": "3"}, {"retryAfterMs": 250}, 250),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, {}, 0),
+        ({"retry-after": "-5"}, {}, 0),
+        ({"retry-after": "٣"}, {}, 0),
+        ({}, {"retryAfterMs": -5}, 0),
+        ({}, {}, 0),
+    ],
+)
+def test_what_the_server_asks_to_wait(headers, document, expected_ms):
+    reply = Answer(429, headers, msgspec.json.encode({"code": "busy", **document}))
+    verdict = judge(call(), reply, "http://there")
+    assert verdict.retry_after_ms == expected_ms
+
+
+class Rehearsal:
+    """A conversation led by hand, on a clock that its pauses move."""
+
+    def __init__(self, what: Call[bytes], policy: RetryPolicy, chance: float = 1.0) -> None:
+        self.clock = ManualClock()
+        self.sent: list[Send] = []
+        self.pauses: list[float] = []
+        ids = iter(f"id-{number}" for number in range(100))
+        around = Environment(policy, "http://there", self.clock.monotonic_ms, lambda: chance, lambda: next(ids))
+        self._conversation = run_plan(ask(what), around)
+
+    def play(self, *replies: Reply, each_takes_ms: int = 0) -> bytes:
+        """Give these replies one by one; the result, or what is raised."""
+        left = list(replies)
+        reply: Reply | None = None
+        try:
+            while True:
+                step = self._conversation.send(reply)
+                reply = None
+                if isinstance(step, Pause):
+                    self.pauses.append(step.duration_ms)
+                    self.clock.advance(int(step.duration_ms))
+                else:
+                    self.sent.append(step)
+                    self.clock.advance(each_takes_ms)
+                    reply = left.pop(0)
+        except StopIteration as stop:
+            assert not left
+            return stop.value
+
+
+POLICY = RetryPolicy(timeout_ms=10_000, attempts_max=5, backoff_ms_base=100, backoff_ms_max=300)
+DONE = Answer(200, {}, b"done")
+
+
+def test_pauses_double_up_to_their_bound():
+    rehearsal = Rehearsal(call(), POLICY)
+    assert rehearsal.play(*[NotSent("refused")] * 4, DONE) == b"done"
+    assert rehearsal.pauses == [100, 200, 300, 300]
+
+
+def test_a_pause_is_anything_between_nothing_and_its_bound():
+    rehearsal = Rehearsal(call(), POLICY, chance=0.0)
+    rehearsal.play(*[NotSent("refused")] * 2, DONE)
+    assert rehearsal.pauses == [0, 0]
+
+
+def test_what_the_server_asks_for_comes_on_top():
+    rehearsal = Rehearsal(call(), POLICY)
+    rehearsal.play(told(429, "busy", retryAfterMs=2_000), DONE)
+    assert rehearsal.pauses == [2_100]
+
+
+def test_a_pause_past_the_deadline_is_not_begun():
+    rehearsal = Rehearsal(call(), POLICY)
+    with pytest.raises(errors.BusyError):
+        rehearsal.play(told(429, "busy", retryAfterMs=60_000))
+    assert rehearsal.pauses == []
+
+
+def test_attempts_are_counted():
+    rehearsal = Rehearsal(call(NONE), POLICY)
+    with pytest.raises(errors.UnavailableError) as raised:
+        rehearsal.play(*[Lost("cut")] * 5)
+    assert len(rehearsal.sent) == 5
+    assert "gave up after 5 attempts" in raised.value.__notes__[0]
+
+
+def test_every_attempt_gets_what_is_left_of_the_deadline():
+    rehearsal = Rehearsal(call(NONE), POLICY)
+    rehearsal.play(Lost("cut"), Lost("cut"), DONE, each_takes_ms=3_000)
+    assert [send.timeout_ms for send in rehearsal.sent] == [10_000, 6_900, 3_700]
+
+
+def test_a_long_poll_waits_less_at_its_second_attempt():
+    rehearsal = Rehearsal(call(NONE, wait_ms=60_000), POLICY)
+    rehearsal.play(Lost("cut"), Lost("cut"), DONE, each_takes_ms=30_000)
+    assert [send.target for send in rehearsal.sent] == [
+        "/v1/it?waitMs=60000",
+        "/v1/it?waitMs=34900",
+        "/v1/it?waitMs=4700",
+    ]
+    assert [send.timeout_ms for send in rehearsal.sent] == [70_000, 39_900, 9_700]
+
+
+def test_all_attempts_have_one_request_id_and_the_error_has_it_too():
+    rehearsal = Rehearsal(call(REPEATABLE), POLICY)
+    with pytest.raises(errors.UnknownOutcomeError) as raised:
+        rehearsal.play(*[Lost("cut")] * 5)
+    assert {send.headers["basalt-request-id"] for send in rehearsal.sent} == {"id-0"}
+    assert raised.value.request_id == "id-0"
+
+
+def test_an_attempt_that_reached_nobody_does_not_undo_one_that_may_have():
+    rehearsal = Rehearsal(call(REPEATABLE), POLICY)
+    with pytest.raises(errors.UnknownOutcomeError):
+        rehearsal.play(Lost("cut"), *[NotSent("refused")] * 4)
+
+
+def test_a_definite_answer_counts_whatever_came_before():
+    rehearsal = Rehearsal(call(REPEATABLE), POLICY)
+    with pytest.raises(errors.TransactionConflictError):
+        rehearsal.play(Lost("cut"), told(409, "transaction_conflict"))

@@ -1,0 +1,108 @@
+"""Several servers that share a store: which one a call goes to, and that it goes to another only if nothing was done."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.transport.servers import MOVES_MAX, Servers, parse_url, parse_urls
+from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
+from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
+
+A, B, C = (parse_url(f"http://{name}:4780") for name in "abc")
+
+
+def not_leader(leader: str | None, status: int = 503, code: str = "not_leader") -> Answer:
+    body = problem(status, code, **({} if leader is None else {"leader": leader})).partition(b"\r\n\r\n")[2]
+    return Answer(status, {}, body)
+
+
+@pytest.mark.parametrize(
+    ("reply", "then"),
+    [
+        (NotSent("refused"), B),
+        (Lost("cut"), None),  # it may have taken effect
+        (NotHttp("what is this"), None),
+        (Answer(200, {}, b""), None),
+        (Answer(503, {}, b"<html>"), None),
+        (not_leader("http://c:4780"), C),
+        (not_leader(None), B),
+        (not_leader("gopher://c"), B),
+        (not_leader("https://c:4780"), B),
+        (not_leader("http://c:4780", code="busy"), None),
+        (not_leader("http://c:4780", status=500), None),
+    ],
+)
+def test_where_a_request_goes_next(reply: Reply, then: object):
+    assert Servers([A, B]).instead(A, reply) == then
+
+
+def test_a_server_that_was_not_named_leads_back_to_those_that_were():
+    assert Servers([A, B]).instead(C, NotSent("refused")) == A
+    assert Servers([A]).instead(A, NotSent("refused")) is None
+
+
+@pytest.mark.parametrize("urls", ["", "http://a:1,", "http://a:1,https://b:2", "http://a:1;http://b:2,x"])
+def test_urls_that_are_none(urls: str):
+    with pytest.raises(InputError):
+        parse_urls(urls)
+
+
+def test_urls_with_spaces_and_twice_the_same():
+    assert parse_urls("http://a:4780, http://b:4780,http://a:4780") == (A, B)
+
+
+@pytest.fixture
+def another() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    yield server
+    server.close()
+
+
+def test_a_call_follows_the_leader_and_stays_with_it(side, server, another):
+    server.script = [problem(503, "not_leader", leader=another.url)]
+    topic = side.connect(server.url).topic("orders")
+    side.do(topic.publish(b"a"))
+    side.do(topic.publish(b"b"))
+    assert (len(server.seen), len(another.seen)) == (1, 2)
+    assert server.seen[0].headers["basalt-request-id"] == another.seen[0].headers["basalt-request-id"]
+    assert server.seen[0].body == another.seen[0].body
+
+
+def test_a_server_that_is_down_is_passed_by(side, another):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    side.do(side.connect(f"http://127.0.0.1:{port},{another.url}").topic("orders").publish(b"a"))
+    assert len(another.seen) == 1
+
+
+def test_a_publish_whose_answer_is_lost_goes_to_no_other_server(side, server, another):
+    server.script = [CUT]
+    with pytest.raises(UnknownOutcomeError):
+        side.do(side.connect(f"{server.url},{another.url}").topic("orders").publish(b"a"))
+    assert (len(server.seen), len(another.seen)) == (1, 0)
+
+
+def test_two_standbys_that_name_each_other_do_not_send_a_call_round_for_ever(side, server, another):
+    server.script = [problem(503, "not_leader", leader=another.url)]
+    another.script = [problem(503, "not_leader", leader=server.url)]
+    with pytest.raises(NotLeaderError) as raised:
+        side.do(side.connect(server.url, attempts_max=2).topic("orders").publish(b"a"))
+    assert raised.value.leader_url in (server.url, another.url)
+    assert len(server.seen) + len(another.seen) <= 2 * (MOVES_MAX + 1)
+
+
+def test_a_standby_that_knows_no_leader_is_asked_again(side, server):
+    server.script = [problem(503, "not_leader"), answer()]
+    side.do(side.connect(server.url).topic("orders").publish(b"a"))
+    assert len(server.seen) == 2
+
+
+def test_nobody_there_names_all_that_were_asked(side):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        urls = ",".join(f"http://127.0.0.1:{closed.getsockname()[1]}" for closed in (one, two))
+    with pytest.raises(UnavailableError, match=urls):
+        side.do(side.connect(urls, attempts_max=1).topic("orders").publish(b"a"))

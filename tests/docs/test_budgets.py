@@ -1,0 +1,61 @@
+"""A soak makes more examples of every test with Hypothesis, whichever way the test was written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from tests import budgets
+
+
+@pytest.fixture
+def soak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "EXAMPLES_FACTOR", 10)
+
+
+def test_a_soak_makes_ten_times_the_examples_of_a_test(soak: None):
+    made = []
+
+    @settings(max_examples=3, database=None)
+    @given(st.integers())
+    def some_test(number: int) -> None:
+        made.append(number)
+
+    for _ in range(2):  # a test with two parameters is collected twice
+        budgets.give_examples(SimpleNamespace(obj=some_test, cls=None))
+    some_test()
+    assert len(made) == 30
+
+
+def test_a_soak_makes_ten_times_the_runs_of_a_state_machine(soak: None):
+    made = []
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        @rule()
+        def step(self) -> None:
+            pass
+
+    case = Machine.TestCase
+    case.settings = settings(case.settings, max_examples=3, stateful_step_count=2, database=None)
+    test = case("runTest")
+    for _ in range(2):
+        budgets.give_examples(SimpleNamespace(obj=test.runTest, cls=case))
+    assert case.settings.max_examples == 30
+    test.runTest()
+    assert len(made) >= 30
+
+
+def test_a_test_without_hypothesis_is_left_alone(soak: None):
+    def plain_test() -> None:
+        pass
+
+    budgets.give_examples(SimpleNamespace(obj=plain_test, cls=None))
+    assert vars(plain_test) == {}
