@@ -13,7 +13,7 @@ from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.log.writers import ExternalWriters
+from basalt.messaging.log.writers import ExternalWriters, Writers
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
@@ -130,14 +130,10 @@ async def _wire(
     manager = transactions if settings.transactions.manager == "builtin" else None
     writers = manager or ExternalWriters()
     reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
-    fetch_limits = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    messaging = Messages(
-        clock, topics, reads, roll_backs, writer, writers,
-        limits=fetch_limits, lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
+    messaging = _messages(settings, clock, topics, reads, roll_backs, writer, writers)
     decisions = Decisions(manager)
     holds = Holds(store, clock, reads, decisions)
-    ends = StableEnds(store, reads, topics, holds, manager)
+    ends = StableEnds(store, reads, holds, manager)
     markers = TopicMarkers(store, clock, topics, reads, writer, ends)
     participant = TopicParticipant(
         topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
@@ -154,7 +150,7 @@ async def _wire(
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, writers, ends, look=fetch_limits)
+    ranges = Ranges(store, clock, topics, reads, writers, ends, look=_fetch_limits(settings))
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
     )
@@ -164,6 +160,20 @@ async def _wire(
         blocking=Blocking(store, clock, topics, reads, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
+
+
+def _messages(
+    settings: Settings, clock: Clock, topics: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit,
+    writers: Writers,
+) -> Messages:  # fmt: skip
+    return Messages(
+        clock, topics, reads, roll_backs, writer, writers,
+        limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
+
+
+def _fetch_limits(settings: Settings) -> FetchLimits:
+    return FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
 
 
 def _pruner(

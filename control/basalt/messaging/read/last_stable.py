@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from basalt.catalog.topics import Topic
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read import decisions
 from basalt.messaging.read.fetch import end_of
 from basalt.messaging.read.first_unstable import Holds
@@ -64,11 +63,10 @@ class _Moment(NamedTuple):
 class StableEnds:
     """The stable ends of one store's topics. `manager` is None where transactions are managed elsewhere."""
 
-    def __init__(self, store: Store, reads: LogReads, logs: TopicLogs, holds: Holds, manager: Manager | None) -> None:
+    def __init__(self, store: Store, reads: LogReads, holds: Holds, manager: Manager | None) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._reads = reads
-        self._logs = logs
         self._holds = holds
         self._manager = manager
 
@@ -93,7 +91,7 @@ class StableEnds:
 
     async def _durable_stop(self, log: TopicLog) -> bytes:
         if log.unconfirmed:
-            await self._logs.confirm_or_delete(log)
+            await log.confirm_or_delete()
         return log.durable_stop
 
     async def _moment(self, log: TopicLog) -> _Moment:
