@@ -116,16 +116,10 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    topics = TopicLogs(
-        store,
-        clock,
-        Topics(store, clock, facts.buckets),
-        tail_bytes_max=settings.messaging.cache_bytes_max,
-        limits=memory,
-    )
-    limits = transaction_limits(settings)
+    catalog, cache_bytes_max = Topics(store, clock, facts.buckets), settings.messaging.cache_bytes_max
+    topics = TopicLogs(store, clock, catalog, tail_bytes_max=cache_bytes_max, limits=memory)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TableTransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    log = TableTransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
     transactions: Coordinator[TopicPlan] = Coordinator(store, clock, writer, log, epoch=epoch)
     manager = transactions if settings.transactions.manager == "builtin" else None
     writers = manager or ExternalWriters()
@@ -135,10 +129,7 @@ async def _wire(
     holds = Holds(store, clock, reads, decisions)
     ends = StableEnds(store, reads, holds, manager)
     markers = TopicMarkers(store, clock, topics, reads, writer, ends)
-    participant = TopicParticipant(
-        topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
-    )
-    transactions.attach(participant)
+    transactions.attach(TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention))
     await transactions.recover()
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
