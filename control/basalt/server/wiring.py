@@ -40,7 +40,7 @@ from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
@@ -116,31 +116,19 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    topics = TopicLogs(
-        store,
-        clock,
-        Topics(store, clock, facts.buckets),
-        tail_bytes_max=settings.messaging.cache_bytes_max,
-        limits=memory,
-    )
-    limits = transaction_limits(settings)
+    catalog, cache_bytes_max = Topics(store, clock, facts.buckets), settings.messaging.cache_bytes_max
+    topics = TopicLogs(store, clock, catalog, tail_bytes_max=cache_bytes_max, limits=memory)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
-    fetch_limits = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    messaging = Messages(
-        clock, topics, reads, roll_backs, writer, manager,
-        limits=fetch_limits, lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
+    messaging = _messages(settings, clock, topics, reads, roll_backs, writer, manager)
     decisions = Decisions(manager)
     holds = Holds(store, clock, reads, decisions)
-    ends = StableEnds(store, reads, topics, holds, manager)
+    ends = StableEnds(store, reads, holds, manager)
     markers = TopicMarkers(store, clock, topics, reads, writer, ends)
-    participant = TopicParticipant(
-        topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
-    )
+    participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
     usage = Usage(store, clock, topics, reads, writer, holds)
@@ -153,7 +141,7 @@ async def _wire(
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, manager, ends, look=fetch_limits)
+    ranges = Ranges(store, clock, topics, reads, manager, ends, look=_fetch_limits(settings))
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
@@ -163,6 +151,20 @@ async def _wire(
         blocking=Blocking(store, clock, topics, reads, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
         started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
+
+
+def _messages(
+    settings: Settings, clock: Clock, topics: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit,
+    manager: Transactions,
+) -> Messages:  # fmt: skip
+    return Messages(
+        clock, topics, reads, roll_backs, writer, manager,
+        limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
+
+
+def _fetch_limits(settings: Settings) -> FetchLimits:
+    return FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
 
 
 def _pruner(
