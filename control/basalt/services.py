@@ -29,6 +29,7 @@ from basalt.tables.tables import Tables
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
+from basalt_engine.installation import FACTS
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -98,7 +99,7 @@ class Services:
     async def _store_part(self) -> Part:
         start_ms = self.clock.monotonic_ms()
         try:
-            await StoreCalls(self.store)(self.system.get, "install", "facts")
+            await StoreCalls(self.store)(FACTS.get, self.system)
         except BasaltError as error:
             return Part("store", False, self.clock.monotonic_ms() - start_ms, error.message)
         return Part("store", True, self.clock.monotonic_ms() - start_ms, self.store.kind)

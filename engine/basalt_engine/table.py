@@ -29,9 +29,7 @@ COLUMNS_MAX = 255  # the embedded row format counts columns in one byte
 
 Columns = Mapping[bytes, bytes]
 
-TABLE_NAMES = ("message", "payload", "cell", "metadata", "subscription", "transaction_log", "system")
-# Those that a later version brought: a store of an earlier one lacks them until it is upgraded.
-ADDED_LATER = frozenset({"cell"})
+TABLE_NAMES = ("message", "payload", "cell", "metadata", "transaction_log", "system")
 
 
 class Row(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from basalt.pruning import regions as pruning
-from basalt.pruning.certificate import Cause, Certificates, Terms
+from basalt.pruning.rule import Cause, Certificates, Terms
 from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 from tests.hbase.bare_installation import BUCKETS, HOUR_MS, SECOND_MS, BareInstallation, now_ms, pointer_at

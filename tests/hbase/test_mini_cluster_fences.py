@@ -18,7 +18,7 @@ FENCED, REFUSED = "basalt fenced", "basalt refused"
 
 @pytest.fixture
 def installation(mini_cluster: MiniCluster, request: pytest.FixtureRequest) -> Iterator[BareInstallation]:
-    tables = ("message", "payload", "cell", "metadata", "system", "subscription", "transaction_log")
+    tables = ("message", "payload", "cell", "metadata", "system", "transaction_log")
     with BareInstallation(mini_cluster, f"fence{crc32c(request.node.name.encode())}", tables=tables) as made:
         yield made
     assert mini_cluster.aborted() == []
@@ -47,9 +47,7 @@ def written(installation: BareInstallation, table: object) -> dict[bytes, object
     return {key: columns for key, columns in rows.items() if not key.startswith(b"region:")}
 
 
-@pytest.mark.parametrize(
-    "table", ["message", "payload", "cell", "metadata", "system", "subscription", "transaction_log"]
-)
+@pytest.mark.parametrize("table", ["message", "payload", "cell", "metadata", "system", "transaction_log"])
 def test_after_a_fence_a_former_leader_writes_nothing(installation: BareInstallation, table: str) -> None:
     installation.lead(3)
     installation.write(row(2), table, epoch=3)

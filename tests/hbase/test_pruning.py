@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from basalt.pruning.certificate import Cause
+from basalt.pruning.rule import Cause
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import InputError, StoreError

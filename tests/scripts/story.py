@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable
 
 from basalt.api.bodies.work import PublishResponse, Work, WorkPublish
-from basalt.catalog.tables import Catalog, TableName, table_name
+from basalt.catalog.tables import TableCatalog, TableName, table_name
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError
 from basalt.messaging.read.fetch import Fetch
@@ -248,7 +248,7 @@ class Story(NamedCommands):
         return [f"{sum(1 for _ in self._store.table(CellTable.name).scan(b'', None))} versions"]
 
     @property
-    def _catalog(self) -> Catalog:
+    def _catalog(self) -> TableCatalog:
         return self._wired.services.tables.catalog
 
     def _cells_shown(self, cells: list[CellVersion]) -> list[str]:

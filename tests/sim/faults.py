@@ -14,7 +14,7 @@ from basalt.commits.topic_participant import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.pruning.embedded import read_notes
+from basalt.pruning.survey import read_notes
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state

@@ -49,11 +49,11 @@ LOAD = {
     "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),
     "after a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", True),
     "in clean-up of generations": Point("basalt.retention.generations", "OldGenerations.sweep", True),
-    "in clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", False),
+    "in clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", False),
     "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
     "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
     "when a session is opened": Point("basalt.commits.sessions", "SessionCalls.open", True),
-    "after clean-up of hidden rows": Point("basalt.retention.garbage", "HiddenRows.sweep", True),
+    "after clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", True),
 }
 RECOVERY = {
     "before the files are checked": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", False),
@@ -244,9 +244,9 @@ def main() -> int:
         FAULTS[fault]()
     entries = os.environ.pop("BASALT_LOG_SNAPSHOT", "")
     if entries:
-        from basalt.operations.jobs import log_snapshot
+        from basalt.operations import jobs
 
-        log_snapshot.ENTRIES_MIN = int(entries)
+        jobs.SNAPSHOT_ENTRIES_MIN = int(entries)
     from basalt.cli.main import main as command_line
 
     return command_line()

@@ -114,8 +114,8 @@ def a_file(data: Path) -> str:
 
 def newer(data: Path) -> str:
     text = (data / "FORMAT").read_text()
-    (data / "FORMAT").write_text(text.replace("format: 2", "format: 3"))
-    return "is in format 3"
+    (data / "FORMAT").write_text(text.replace("format: 1", "format: 2"))
+    return "is in format 2"
 
 
 def damaged_format(data: Path) -> str:

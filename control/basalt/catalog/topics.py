@@ -1,56 +1,33 @@
-"""Topics: created, updated, deleted, and created again as a new generation. Stored by `basalt_engine.metadata`.
-
-This server is the only one that changes topics; the check-and-write guards against a second server all the same.
-"""
+"""Topics: created, updated, truncated, deleted, and created again as a new generation."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from basalt.catalog.catalog import Catalog, EntryName, check_name
 from basalt.catalog.topic_properties import DIGITS, settle
 from basalt.errors import (
-    ConflictError,
     CorruptionError,
     GenerationError,
-    InvalidNameError,
     TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
 )
-from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import Clock
-from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN, TopicKeys, topic_prefix
-from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.keys import NAME_PATTERN, TopicKeys, topic_prefix
+from basalt_engine.metadata import TopicMetadata
 from basalt_engine.records import Compression
-from basalt_engine.table import Store
 
 TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
-class TopicName(NamedTuple):
+class TopicName(EntryName):
     """A namespace and a topic's name in it; make it with `topic_name`, which checks both."""
 
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}:{self.name}"
-
-
-def check_name(text: str, field: str) -> str:
-    """The name itself; `InvalidNameError` when it has characters or a length that names may not have."""
-    if NAME_PATTERN.fullmatch(text) is None:
-        shown = text if len(text) <= 40 else f"{text[:40]}… ({len(text)} characters)"
-        raise InvalidNameError(
-            f"{field} {shown!r} is not a name",
-            field=field,
-            hint=f"use 1 to {NAME_CHARS_MAX} of the characters A-Z a-z 0-9 _ -",
-        )
-    return text
+    __slots__ = ()
 
 
 def topic_name(namespace: str, name: str) -> TopicName:
@@ -129,46 +106,19 @@ class Topic(NamedTuple):
         return hashlib.sha256(json.dumps(self.properties, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Topics:
+class Topics(Catalog[TopicName, Topic]):
     """The topics of one store, as it has them. Who uses topics opens their logs: `basalt.messaging.log.topic_logs`."""
 
-    def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
-        self._table = MetadataTable(store.table(MetadataTable.name))
-        self._call = StoreCalls(store)
-        self._clock = clock
-        self.buckets = buckets
+    word = "topic"
 
     async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
-        prefix = topic_prefix(*title)
-        old = await self._call(self._table.get, prefix)
-        if old is not None and old.generation > 0:
-            raise _exists(title)
-        generation = 1 if old is None else -old.generation + 1
-        if generation > GENERATION_MAX:
-            raise ConflictError(f"topic {title} was created {GENERATION_MAX} times; choose another name")
-        settled = settle(properties, self.buckets, None)
-        now_ms = self._clock.now_ms()
-        new = TopicMetadata(
-            generation,
-            settled.ttl_ms,
-            settled.on_invalid,
-            settled.spread,
-            settled.spread,
-            now_ms,
-            now_ms,
-            settled.others,
-        )
-        if not await self._call(self._table.replace, prefix, old, new):
-            raise _exists(title)
-        return self.at(title, new)
 
-    async def read(self, title: TopicName) -> Topic:
-        """The topic; `TopicNotFoundError` when it does not exist or was deleted."""
-        metadata = await self._call(self._table.get, topic_prefix(*title))
-        if metadata is None or metadata.generation < 0:
-            raise topic_not_found(title)
-        return self.at(title, metadata)
+        def describe(generation: int, now_ms: int) -> TopicMetadata:
+            ttl_ms, spread, on_invalid, others = settle(properties, self.buckets, None)
+            return TopicMetadata(generation, ttl_ms, on_invalid, spread, spread, now_ms, now_ms, others)
+
+        return await self._create(title, describe)
 
     async def update(
         self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None = None
@@ -189,7 +139,7 @@ class Topics:
             updated_ms=self._clock.now_ms(),
             others=settled.others,
         )
-        return await self._replace(topic, new)
+        return await self._change(topic, new)
 
     async def merge(
         self, topic: Topic, changes: Mapping[str, object], versions: Collection[str] | None = None
@@ -204,29 +154,16 @@ class Topics:
         if before_ms <= topic.truncated_before_ms:
             return topic
         new = topic.metadata._replace(truncated_before_ms=before_ms, updated_ms=self._clock.now_ms())
-        return await self._replace(topic, new)
+        return await self._change(topic, new)
 
     async def delete(self, topic: Topic) -> None:
         """Delete the topic: its generation counts as a past one."""
-        new = topic.metadata._replace(generation=-topic.generation, updated_ms=self._clock.now_ms())
-        await self._replace(topic, new)
+        await self._delete(topic)
 
     async def namespaces(self) -> list[str]:
         """Namespaces in which a topic exists, sorted."""
         everything = await self.describe_all(None)
         return sorted({title.namespace for title, stored in everything if stored.generation > 0})
-
-    async def describe_all(self, namespace: str | None) -> list[tuple[TopicName, TopicMetadata]]:
-        """All that is stored of each topic, deleted ones (negative generation) too."""
-        rows = await self._call(lambda: list(self._table.scan(namespace=namespace)))
-        return [(title_of(prefix), metadata) for prefix, metadata in rows]
-
-    async def describe(self, title: TopicName) -> TopicMetadata:
-        """All that is stored of a topic, also of a deleted one; `TopicNotFoundError` when there never was one."""
-        metadata = await self._call(self._table.get, topic_prefix(*title))
-        if metadata is None:
-            raise topic_not_found(title)
-        return metadata
 
     def at(self, title: TopicName, metadata: TopicMetadata) -> Topic:
         """The topic that this metadata describes; a deleted one under its last generation."""
@@ -234,18 +171,26 @@ class Topics:
         keys = TopicKeys(prefix, generation, self.buckets, metadata.spread)
         return Topic(title, metadata, keys, keys._replace(spread=metadata.spread_scanned))
 
-    async def _replace(self, topic: Topic, new: TopicMetadata) -> Topic:
-        if not await self._call(self._table.replace, topic_prefix(*topic.title), topic.metadata, new):
-            raise ConflictError(
-                f"topic {topic.title} was changed by another call at the same time",
-                hint="read it again, then repeat the call",
-            )
+    async def _change(self, topic: Topic, new: TopicMetadata) -> Topic:
+        await self._replace(topic, new)
         return self.at(topic.title, new)
 
-    async def list(self, namespace: str) -> list[str]:
-        """Names of the topics in a namespace, sorted."""
-        check_name(namespace, "namespace")
-        return sorted(title.name for title, stored in await self.describe_all(namespace) if stored.generation > 0)
+    def _prefix(self, title: EntryName) -> bytes:
+        return topic_prefix(*title)
+
+    def _title_of(self, prefix: bytes) -> TopicName:
+        return title_of(prefix)
+
+    def _scan(self, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        return self._table.scan(namespace=namespace)
+
+    def _absent(self, title: TopicName) -> TopicNotFoundError:
+        return topic_not_found(title)
+
+    def _exists(self, title: TopicName) -> TopicExistsError:
+        return TopicExistsError(
+            f"topic {title} exists already", field="topic", hint="update its properties, or delete it first"
+        )
 
 
 @lru_cache(maxsize=TITLES_CACHED_MAX)
@@ -262,12 +207,6 @@ def _changed(topic: Topic) -> TopicChangedError:
         f'the properties of topic {topic.title} were changed: their version is "{topic.version}" now',
         field="If-Match",
         hint="Read the topic again, and decide anew.",
-    )
-
-
-def _exists(title: TopicName) -> TopicExistsError:
-    return TopicExistsError(
-        f"topic {title} exists already", field="topic", hint="update its properties, or delete it first"
     )
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from basalt.cluster import lease as rules
-from basalt.cluster.lease import Candidate, Lease, Role
+from basalt.cluster.lease import LEASE, Candidate, Lease, Role
 from basalt.cluster.term import Term
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -88,7 +88,7 @@ class Leadership:
             record, expected = rules.released(self._lease), self._lease.stored
             self._apply(rules.Ended(), "it gave the lease up")
             try:
-                self._system.replace(rules.KIND, rules.NAME, expected, rules.encode(record))
+                self._system.replace(LEASE.kind, LEASE.name, expected, LEASE.encode(record))
             except BasaltError as error:
                 log.warning("the lease could not be given up, and runs out: %s", error.message)
 
@@ -137,7 +137,7 @@ class Leadership:
         if self._may_write():
             leads, now_ms = self._lease.role is Role.LEADER, self._clock.now_ms()
             record = rules.renewed(self._lease, now_ms) if leads else rules.taken(self._lease, self.candidate, now_ms)
-            self._write(rules.encode(record))
+            self._write(LEASE.encode(record))
 
     def _may_write(self) -> bool:
         """Whether to renew the lease or to take it, by what is known of the record."""
@@ -147,12 +147,12 @@ class Leadership:
         return self._seeking and rules.is_free(self._lease, self.candidate.instance, now_ms)
 
     def _look(self) -> None:
-        stored = self._system.get(rules.KIND, rules.NAME)
+        stored = self._system.get(LEASE.kind, LEASE.name)
         self._apply(rules.Read(stored, self._clock.monotonic_ms()), "another server has taken the lease")
 
     def _write(self, body: bytes) -> None:
         sent_ms = self._clock.monotonic_ms()
-        if not self._system.replace(rules.KIND, rules.NAME, self._lease.stored, body):
+        if not self._system.replace(LEASE.kind, LEASE.name, self._lease.stored, body):
             self._apply(rules.Refused(), "another server has taken the lease")
             return
         self._apply(rules.Wrote(body, sent_ms, self._clock.monotonic_ms()), "its renewal came too late")

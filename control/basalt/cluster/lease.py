@@ -15,10 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt.errors import CorruptionError
-
-KIND = "lease"
-NAME = "leader"
+from basalt_engine.system_records import SystemRecord
 
 MARGIN_PARTS = 6  # of the lease, one is left unused: two clocks may differ in rate by a fifth before two servers lead
 RENEWALS_PER_LEASE = 4  # two may be lost before the third is too late
@@ -42,6 +39,9 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     def is_released(self) -> bool:
         """Whether its holder gave it up."""
         return not self.holder
+
+
+LEASE = SystemRecord("lease", "leader", LeaseRecord)
 
 
 class Candidate(NamedTuple):
@@ -125,7 +125,7 @@ def step(lease: Lease, event: Event) -> Lease:
 
 
 def _read(lease: Lease, stored: bytes | None, at_ms: float) -> Lease:
-    record = decode(stored)
+    record = None if stored is None else LEASE.decode(stored)
     if lease.role is Role.LEADER:
         held = lease.record
         assert held is not None
@@ -139,8 +139,7 @@ def _read(lease: Lease, stored: bytes | None, at_ms: float) -> Lease:
 
 
 def _wrote(lease: Lease, stored: bytes, sent_ms: float, at_ms: float) -> Lease:
-    record = decode(stored)
-    assert record is not None
+    record = LEASE.decode(stored)
     if lease.role is Role.LEADER and at_ms >= lease.until_ms:  # too late: its writes have been refused meanwhile
         return Lease(Role.STANDBY, stored, record, False, at_ms)
     until_ms = sent_ms + record.lease_ms - record.lease_ms / MARGIN_PARTS
@@ -179,18 +178,3 @@ def released(lease: Lease) -> LeaseRecord:
     """The record with which a leader gives the lease up."""
     assert lease.record is not None
     return msgspec.structs.replace(lease.record, holder="", url="", expire_ms=0, instance="")
-
-
-def encode(record: LeaseRecord) -> bytes:
-    """The body of the system entry."""
-    return msgspec.json.encode(record)
-
-
-def decode(stored: bytes | None) -> LeaseRecord | None:
-    """The record in a body; `CorruptionError` when it holds something else."""
-    if stored is None:
-        return None
-    try:
-        return msgspec.json.decode(stored, type=LeaseRecord)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"system entry {KIND}:{NAME} is not what it should be: {error}") from None

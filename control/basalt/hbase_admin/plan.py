@@ -1,6 +1,7 @@
 """What an installation has to do, as a value: from the tables that should be there and those that are.
 
-Pure, so that a dry run tells exactly what a run would do, and a second run finds nothing left.
+Pure, so that a dry run tells exactly what a run would do, and a second run finds nothing left. `create_line` and
+`alter_line` write the same as lines for `hbase shell`, for operators whose Thrift gateways may not make tables.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from basalt.errors import ConflictError
-from basalt.hbase_admin.finding import count
 from basalt_engine.stores.hbase.tables import (
+    FAMILY,
+    FAMILY_OPTIONS,
     FLUSH_INTERVAL,
     CoprocessorJar,
     TableLayout,
@@ -22,9 +24,10 @@ from basalt_engine.stores.hbase.tables import (
     with_coprocessor,
 )
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor
-from basalt_engine.table import ADDED_LATER
 
 Action = Literal["create", "alter", "enable", "keep", "write"]
+_SHELL_NUMBERS = {"VERSIONS", "MIN_VERSIONS"}  # numbers to the shell; the rest is text
+_FOREVER = "2147483647"
 
 
 class FoundTable(NamedTuple):
@@ -84,16 +87,6 @@ def plan(
             hint="choose another store.hbase.prefix or settings that fit; nothing was changed",
         )
     return [_step(layout, found.get(layout.name), wanted) for layout in layouts]
-
-
-def check_jar_is_known(steps: Sequence[Step], jar: CoprocessorJar) -> None:
-    """`ConflictError` when a table is new with this version: the jar that an older installation runs may not know it."""
-    new = [step.table for step in steps if step.action == "create" and step.table.rpartition(".")[2] in ADDED_LATER]
-    if new:
-        raise ConflictError(
-            f"table {new[0]} is new with this version, and {jar.path} may be older",
-            hint="`basalt hbase upgrade --jar PATH` makes it, and lets all tables run that jar; nothing was changed",
-        )
 
 
 def buckets_conflict(asked: int, installed: int) -> str:
@@ -160,3 +153,54 @@ def _jar_kept(jar: CoprocessorJar, attributes: Mapping[str, str]) -> Coprocessor
 def _running(attributes: Mapping[str, str]) -> str:
     own = own_coprocessor(attributes)
     return "no coprocessor" if own is None else f"coprocessor {own[1].class_name.rpartition('.')[2]} from {own[1].jar}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and what it counts: 1 region, 16 regions."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def create_lines(layouts: Sequence[TableLayout]) -> list[str]:
+    """One `create` for each table."""
+    return [create_line(layout.name, layout.attributes, layout.splits) for layout in layouts]
+
+
+def create_line(table: str, attributes: Mapping[str, str], splits: Sequence[bytes]) -> str:
+    """The `create` of one table with Basalt's family."""
+    options = ", ".join(f"{name} => {_option(name, value)}" for name, value in FAMILY_OPTIONS.items())
+    parts = [f"METADATA => {{{_pairs(attributes)}}}"]
+    if splits:
+        parts.insert(0, f"SPLITS => [{', '.join(split_key(split) for split in splits)}]")
+    return f"create {quoted(table)}, {{NAME => {quoted(FAMILY)}, {options}}}, {{{', '.join(parts)}}}"
+
+
+def alter_line(table: str, attributes: Mapping[str, str]) -> str:
+    """An `alter` that sets these attributes of a table and leaves the others.
+
+    METADATA, and not the shell's own `'coprocessor' => …`, which would add a second coprocessor to the first.
+    """
+    return f"alter {quoted(table)}, {{METADATA => {{{_pairs(attributes)}}}}}"
+
+
+def quoted(text: str) -> str:
+    """A Ruby string that means exactly `text`: in single quotes Ruby leaves backslashes and dollars alone."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def split_key(key: bytes) -> str:
+    """A Ruby string that the shell reads as these bytes.
+
+    The shell itself reads `\\x0A` as a byte, with upper-case digits only; in double quotes Ruby would make a character of
+    it, and of one over 0x7F two bytes.
+    """
+    return "'" + "".join(f"\\x{byte:02X}" for byte in key) + "'"
+
+
+def _pairs(attributes: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(name)} => {quoted(value)}" for name, value in attributes.items())
+
+
+def _option(name: str, value: str) -> str:
+    if name in _SHELL_NUMBERS:
+        return value
+    return quoted("FOREVER" if value == _FOREVER else value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.cluster.lease import KIND, NAME, decode
+from basalt.cluster.lease import LEASE
 from basalt.errors import ConflictError
-from basalt.hbase_admin.system_rows import SystemRows
+from basalt.hbase_admin.gateway import SystemRows
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2
@@ -45,8 +45,7 @@ class Uninstall:
 
     def check_nobody_leads(self) -> None:
         """`ConflictError` while a server holds the lease: it would go on writing to tables that are going."""
-        body = self._rows.get(KIND, NAME) if self._serves(self._rows.table) else None
-        lease = decode(body)
+        lease = self._rows.record(LEASE) if self._serves(self._rows.table) else None
         if lease is not None and not lease.is_released and lease.expire_ms > self._clock.now_ms():
             raise ConflictError(
                 f"{lease.holder} at {lease.url} leads on these tables",

@@ -1,4 +1,4 @@
-"""A new version of the coprocessor, table after table, while the tables stay open; and the tables that are new with it.
+"""A new version of the coprocessor, table after table, while the tables stay open.
 
 HBase reopens a table's regions one after the other when its attributes change, and answers when all are open again. Its
 region servers keep a loaded jar under its path: the same path with other bytes in it would go on running the old ones.
@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from basalt.errors import ConflictError
-from basalt.hbase_admin.finding import count
+from basalt.hbase_admin.gateway import SystemRows, jar_of, read_reports
 from basalt.hbase_admin.plan import FoundTable, Step
-from basalt.hbase_admin.reports import jar_of, read_reports
-from basalt.hbase_admin.system_rows import SystemRows
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import (
-    FLUSH_INTERVAL,
     SALTED,
     CoprocessorJar,
     TableLayout,
@@ -26,7 +23,6 @@ from basalt_engine.stores.hbase.tables import (
     with_coprocessor,
 )
 from basalt_engine.stores.hbase.thrift2 import Thrift2
-from basalt_engine.table import ADDED_LATER
 
 POLL_MS = 500  # between two looks at the reports
 
@@ -46,42 +42,21 @@ class Upgraded(NamedTuple):
 
 def plan_upgrade(layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], jar: CoprocessorJar) -> list[Step]:
     """One step for each table, in the layouts' order; tables that run the jar already are kept, which ends a run that was
-    cut short. A table that an earlier version did not have is made, as its neighbours are. `ConflictError` when another
-    table is missing, or there is nothing to upgrade.
+    cut short. `ConflictError` when a table is missing, or there is nothing to upgrade.
     """
-    missing = [layout.name for layout in layouts if layout.name not in found and layout.table not in ADDED_LATER]
+    missing = [layout.name for layout in layouts if layout.name not in found]
     if missing:
         raise ConflictError(
             f"table {missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
             hint="`basalt hbase install` makes what is missing",
         )
-    steps = [
-        _step(layout, found[layout.name], jar) if layout.name in found else _new_table(layout, found, jar)
-        for layout in layouts
-    ]
-    steps.sort(
-        key=lambda step: step.action != "create"
-    )  # a jar that does not know the table is refused before all else
+    steps = [_step(layout, found[layout.name], jar) for layout in layouts]
     if all(step.action == "keep" for step in steps):
         raise ConflictError(
             f"every table runs the coprocessor from {jar.path} already",
             hint="region servers keep a jar that they have loaded under its path; put the new one beside it under another name",
         )
     return steps
-
-
-def _new_table(layout: TableLayout, found: Mapping[str, FoundTable], jar: CoprocessorJar) -> Step:
-    neighbour = next(iter(found.values())).descriptor.attributes
-    own = own_coprocessor(neighbour)
-    if own is not None and not jar.options:
-        jar = jar._replace(options=own[1].options)
-    attributes = with_coprocessor({**layout.attributes, **_flush_interval(neighbour)}, jar.of(layout.table))
-    detail = f"this version needs it: {count(len(layout.splits) + 1, 'region')}, coprocessor from {jar.path}"
-    return Step(layout.name, "create", detail, layout.descriptor()._replace(attributes=attributes), layout.splits)
-
-
-def _flush_interval(attributes: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in attributes.items() if name == FLUSH_INTERVAL}
 
 
 def _step(layout: TableLayout, present: FoundTable, jar: CoprocessorJar) -> Step:
@@ -106,11 +81,9 @@ class Upgrade:
         self._pause = threading.Event()
 
     def carry_out(self, step: Step) -> None:
-        """Give a table the new jar, and return when all its regions were reopened with it; or make the table."""
+        """Give a table the new jar, and return when all its regions were reopened with it."""
         if step.action == "alter":
             self._gateway.modify(step.descriptor)
-        elif step.action == "create":
-            self._gateway.create(step.descriptor, step.splits)
 
     def wait(self, prefix: str, wait_ms: int) -> Upgraded:
         """Wait until every region that reports has done so anew; how far that came, at the latest after `wait_ms`.

@@ -13,17 +13,16 @@ from typing import TypeVar
 
 import msgspec
 
-from basalt.errors import BasaltError, ConflictError, CorruptionError, InputError
+from basalt.errors import BasaltError, ConflictError, InputError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import SystemRecord, number_name
 from basalt_engine.table import Store
 
-KIND = "audit"
 ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go
 AGE_MS_MAX = 366 * 86_400_000  # "what did we do at this time last year"
 TEXT_CHARS_MAX = 300  # of a reason or a name: both fit into a request's line however they are written
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
 
 T = TypeVar("T")
 log = logging.getLogger("basalt.audit")
@@ -51,6 +50,9 @@ class Line(msgspec.Struct, frozen=True):
     outcome: str
 
 
+LINES = SystemRecord("audit", "", Line)  # by time; docs/formats/system-table.md
+
+
 class Audit:
     """The lines of one store."""
 
@@ -75,7 +77,7 @@ class Audit:
             self._clock.now_ms(), act, _cut(what), _cut(reason), author.address, _cut(author.agent), _cut(author.name),
             request_id, "unfinished",
         )  # fmt: skip
-        name = f"{line.at_ms:0{_DIGITS}d}:{next(self._numbers):08x}{self._run}"
+        name = f"{number_name(line.at_ms)}:{next(self._numbers):08x}{self._run}"
         await self._call.write(self._write, name, line, True)
         try:
             done = await do()
@@ -92,7 +94,7 @@ class Audit:
 
     async def about(self, what: str, limit: int) -> list[Line]:
         """The newest lines about one thing, newest first."""
-        return await self._call(self._read, limit, what)
+        return await self._call.long(self._read, limit, what)
 
     async def _finish(self, name: str, line: Line, outcome: str) -> None:
         line = msgspec.structs.replace(line, outcome=_cut(outcome))
@@ -107,26 +109,25 @@ class Audit:
             log.error("the outcome of that is not kept: %s", error)  # the error is all there is to tell
 
     def _write(self, name: str, line: Line, new: bool) -> None:
-        self._system.write(KIND, name, msgspec.json.encode(line))
+        LINES.write(self._system, line, name)
         if not new:
             return
-        oldest = f"{max(line.at_ms - self._age_ms_max, 0):0{_DIGITS}d}"
+        oldest = number_name(max(line.at_ms - self._age_ms_max, 0))
         if self._count is None:
-            self._count = sum(1 for _ in self._system.scan(KIND))
+            self._count = sum(1 for _ in self._system.scan(LINES.kind))
         else:
             self._count += 1
-        for old, _ in self._system.scan(KIND, rows_max=self._entries_max):
+        for old, _ in self._system.scan(LINES.kind, rows_max=self._entries_max):
             if self._count <= self._entries_max and old >= oldest:
                 break
-            self._system.remove(KIND, old)
+            LINES.remove(self._system, old)
             self._count -= 1
 
     def _read(self, limit: int, what: str) -> list[Line]:
         found: list[Line] = []
-        for name, body in self._system.scan(KIND, reverse=True):
+        for _, line in LINES.scan(self._system, reverse=True):
             if len(found) == limit:
                 break
-            line = _decoded(name, body)
             if not what or line.what == what:
                 found.append(line)
         return found
@@ -165,10 +166,3 @@ def _verdict(error: BaseException) -> str:
 
 def _cut(text: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in text[:TEXT_CHARS_MAX])
-
-
-def _decoded(name: str, body: bytes) -> Line:
-    try:
-        return msgspec.json.decode(body, type=Line)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"system entry {KIND}:{name} is not what it should be: {error}") from None

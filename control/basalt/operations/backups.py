@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TypedDict
 
-from basalt.catalog.topics import check_name
+from basalt.catalog.catalog import check_name
 from basalt.errors import ConflictError, InputError, StoreError
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store

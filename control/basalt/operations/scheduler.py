@@ -12,20 +12,19 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from basalt.errors import JobNotFoundError, StoppingError
-from basalt.operations.jobs import history
-from basalt.operations.jobs.history import RUNS_MAX, Definition, Outcome, Run
-from basalt.operations.jobs.job import Job
+from basalt.operations.jobs import Job, Report
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow, JobSettings, JobsSettings
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import SystemRecord
 from basalt_engine.table import Store
 
 STOP_WAIT_S = 1.5  # how long `stop` waits for runs under way; a server has ten seconds to stop, connections included
@@ -35,7 +34,43 @@ START_DELAY_MS = 5_000  # a server that has just started has its clients to serv
 MINUTE_MS = 60_000
 DAY_MINUTES = 24 * 60
 
+RUNS_MAX = 50  # kept of each job, the newest; some ten KiB
+ERROR_CHARS_MAX = 1_000
+
 log = logging.getLogger("basalt.scheduler")
+
+Outcome: TypeAlias = Literal["ok", "failed", "stopped"]
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """How a job is scheduled: all of it from the settings, but `paused`, which an operator says at run time."""
+
+    interval_ms: int
+    window: str | None
+    enabled: bool
+    paused: bool
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of a job; of failures in a row for the same reason the last one, and how many `times` they came."""
+
+    started_ms: int
+    duration_ms: int
+    outcome: Outcome
+    report: Report = {}
+    error: str | None = None
+    times: int = 1
+
+
+class Runs(msgspec.Struct):
+    """The last runs of a job, the oldest first."""
+
+    runs: list[Run]
+
+
+# By the job's name. Formats: docs/formats/system-table.md
+DEFINITIONS = SystemRecord("job", "", Definition)
+RUNS = SystemRecord("job-runs", "", Runs)
 
 
 class JobStatus(NamedTuple):
@@ -63,6 +98,22 @@ def next_start_ms(planned_ms: int, now_ms: int, interval_ms: int, window: DayWin
     """
     missed = max(0, -(-(now_ms - planned_ms) // interval_ms))
     return within(window, planned_ms + missed * interval_ms)
+
+
+def add_run(runs: deque[Run], run: Run) -> Run:
+    """Add a run at the end; one that failed as the last one did takes its place. The entry as it is kept."""
+    last = runs[-1] if runs else None
+    if last is not None and run.outcome == "failed" and (last.outcome, last.error) == (run.outcome, run.error):
+        runs.pop()
+        run = msgspec.structs.replace(run, times=last.times + 1)
+    runs.append(run)
+    return run
+
+
+def error_text(error: Exception) -> str:
+    """An error for the history: its code or class, and its message."""
+    kind, text = (error.code, error.message) if isinstance(error, BasaltError) else (type(error).__name__, str(error))
+    return f"{kind}: {text}"[:ERROR_CHARS_MAX]
 
 
 def within(window: DayWindow | None, time_ms: int) -> int:
@@ -127,8 +178,8 @@ class Scheduler:
         """Read what was kept of the jobs, and begin to run them at their times."""
         await self._load()
         for name, scheduled in self._jobs.items():
-            if await self._call(history.read_definition, self._system, name) != scheduled.definition:
-                await self._call.write(history.write_definition, self._system, name, scheduled.definition)
+            if await self._call(DEFINITIONS.get, self._system, name) != scheduled.definition:
+                await self._call.write(DEFINITIONS.write, self._system, scheduled.definition, name)
         # Each run is our own log's business; APScheduler would tell of every one.
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -214,9 +265,10 @@ class Scheduler:
             if self._loaded:
                 return
             for name, scheduled in self._jobs.items():
-                kept = await self._call(history.read_definition, self._system, name)
+                kept = await self._call(DEFINITIONS.get, self._system, name)
                 scheduled.paused = kept is not None and kept.paused
-                scheduled.runs = await self._call(history.read_runs, self._system, name)
+                runs = await self._call(RUNS.get, self._system, name)
+                scheduled.runs.extend([] if runs is None else runs.runs)
                 scheduled.last = scheduled.runs[-1] if scheduled.runs else None
             self._loaded = True
 
@@ -232,7 +284,7 @@ class Scheduler:
     async def _set_paused(self, scheduled: _Scheduled, paused: bool) -> JobStatus:
         if scheduled.paused != paused:
             wanted = msgspec.structs.replace(scheduled.definition, paused=paused)
-            await self._call.write(history.write_definition, self._system, scheduled.job.name, wanted)
+            await self._call.write(DEFINITIONS.write, self._system, wanted, scheduled.job.name)
             scheduled.paused = paused
             self._plan_from_last(scheduled)
         return scheduled.status
@@ -270,7 +322,7 @@ class Scheduler:
         started_ms, start_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         outcome: Outcome = "stopped"
         error: Exception | None = None
-        report = {}
+        report: Report = {}
         try:
             report = await scheduled.job.run()
             outcome = "ok"
@@ -279,7 +331,7 @@ class Scheduler:
             log.debug("job %s failed", scheduled.job.name, exc_info=caught)
         finally:
             duration_ms = round(self._clock.monotonic_ms() - start_ms)
-            text = None if error is None else history.error_text(error)
+            text = None if error is None else error_text(error)
             scheduled.last = run = Run(started_ms, duration_ms, outcome, report, text)
             scheduled.totals[outcome] += 1
             noted, scheduled.by_hand = bool(report) or outcome == "failed" or scheduled.by_hand, False
@@ -294,14 +346,14 @@ class Scheduler:
     async def _note(self, scheduled: _Scheduled, run: Run, error: Exception | None) -> Run:
         """Add a run to the history. A failure for the same reason is written and logged less and less often."""
         name = scheduled.job.name
-        run = history.add_run(scheduled.runs, run)
+        run = add_run(scheduled.runs, run)
         if run.times & (run.times - 1):
             return run
         if error is not None:
             trace = None if isinstance(error, BasaltError) else error
             log.error("job %s failed %d times in a row: %s", name, run.times, run.error, exc_info=trace)
         try:
-            await self._call.write(history.write_runs, self._system, name, scheduled.runs)
+            await self._call.write(RUNS.write, self._system, Runs(list(scheduled.runs)), name)
         except BasaltError as failure:
             log.error("the history of job %s was not written: %s", name, failure)
         return run

@@ -15,10 +15,9 @@ import msgspec
 
 from basalt.errors import ConflictError, UnavailableError
 from basalt.pruning import state as kept
-from basalt.pruning.certificate import CLOCK_SKEW_MS
-from basalt.pruning.compactions import ASK_AGAIN_MS, due, worth_compacting
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster, Region
+from basalt.pruning.rule import ASK_AGAIN_MS, CLOCK_SKEW_MS, due, worth_compacting
 from basalt.pruning.survey import Survey, Surveyor
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
@@ -88,7 +87,7 @@ class Pruner:
         self._publisher = publisher
         self._compactions_max = compactions_max
         self._window = window
-        self._surveyor = Surveyor(self._system, clock, cluster, lifetime_ms_max, forget_outside)
+        self._surveyor = Surveyor(store, clock, cluster, lifetime_ms_max, forget_outside)
         self._asked_ms: dict[str, int] = {}
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
@@ -129,7 +128,7 @@ class Pruner:
         From now on no file counts as filtered that was written before. Returns how many were not on the list.
         """
         async with self._running:
-            pointers = await self._call(self._pruned_since, pruned_since_ms)
+            pointers = await self._call.long(self._pruned_since, pruned_since_ms)
             moment = await self._transactions.manager_snapshot()
             if pointers and pointers[-1] > moment.write_pointer:
                 raise ConflictError(
@@ -199,7 +198,7 @@ class Pruner:
         for region in survey.regions.regions:
             if region.id in wanted:
                 try:
-                    await asyncio.to_thread(self._cluster.major_compact, region)
+                    await self._call(self._cluster.major_compact, region)
                 except BasaltError as error:  # another run asks again; what was pruned is pruned
                     log.warning("region %s is not compacted: %s", region.id, error.message)
                     continue

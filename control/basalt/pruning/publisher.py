@@ -11,7 +11,7 @@ import logging
 from typing import Protocol, TypeAlias
 
 from basalt.errors import ConflictError, CorruptionError
-from basalt.pruning.certificate import CLOCK_SKEW_MS
+from basalt.pruning.rule import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import ManagerSnapshot

@@ -1,4 +1,4 @@
-"""The cluster as pruning sees it: regions as hbase:meta lists them, and the one thing that it may ask of them."""
+"""The regions of a store that region servers keep: as hbase:meta lists them, and the one thing that may be asked of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from basalt_engine.cells.table import CellTable
+from basalt_engine.errors import StoreError
 from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
 
@@ -38,18 +39,71 @@ class Cluster(Protocol):
         ...
 
 
-def key_space_fault(regions: Sequence[Region]) -> str | None:
-    """What is wrong with the list: a table without regions, a hole or an overlap. None when each key has one region.
+class ListedRegion(Protocol):
+    """A region as the store lists it."""
 
-    While a region is split or moved the list may be read at a bad moment; it is right again soon after.
-    """
-    for table in TABLES:
-        behind: bytes | None = b""  # where the next region must begin; None behind the last one
-        for start, stop, name in sorted((each.start, each.stop, each.id) for each in regions if each.table == table):
-            if start != behind:
-                kind = "a hole" if behind is not None and start > behind else "an overlap"
-                return f"table {table} has {kind} before region {name}, which begins at key {start.hex() or 'empty'}"
-            behind = stop or None
-        if behind is not None:
-            return f"table {table} has no region from key {behind.hex() or 'empty'} on"
-    return None
+    @property
+    def name(self) -> bytes:
+        """Its whole name."""
+        ...
+
+    @property
+    def encoded_name(self) -> str:
+        """The part of its name that is unique by itself."""
+        ...
+
+    @property
+    def start(self) -> bytes:
+        """Its first key."""
+        ...
+
+    @property
+    def stop(self) -> bytes | None:
+        """The first key behind it; None for the last region."""
+        ...
+
+    @property
+    def server(self) -> str | None:
+        """host,port,start code; None while no server has it."""
+        ...
+
+
+class RegionStore(Protocol):
+    """What is needed of the store."""
+
+    def regions(self, name: str) -> Sequence[ListedRegion]:
+        """The regions of a table, in order."""
+        ...
+
+
+class Compactor(Protocol):
+    """What asks for compactions."""
+
+    def major_compact(self, region_name: bytes) -> None:
+        """Have the region of this whole name compacted soon."""
+        ...
+
+
+class HBaseCluster:
+    """Lists the regions of the tables that rows with writers are in, and has them compacted."""
+
+    def __init__(self, store: RegionStore, compactor: Compactor | None) -> None:
+        self._store = store
+        self._compactor = compactor
+
+    def regions(self) -> list[Region]:
+        """See `Cluster.regions`."""
+        return [
+            Region(table, region.encoded_name, region.name, region.start, region.stop or b"", region.server or "")
+            for table in TABLES
+            for region in self._store.regions(table)
+        ]
+
+    def major_compact(self, region: Region) -> None:
+        """See `Cluster.major_compact`."""
+        if self._compactor is None:
+            raise StoreError(
+                "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
+                hint="name the first gateway, or set store.hbase.prune_compactions to 0",
+            )
+        self._compactor.major_compact(region.name)

@@ -6,21 +6,16 @@ Formats: docs/formats/system-table.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 import msgspec
 
-from basalt.errors import ConflictError, CorruptionError
+from basalt.errors import ConflictError
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import SystemRecord, number_name
 
-STATE_KIND, STATE_NAME = "prune", "state"
-ARCHIVE_KIND = "pruned"
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
 CHANGE_TRIES = 3  # the publisher and a prune run may meet
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
-
-T = TypeVar("T")
 
 
 class PruneState(msgspec.Struct, frozen=True):
@@ -73,45 +68,31 @@ class Pruned(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Its name in the system table: by time, then by the first pointer."""
-        return f"{self.pruned_ms:0{_DIGITS}d}:{self.pointers[0]:0{_DIGITS}d}"
+        return f"{number_name(self.pruned_ms)}:{number_name(self.pointers[0])}"
 
 
-def read_state(system: SystemTable) -> PruneState:
-    """The state; that of a new installation when there is none."""
-    return _state_in(system.get(STATE_KIND, STATE_NAME))
+STATE = SystemRecord("prune", "state", PruneState)  # absent in a new installation
+ARCHIVE = SystemRecord("pruned", "", Pruned)
 
 
 def change_state(system: SystemTable, change: Callable[[PruneState], PruneState]) -> PruneState:
     """Make the state what `change` makes of it, and return that; `ConflictError` when others go on changing it."""
     for _ in range(CHANGE_TRIES):
-        kept = system.get(STATE_KIND, STATE_NAME)
-        old = _state_in(kept)
+        body = system.get(STATE.kind, STATE.name)
+        old = PruneState() if body is None else STATE.decode(body)
         new = change(old)
-        if new == old or system.replace(STATE_KIND, STATE_NAME, kept, msgspec.json.encode(new)):
+        if new == old or system.replace(STATE.kind, STATE.name, body, STATE.encode(new)):
             return new
     raise ConflictError("another server changes the terms of pruning, too", hint="see which server leads")
-
-
-def _state_in(body: bytes | None) -> PruneState:
-    return PruneState() if body is None else _decoded(body, STATE_NAME, PruneState)
 
 
 def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> None:
     """Keep writers that are about to be forgotten, for the day on which a table is restored from an older copy."""
     for start in range(0, len(pointers), ARCHIVE_POINTERS_MAX):
         part = Pruned(pruned_ms, list(pointers[start : start + ARCHIVE_POINTERS_MAX]))
-        system.write(ARCHIVE_KIND, part.name, msgspec.json.encode(part))
+        ARCHIVE.write(system, part, part.name)
 
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
     """What was forgotten at or after a time."""
-    start = f"{since_ms:0{_DIGITS}d}"
-    for name, body in system.scan(ARCHIVE_KIND, start, reverse=newest_first):
-        yield _decoded(body, name, Pruned)
-
-
-def _decoded(body: bytes, name: str, form: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=form)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"system entry {name} of pruning is not what it should be: {error}") from None
+    return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

@@ -6,20 +6,25 @@ nothing any more.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from basalt.errors import CorruptionError
-from basalt.pruning.certificate import CLOCK_SKEW_MS, Cause, Certificates, Hold, Terms
-from basalt.pruning.embedded import EmbeddedCertificate, read_notes
+from basalt.messaging.log.garbage_notes import KIND as GARBAGE_KIND
+from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.pruning.regions import Cluster, Region
-from basalt.pruning.state import PruneState, read_state
+from basalt.pruning.rule import CLOCK_SKEW_MS, Cause, Certificates, EmbeddedCertificate, Hold, Notes, Terms
+from basalt.pruning.state import STATE, PruneState
+from basalt.runtime.store_calls import StoreCalls
+from basalt.tables import garbage_cells
 from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.regions.report import KIND, RegionReport
 from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
 
 log = logging.getLogger("basalt.pruning")
 
@@ -73,9 +78,10 @@ class Surveyor:
     """Takes surveys of one store."""
 
     def __init__(
-        self, system: SystemTable, clock: Clock, cluster: Cluster | None, lifetime_ms_max: int, forget_outside: bool
+        self, store: Store, clock: Clock, cluster: Cluster | None, lifetime_ms_max: int, forget_outside: bool
     ) -> None:
-        self._system = system
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
         self._clock = clock
         self._cluster = cluster
         self._lifetime_ms = lifetime_ms_max
@@ -84,16 +90,18 @@ class Surveyor:
     async def survey(self, moment: ManagerSnapshot) -> Survey:
         """What can be said about the writers in this moment's invalid list."""
         if self._cluster is None:
-            state = read_state(self._system)
-            found = EmbeddedCertificate(read_notes(self._system), self._terms(state))
-            return Survey(moment, state, found, None)
-        return await asyncio.to_thread(self._survey_cluster, moment, self._cluster)
+            return await self._call.long(self._survey_notes, moment)
+        return await self._call.long(self._survey_cluster, moment, self._cluster)
+
+    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
+        state = STATE.get(self._system) or PruneState()
+        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
 
     def _survey_cluster(self, moment: ManagerSnapshot, cluster: Cluster) -> Survey:
         before = cluster.regions()
         reports = self.reports()
         regions = settled(before, cluster.regions())
-        state = read_state(self._system).when_all_know(oldest_known(regions, reports))
+        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
         certificates = Certificates(regions, reports, self._terms(state))
         return Survey(moment, state, certificates, certificates)
 
@@ -111,6 +119,18 @@ class Surveyor:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
         held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
+
+
+def read_notes(system: SystemTable) -> Notes:
+    """All notes that there are; to be read after the invalid list that is asked about."""
+    found: dict[int, list[str]] = {}
+    for name, body in system.scan(GARBAGE_KIND):
+        for pointer in msgspec.json.decode(body, type=GarbageRange).write_pointers:
+            found.setdefault(pointer, []).append(name)
+    for note in garbage_cells.notes(system):
+        for pointer in note.write_pointers:
+            found.setdefault(pointer, []).append(note.name)
+    return found
 
 
 def settled(before: Sequence[Region], after: Sequence[Region]) -> list[Region]:

@@ -10,19 +10,17 @@ after theirs. A crash in between leaves a tombstone over nothing, never an older
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
-import msgspec
-
-from basalt.messaging.log import log_bounds as removed
-from basalt.retention import generations
-from basalt.retention.generations import Swept
+from basalt.messaging.log import log_bounds
+from basalt.retention.generations import SWEPT, Swept
 from basalt.runtime.group_commit import Group, GroupCommit, Phase
+from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
@@ -38,6 +36,7 @@ from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
 
 PAGE_ROWS = 1_000  # read on a thread, and removed in one write
 PAGE_BYTES = 1 << 20
+GROUP_NOTES = 256  # notes removed in one write
 ROWS_MAX = 200_000  # versions looked at by one run; the next one goes on from there
 BYTES_MAX = 256 << 20
 _POINTER_BYTES = 8  # at the end of a key: the version; what is before them names the cell
@@ -91,6 +90,7 @@ class CellVersions:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._cells = store.table(CellTable.name)
+        self._call = StoreCalls(store)
         self._buckets = buckets
         self._transactions = transactions
         self._writer = writer
@@ -105,7 +105,7 @@ class CellVersions:
         if self._store.applies_retention or not tables:
             return
         self._rows_left, self._bytes_left = ROWS_MAX, BYTES_MAX
-        noted = await asyncio.to_thread(self._notes)
+        noted = await self._call.long(self._notes)
         first = bisect_left(tables, self._next, key=lambda table: table[0])
         for prefix, metadata in tables[first:]:
             self._next = prefix
@@ -131,29 +131,28 @@ class CellVersions:
         living = generation if generation > 0 else 1 - generation
         # A transaction that was open when the table was deleted may fail, and be noted, long after its rows went.
         old = [note for note in notes if note.generation < living]
-        if not old and (living <= 1 or self._swept_to(prefix) >= living):
+        if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
-        await self._writer.run(lambda group: self._stage_generations(group, prefix, living, old))
+        await self._writer.run(
+            lambda _: None
+        )  # after it, every write to a past generation is done: none is staged later
+        start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
+        is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
+        await self._writer.run(lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))
+        await self._remove_notes(old)  # last, so that a crash in between leaves them: pruning goes by them
         self._swept[prefix] = living
         counts["old_table_generations"] += 1
 
-    def _swept_to(self, prefix: bytes) -> int:
+    async def _swept_to(self, prefix: bytes) -> int:
         if prefix not in self._swept:
-            name = removed.entry_name(prefix)
-            body = self._system.get(generations.KIND, name)
-            found = 0 if body is None else removed.decoded(body, generations.KIND, name, Swept).generation
-            self._swept[prefix] = found
+            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            self._swept[prefix] = 0 if swept is None else swept.generation
         return self._swept[prefix]
 
-    def _stage_generations(self, group: Group, prefix: bytes, living: int, old: list[HiddenCells]) -> None:
-        """In a stage, before which every write to a past generation is done."""
-        start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
-        if next(self._cells.scan(start, stop, rows_max=1), None) is not None:
-            group.add(CellTable.name, DeleteRange(start, stop))
-        for note in old:
-            hidden_cells.remove(group, note)
-        entry = SystemTable.put(generations.KIND, removed.entry_name(prefix), msgspec.json.encode(Swept(living)))
-        group.add(SystemTable.name, entry, phase=Phase.OUTCOME)
+    async def _remove_notes(self, notes: Sequence[HiddenCells]) -> None:
+        for first in range(0, len(notes), GROUP_NOTES):
+            done = notes[first : first + GROUP_NOTES]
+            await self._writer.run(partial(_stage_notes, done=done))
 
     # The present generation.
 
@@ -176,7 +175,7 @@ class CellVersions:
         bound = moment.visibility_upper_bound
         horizon = Horizon(moment.view.invalid, bound, purge_bound=bound)
         while self._rows_left > 0 and self._bytes_left > 0:
-            looked = await asyncio.to_thread(self._look, current, horizon)
+            looked = await self._call.long(self._look, current, horizon)
             await self._remove(current, looked)
             counts.update(looked.reasons)
             self._rows_left -= looked.rows
@@ -202,10 +201,11 @@ class CellVersions:
         return look(found, size_bytes, current, horizon)
 
     async def _remove(self, current: Pass, looked: Looked) -> None:
-        notes = current.notes if looked.next is None else []
-        if looked.older or looked.tombstones or notes:
+        if looked.older or looked.tombstones:
             removed_bytes = sum(map(len, looked.older)) + sum(map(len, looked.tombstones))
-            await self._writer.run(lambda group: _stage(group, looked, notes), removed_bytes)
+            await self._writer.run(lambda group: _stage(group, looked), removed_bytes)
+        if looked.next is None:
+            await self._remove_notes(current.notes)
 
 
 def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
@@ -238,11 +238,20 @@ def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass,
     return Looked(len(found), size_bytes, following, run, tombstone, older, tombstones, reasons, waiting)
 
 
-def _stage(group: Group, looked: Looked, notes: list[HiddenCells]) -> None:
+def _stage(group: Group, looked: Looked) -> None:
     group.add(CellTable.name, *map(Delete, looked.older))
     group.add(CellTable.name, *map(Delete, looked.tombstones), phase=Phase.OUTCOME)
-    for note in notes:
+
+
+def _stage_notes(group: Group, done: Sequence[HiddenCells]) -> None:
+    for note in done:
         hidden_cells.remove(group, note)
+
+
+def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool, start: bytes, stop: bytes) -> None:
+    if not is_empty:  # a range delete of nothing would be a burden all the same
+        group.add(CellTable.name, DeleteRange(start, stop))
+    group.add(SystemTable.name, SWEPT.put(Swept(living), log_bounds.entry_name(prefix)), phase=Phase.OUTCOME)
 
 
 def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:

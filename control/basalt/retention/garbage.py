@@ -1,6 +1,6 @@
 """Removes rows that no snapshot shows any more: rolled back ones, and those of failed writers.
 
-Whoever hides rows leaves a note of where they lie (`basalt.messaging.log.garbage_notes`). Here the rows of each note are found, the
+Whatever rolls rows back or fails a writer leaves a note of where they lie (`basalt.messaging.log.garbage_notes`). Here the rows of each note are found, the
 retention rule is asked about each of them, and the note goes in the same write as the rows. What the rule cannot decide
 yet (the transaction manager reads its log) keeps its note.
 """
@@ -41,7 +41,10 @@ from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
 
 NOTES_MAX = 64  # notes dealt with in one write
-READ_BYTES = 4 << 20  # rows read for one write
+# Rows that are read and judged for one write: both happen on the event loop, and must take a few milliseconds. One page is
+# read at least, and a page that begins below these limits is read whole.
+GROUP_ROWS = 256
+GROUP_BYTES = 2 << 20
 ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
 
 
@@ -54,7 +57,7 @@ class _Found(NamedTuple):
     rest: bytes | None
 
 
-class HiddenRows:
+class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
@@ -83,46 +86,55 @@ class HiddenRows:
             if not notes:
                 self._next = ""
                 return
-            done, rows = await self._deal_with(_of_one_generation(notes), counts)
+            self._next, rows = await self._deal_with(_of_one_generation(notes), counts)
             looked_at += rows
-            self._next = done.name + "\0"
             await asyncio.sleep(0)
 
-    async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[GarbageRange, int]:
-        """Deal with notes of one generation of a topic; the last one that was looked at, and how many rows were."""
+    async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[str, int]:
+        """Deal with notes of one generation of a topic; the name from which to go on, and how many rows were looked at."""
         title = topic_name(notes[0].namespace, notes[0].topic)
         metadata = await self._call(self._metadata.get, topic_prefix(*title))
         if metadata is None:  # whatever is unknown is kept
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         if is_old_generation(notes[0].generation, metadata.generation):
             await self._writer.run(lambda group: _remove_all(group, notes))
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         try:
             log = await self._logs.open(title)
         except TopicNotFoundError:
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         if log.topic.generation != notes[0].generation:
-            return notes[-1], 0
+            return notes[-1].name + "\0", 0
         await self._usage.ready(log)
         async with log.lock:
             found = await self._call(self._find, log.topic, notes)
-            reasons = await self._writer.run(lambda group: self._stage(group, log, found))
+            size_bytes = sum(row.size_bytes for each in found for row, _ in each.rows)
+            reasons = await self._writer.run(lambda group: self._stage(group, log, found), size_bytes)
         counts.update(reasons)
-        return found[-1].note, sum(each.looked_at for each in found)
+        last, looked_at = found[-1], sum(each.looked_at for each in found)
+        if last.rest is None or reasons["undecided"]:
+            return last.note.name + "\0", looked_at
+        # Else the note that took its place, which a note from the beginning of the log on sorts behind.
+        return garbage_notes.left(last.note, last.rest).name, looked_at
 
     def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
         found: list[_Found] = []
-        read_bytes = 0
+        read_rows = read_bytes = 0
         for note in notes:
-            if read_bytes >= READ_BYTES:
+            if read_rows >= GROUP_ROWS or read_bytes >= GROUP_BYTES:
                 break
             pointers = frozenset(note.write_pointers)
             stop = bytes.fromhex(note.last) + b"\0"
             page = read_page(self._messages, topic.read_keys, bytes.fromhex(note.start), stop)
+            read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
             counted = [(row, self._usage.count(topic, row)) for row in rows]
             found.append(_Found(note, counted, len(page.rows), page.rest))
+            if (
+                page.rest is not None
+            ):  # go on with the rest of it before the notes behind it, or it waits for the next run
+                break
         return found
 
     def _stage(self, group: Group, log: TopicLog, found: list[_Found]) -> Counter[str]:

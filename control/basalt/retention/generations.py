@@ -25,9 +25,9 @@ from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import SystemRecord
 from basalt_engine.table import DeleteRange, Store
 
-KIND = "swept"
 TABLES = (MessageTable.name, PayloadTable.name)
 TOPICS_MAX = 1_000  # topics swept by one run; each costs a read in each bucket of two tables
 TOPICS_REMEMBERED_MAX = 100_000
@@ -37,6 +37,9 @@ class Swept(msgspec.Struct, frozen=True):
     """Every row of a generation below this one is gone."""
 
     generation: int
+
+
+SWEPT = SystemRecord("swept", "", Swept)  # by the prefix of a topic or table
 
 
 class OldGenerations:
@@ -70,9 +73,8 @@ class OldGenerations:
     async def _swept_to(self, prefix: bytes) -> int:
         known = self._swept.get(prefix)
         if known is None:
-            name = log_bounds.entry_name(prefix)
-            body = await self._call(self._system.get, KIND, name)
-            known = 0 if body is None else log_bounds.decoded(body, KIND, name, Swept).generation
+            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            known = 0 if swept is None else swept.generation
             self._remember(prefix, known)
         return known
 
@@ -106,7 +108,7 @@ class OldGenerations:
         for table, mutation in ranges:
             group.add(table, mutation)
         name = log_bounds.entry_name(prefix)
-        group.add(SystemTable.name, SystemTable.put(KIND, name, msgspec.json.encode(Swept(living))))
+        group.add(SystemTable.name, SWEPT.put(Swept(living), name))
         if is_there:
             return
         log_bounds.forget(group, prefix)

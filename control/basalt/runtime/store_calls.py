@@ -71,6 +71,12 @@ class StoreCalls:
             shares = self._threads.shares(keys.prefix, _name(keys.prefix), base_bucket(keys.prefix, keys.buckets))
         return await self._threads.read(shares, lambda: call(*args, **kwargs))
 
+    async def long(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call that reads so much that it is made on a thread for a local store too."""
+        if self._threads is None:
+            return await asyncio.to_thread(call, *args, **kwargs)
+        return await self(call, *args, **kwargs)
+
     async def write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call of the store's one writer, made on a thread for a local store too.
 

@@ -20,6 +20,7 @@ from basalt.cluster.led_store import LedStore
 from basalt.cluster.term import Term
 from basalt.http.app import build_app
 from basalt.http.standby import StandbyFront
+from basalt.runtime.store_calls import StoreCalls
 from basalt.services import Services
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import Clock
@@ -128,7 +129,7 @@ class Member:
     async def _start(self, term: Term) -> tuple[Services, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
-            await asyncio.to_thread(store.lead, term.epoch)
+            await StoreCalls(store).write(store.lead, term.epoch)
         except BaseException:
             store.close()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from basalt.catalog.tables import Catalog
+from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.topic_participant import TopicParticipant
@@ -28,12 +28,10 @@ from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
 from basalt.operations.jobs import build_jobs
 from basalt.operations.scheduler import Scheduler
-from basalt.pruning.hbase_cluster import HBaseCluster
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.pruning.regions import Cluster
+from basalt.pruning.regions import Cluster, HBaseCluster
 from basalt.runtime.group_commit import GroupCommit
-from basalt.runtime.installation import install
 from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
@@ -44,6 +42,7 @@ from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.installation import install
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.system import SystemTable
@@ -134,7 +133,7 @@ async def _wire(
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
     activity = CellActivity()
-    tables = Tables(store, Catalog(store, clock, facts.buckets), transaction_manager, activity)
+    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity

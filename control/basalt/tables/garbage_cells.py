@@ -15,9 +15,9 @@ from basalt.errors import CorruptionError
 from basalt.runtime.group_commit import Group, Phase
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import number_name
 
 KIND = "hidden-cells"
-_DIGITS = 19  # of a number up to 2^63, so that names sort by time
 
 
 class HiddenCells(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class HiddenCells(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The note's name in the system table; the same writers give the same name."""
-        return f"{self.prefix}{self.generation}:{self.write_pointers[0]:0{_DIGITS}d}"
+        return f"{self.prefix}{self.generation}:{number_name(self.write_pointers[0])}"
 
 
 def note(group: Group, transaction: Transaction) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from basalt.catalog.tables import Catalog, HostedTable, TableName
+from basalt.catalog.tables import HostedTable, TableCatalog, TableName
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
 from basalt.tables.cell_activity import CellActivity
@@ -55,7 +55,9 @@ class CellWrites(NamedTuple):
 class Tables:
     """The cells of all tables of one store."""
 
-    def __init__(self, store: Store, catalog: Catalog, manager: TransactionManager, activity: CellActivity) -> None:
+    def __init__(
+        self, store: Store, catalog: TableCatalog, manager: TransactionManager, activity: CellActivity
+    ) -> None:
         self._looks = Looks(store)
         self.catalog = catalog
         self._manager = manager

@@ -36,6 +36,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable
+from basalt_engine.system_records import number_name
 from basalt_engine.table import Mutation, Put, Store
 
 ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
@@ -150,7 +151,7 @@ class ExternalWriter(msgspec.Struct, frozen=True):
     @staticmethod
     def name(pointer: int) -> str:
         """Under which name a writer's note lies: names sort by time."""
-        return f"{pointer:019d}"
+        return number_name(pointer)
 
     @classmethod
     def notes(cls, transaction: Transaction) -> list[Mutation]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from basalt.cluster.lease import (
+    LEASE,
     Candidate,
     Ended,
     Event,
@@ -18,7 +19,6 @@ from basalt.cluster.lease import (
     Role,
     Unanswered,
     Wrote,
-    encode,
     is_free,
     released,
     renewed,
@@ -36,7 +36,7 @@ RELEASED = LeaseRecord("", "", 4, 0, "", 6_000)
 
 
 def lease(role: Role, record: LeaseRecord | None, known: bool, since_ms: float | None, until_ms: float = 0.0) -> Lease:
-    return Lease(role, None if record is None else encode(record), record, known, since_ms, until_ms)
+    return Lease(role, None if record is None else LEASE.encode(record), record, known, since_ms, until_ms)
 
 
 UNREAD = Lease()
@@ -47,11 +47,11 @@ UNSURE = lease(Role.LEADER, MINE, False, 1_000.0, 6_000.0)  # a renewal got no a
 STATES = {"unread": UNREAD, "watching": WATCHING, "doubting": DOUBTING, "leading": LEADING, "unsure": UNSURE}
 
 READ_NOTHING = Read(None, 2_000.0)
-READ_OTHERS = Read(encode(OTHERS), 2_000.0)
-READ_MINE = Read(encode(MINE_RENEWED), 2_000.0)
-READ_MINE_BEFORE = Read(encode(MINE_BEFORE), 2_000.0)
-WROTE = Wrote(encode(MINE_RENEWED), 2_000.0, 2_100.0)
-WROTE_TOO_LATE = Wrote(encode(MINE_RENEWED), 2_000.0, 7_000.0)
+READ_OTHERS = Read(LEASE.encode(OTHERS), 2_000.0)
+READ_MINE = Read(LEASE.encode(MINE_RENEWED), 2_000.0)
+READ_MINE_BEFORE = Read(LEASE.encode(MINE_BEFORE), 2_000.0)
+WROTE = Wrote(LEASE.encode(MINE_RENEWED), 2_000.0, 2_100.0)
+WROTE_TOO_LATE = Wrote(LEASE.encode(MINE_RENEWED), 2_000.0, 7_000.0)
 EVENTS: dict[str, Event] = {
     "read nothing": READ_NOTHING, "read another's": READ_OTHERS, "read mine": READ_MINE,
     "read an older one of mine": READ_MINE_BEFORE, "wrote": WROTE, "wrote too late": WROTE_TOO_LATE,
@@ -154,7 +154,7 @@ def test_when_a_standby_may_take_the_lease(known: Lease, now_ms: float, free: bo
 
 def test_a_standby_waits_for_as_long_as_the_leader_said_and_not_as_its_own_settings_say():
     patient = LeaseRecord("you:1", "http://you:4780", 4, 300, "bbbb", 60_000)
-    seen = step(Lease(), Read(encode(patient), 2_000.0))
+    seen = step(Lease(), Read(LEASE.encode(patient), 2_000.0))
     assert not is_free(seen, ME.instance, 61_999.0)
     assert is_free(seen, ME.instance, 62_000.0)
 

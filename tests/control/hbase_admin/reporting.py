@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from basalt.cluster.lease import LeaseRecord, encode
+from basalt.cluster.lease import LEASE, LeaseRecord
 from basalt_engine.clock import SystemClock
 from basalt_engine.regions.report import RegionReport
 from basalt_engine.regions.snapshot import RegionSnapshot
@@ -59,4 +59,4 @@ def snapshot(cluster: FakeHBase, *, age_ms: int = SNAPSHOT_AGE_MS) -> None:
 
 def lease(cluster: FakeHBase, *, expires_in_ms: int = 5_000, holder: str = "alpha") -> None:
     record = LeaseRecord(holder, "http://alpha:4780", 3, now_ms() + expires_in_ms, "i", 6_000)
-    write(cluster, "lease", "leader", encode(record))
+    write(cluster, "lease", "leader", LEASE.encode(record))

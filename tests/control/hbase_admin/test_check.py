@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from basalt.hbase_admin import check
 from basalt_engine.system import entry_key
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway
@@ -150,11 +151,11 @@ def test_what_is_wrong_with_a_table_is_told(
     assert detail in found["table shop.payload"]["detail"]
 
 
-def test_a_table_that_is_new_with_this_version_is_to_be_had_by_an_upgrade(admin: Admin, healthy: FakeHBase):
+def test_a_missing_table_is_told_with_the_command_that_makes_it(admin: Admin, healthy: FakeHBase):
     del healthy.tables["shop.cell"]
     found = lines(admin, code=1)
     assert levels(found) == {"table shop.cell": "error"}
-    assert "`basalt hbase upgrade --jar PATH` makes it" in found["table shop.cell"]["hint"]
+    assert "`basalt hbase install` makes it" in found["table shop.cell"]["hint"]
 
 
 def test_a_disabled_system_table_is_told_without_failing_over_it(admin: Admin, healthy: FakeHBase):
@@ -337,3 +338,10 @@ def test_a_refusal_of_hbase_is_told_like_any_other(admin: Admin, healthy: FakeHB
     ran = admin("check")
     assert ran.code == 5
     assert "AccessDeniedException: no right" in ran.err
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_a_line_names_the_first_few_and_counts_the_others(monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(check, "NAMES_SHOWN_MAX", limit)
+    assert check.some("dacb"[:limit]) == ", ".join(sorted("dacb"[:limit]))
+    assert check.some("dacbe") == f"{', '.join('abcde'[:limit])} and {5 - limit} more"

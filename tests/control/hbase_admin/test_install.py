@@ -7,17 +7,15 @@ import json
 import msgspec
 import pytest
 
-from basalt.runtime.installation import decode_facts
+from basalt_engine.installation import FACTS as FACTS_RECORD
+from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
 from basalt_engine.system import entry_key, seal, unseal
 from tests.control.cli.conftest import Ran, Run
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway
 
 JAR = "hdfs:///basalt/one.jar"
-NAMES = [
-    "shop.message", "shop.payload", "shop.cell", "shop.metadata", "shop.subscription", "shop.transaction_log",
-    "shop.system",
-]  # fmt: skip
+NAMES = ["shop.message", "shop.payload", "shop.cell", "shop.metadata", "shop.transaction_log", "shop.system"]
 FACTS = entry_key("install", "facts")
 
 
@@ -31,10 +29,10 @@ def attributes(cluster: FakeHBase, table: str) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in found.items()}
 
 
-def test_the_first_run_makes_seven_tables_and_writes_the_facts(admin: Admin, cluster: FakeHBase):
-    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["create"] * 7 + ["write"]
+def test_the_first_run_makes_six_tables_and_writes_the_facts(admin: Admin, cluster: FakeHBase):
+    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["create"] * 6 + ["write"]
     assert list(cluster.tables) == NAMES
-    facts = decode_facts(unseal(FACTS, cluster.tables["shop.system"].rows[FACTS][b"m:v"]))
+    facts = FACTS_RECORD.decode(unseal(FACTS, cluster.tables["shop.system"].rows[FACTS][b"m:v"]))
     assert facts.buckets == 4
     assert len(facts.instance) == 16
 
@@ -48,7 +46,7 @@ def test_salted_tables_are_split_at_each_bucket_and_the_others_not_at_all(admin:
 
 def test_each_table_gets_its_family_its_flush_interval_and_its_observer(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR, "--flush-interval", "5m", "--refresh-interval", "2s", "--report-interval", "4s")
-    observers = ["MessageTableObserver", "PayloadTableObserver", "CellTableObserver"] + ["FencedTableObserver"] * 4
+    observers = ["MessageTableObserver", "PayloadTableObserver", "CellTableObserver"] + ["FencedTableObserver"] * 3
     for name, observer in zip(NAMES, observers, strict=True):
         found = attributes(cluster, name)
         assert found["hbase.regionserver.optionalcacheflushinterval"] == "300000"
@@ -65,23 +63,23 @@ def test_a_second_run_changes_nothing_and_says_so(admin: Admin, cluster: FakeHBa
     ran = admin("install", "--jar", JAR)
     assert (ran.code, cluster.writes) == (0, [])
     assert ran.out.endswith("\nnothing to do: everything is there\n")
-    assert actions(admin("install", "-o", "json")) == ["keep"] * 8
+    assert actions(admin("install", "-o", "json")) == ["keep"] * 7
 
 
 def test_a_second_run_keeps_a_flush_interval_and_options_that_it_does_not_name(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR, "--flush-interval", "5m", "--report-interval", "4s")
-    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["keep"] * 8
+    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["keep"] * 7
     assert attributes(cluster, "shop.system")["coprocessor$1"].endswith("|basalt.report.interval.ms=4000")
 
 
 def test_a_dry_run_tells_the_same_and_does_nothing(admin: Admin, cluster: FakeHBase):
     ran = admin("install", "--jar", JAR, "--dry-run")
-    assert ran.out.endswith("\nwould make 8 changes\n")
+    assert ran.out.endswith("\nwould make 7 changes\n")
     assert (cluster.tables, cluster.writes) == ({}, [])
-    assert actions(admin("install", "--jar", JAR, "--dry-run", "-o", "json")) == ["create"] * 7 + ["write"]
+    assert actions(admin("install", "--jar", JAR, "--dry-run", "-o", "json")) == ["create"] * 6 + ["write"]
 
 
-@pytest.mark.parametrize("made", range(1, 7))
+@pytest.mark.parametrize("made", range(1, 6))
 def test_an_installation_that_was_cut_short_is_completed(admin: Admin, cluster: FakeHBase, made: int):
     def stop() -> None:
         if len(cluster.tables) == made:
@@ -96,7 +94,7 @@ def test_an_installation_that_was_cut_short_is_completed(admin: Admin, cluster: 
     cluster.hooks.clear()
     cluster.refusals.clear()
     # Those that are left get the jar of those that are there, even if nobody names it again.
-    assert actions(admin("install", "-o", "json")) == ["keep"] * made + ["create"] * (7 - made) + ["write"]
+    assert actions(admin("install", "-o", "json")) == ["keep"] * made + ["create"] * (6 - made) + ["write"]
     assert all(JAR in attributes(cluster, name)["coprocessor$1"] for name in NAMES)
 
 
@@ -104,14 +102,14 @@ def test_facts_that_were_not_written_are_written_by_the_next_run(admin: Admin, c
     cluster.refusals["checkAndPut"] = "java.io.IOException: the region has moved"
     assert admin("install", "--jar", JAR).code == 1
     cluster.refusals.clear()
-    assert actions(admin("install", "-o", "json")) == ["keep"] * 7 + ["write"]
+    assert actions(admin("install", "-o", "json")) == ["keep"] * 6 + ["write"]
 
 
 def test_a_coprocessor_and_a_flush_interval_are_added_to_tables_without_them(admin: Admin, cluster: FakeHBase):
     admin("install", "--no-coprocessor")
     for table in cluster.tables.values():
         table.descriptor.attributes = {b"OWNER": b"somebody", b"coprocessor$1": b"|org.example.Other|5|"}
-    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["alter"] * 7 + ["keep"]
+    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["alter"] * 6 + ["keep"]
     found = attributes(cluster, "shop.message")
     assert found["OWNER"] == "somebody"
     assert found["coprocessor$1"] == "|org.example.Other|5|"
@@ -122,13 +120,13 @@ def test_a_coprocessor_and_a_flush_interval_are_added_to_tables_without_them(adm
 def test_a_disabled_table_is_enabled_again(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR)
     cluster.tables["shop.payload"].enabled = False
-    assert actions(admin("install", "-o", "json")) == ["keep", "enable"] + ["keep"] * 6
+    assert actions(admin("install", "-o", "json")) == ["keep", "enable"] + ["keep"] * 5
     assert cluster.tables["shop.payload"].enabled
 
 
 def test_no_coprocessor_does_not_take_one_away(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR)
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 8
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 7
     assert JAR in attributes(cluster, "shop.message")["coprocessor$1"]
 
 
@@ -201,7 +199,7 @@ def test_regions_that_were_split_or_merged_later_are_no_other_layout(admin: Admi
     regions = cluster.tables["shop.message"].regions
     del regions[b"\x02"]
     regions[b"\x01shop:orders:"] = ["OPEN", "one,16020,1"]
-    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 8
+    assert actions(admin("install", "--no-coprocessor", "-o", "json")) == ["keep"] * 7
 
 
 def test_two_who_install_at_once_with_other_buckets_do_not_both_succeed(admin: Admin, cluster: FakeHBase):
@@ -309,4 +307,41 @@ def test_a_gateway_that_does_not_know_a_call_is_told_to_be_too_old(admin: Admin,
 
 def test_tables_of_other_prefixes_are_not_looked_at(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR, prefix="shop-2")
-    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["create"] * 7 + ["write"]
+    assert actions(admin("install", "--jar", JAR, "-o", "json")) == ["create"] * 6 + ["write"]
+
+
+# One table of several is missing.
+
+
+@pytest.fixture
+def no_cells(admin: Admin, cluster: FakeHBase) -> FakeHBase:
+    assert admin("install", "--jar", JAR, "--report-interval", "4s").code == 0
+    del cluster.tables["shop.cell"]
+    cluster.calls.clear()
+    return cluster
+
+
+@pytest.mark.parametrize("named", [(), ("--jar", JAR)])
+def test_a_missing_table_is_made_with_the_jar_that_the_others_run(
+    admin: Admin, no_cells: FakeHBase, named: tuple[str, ...]
+):
+    assert admin("install", *named).code == 0
+    assert attributes(no_cells, "shop.cell")["coprocessor$1"].startswith(
+        f"{JAR}|io.basalt.hbase.observer.CellTableObserver|"
+    )
+    assert list(no_cells.tables["shop.cell"].regions) == [b"", b"\x01", b"\x02", b"\x03"]
+    assert no_cells.writes == ["createTable"]
+
+
+def test_a_missing_table_is_made_without_a_coprocessor_where_the_others_have_none(admin: Admin, cluster: FakeHBase):
+    admin("install", "--no-coprocessor")
+    del cluster.tables["shop.cell"]
+    assert admin("install", "--no-coprocessor").code == 0
+    assert "coprocessor$1" not in attributes(cluster, "shop.cell")
+
+
+def test_a_server_says_which_command_makes_the_table(no_cells: FakeHBase, thrift2: str):
+    with pytest.raises(NoTableError) as raised:
+        HBaseStore.open(thrift2, "shop")
+    assert raised.value.message == "HBase has no table shop.cell"
+    assert "make the tables with `basalt hbase install`" in (raised.value.hint or "")

@@ -19,12 +19,12 @@ def installed(admin: Admin, cluster: FakeHBase) -> FakeHBase:
     return cluster
 
 
-def test_it_drops_the_seven_tables_and_the_system_table_last(admin: Admin, installed: FakeHBase):
+def test_it_drops_the_six_tables_and_the_system_table_last(admin: Admin, installed: FakeHBase):
     ran = admin("uninstall", "--yes", "-o", "json")
     assert ran.code == 0, ran.err
     assert [row["table"] for row in json.loads(ran.out)] == NAMES
     assert installed.tables == {}
-    assert installed.writes == ["disableTable", "deleteTable"] * 7
+    assert installed.writes == ["disableTable", "deleteTable"] * 6
 
 
 def test_other_tables_stay(admin: Admin, installed: FakeHBase):
@@ -33,7 +33,7 @@ def test_other_tables_stay(admin: Admin, installed: FakeHBase):
     installed.tables["shop.invoices"] = other  # nobody's that Basalt knows
     assert admin("uninstall", "--yes").code == 0
     assert [name for name in installed.tables if not name.startswith("shop2.")] == ["shop.invoices"]
-    assert len(installed.tables) == 8
+    assert len(installed.tables) == 7
 
 
 def test_without_yes_it_names_what_would_be_lost_and_drops_nothing(admin: Admin, installed: FakeHBase):
@@ -50,7 +50,7 @@ def test_without_yes_it_names_what_would_be_lost_and_drops_nothing(admin: Admin,
 def test_a_dry_run_lists_and_drops_nothing(admin: Admin, installed: FakeHBase):
     ran = admin("uninstall", "--dry-run")
     assert ran.code == 0
-    assert ran.out.endswith("\nwould drop 7 tables\n")
+    assert ran.out.endswith("\nwould drop 6 tables\n")
     assert installed.writes == []
 
 

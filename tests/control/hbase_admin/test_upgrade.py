@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase
 from tests.control.hbase_admin.reporting import lease, report, report_all
-from tests.control.hbase_admin.ruby_lines import created
 from tests.control.hbase_admin.test_install import NAMES, attributes
 
 OLD = "hdfs:///basalt/one.jar"
@@ -31,19 +29,19 @@ def jars(cluster: FakeHBase) -> list[str]:
 
 def report_after_the_last(cluster: FakeHBase, **changed: object) -> None:
     """Regions report (for instance with `counters`) once they have been asked for after the last alteration."""
-    cluster.hooks["getScannerResults"] = lambda: report_all(cluster, **changed) if jars(cluster) == [NEW] * 7 else None
+    cluster.hooks["getScannerResults"] = lambda: report_all(cluster, **changed) if jars(cluster) == [NEW] * 6 else None
 
 
 def test_every_table_runs_the_new_jar_and_keeps_its_class_and_options(admin: Admin, installed: FakeHBase):
     report_after_the_last(installed)
     ran = admin("upgrade", "--jar", NEW)
     assert ran.code == 0, ran.err
-    assert ran.out.endswith("\nmade 7 changes\n")
+    assert ran.out.endswith("\nmade 6 changes\n")
     assert attributes(installed, "shop.payload")["coprocessor$1"] == (
         f"{NEW}|io.basalt.hbase.observer.PayloadTableObserver|1001|basalt.report.interval.ms=4000"
     )
-    assert jars(installed) == [NEW] * 7
-    assert installed.writes == ["modifyTable"] * 7
+    assert jars(installed) == [NEW] * 6
+    assert installed.writes == ["modifyTable"] * 6
 
 
 def test_tables_stay_enabled_all_the_while(admin: Admin, installed: FakeHBase):
@@ -70,19 +68,19 @@ def test_an_upgrade_that_was_cut_short_goes_on_with_the_tables_that_are_left(adm
 
     installed.hooks["modifyTable"] = stop
     assert admin("upgrade", "--jar", NEW).code == 1
-    assert jars(installed) == [NEW] + [OLD] * 6
+    assert jars(installed) == [NEW] + [OLD] * 5
     installed.hooks.clear()
     installed.refusals.clear()
     ran = admin("upgrade", "--jar", NEW, "--wait", "0s", "-o", "json")
-    assert [row["action"] for row in json.loads(ran.out)] == ["keep"] + ["alter"] * 6
-    assert jars(installed) == [NEW] * 7
+    assert [row["action"] for row in json.loads(ran.out)] == ["keep"] + ["alter"] * 5
+    assert jars(installed) == [NEW] * 6
 
 
 def test_a_dry_run_changes_nothing(admin: Admin, installed: FakeHBase):
     ran = admin("upgrade", "--jar", NEW, "--dry-run")
     assert ran.code == 0
     assert f"{OLD} -> {NEW}" in ran.out
-    assert (installed.writes, jars(installed)) == ([], [OLD] * 7)
+    assert (installed.writes, jars(installed)) == ([], [OLD] * 6)
 
 
 def test_regions_that_do_not_report_in_time_are_a_failure(admin: Admin, installed: FakeHBase):
@@ -90,7 +88,7 @@ def test_regions_that_do_not_report_in_time_are_a_failure(admin: Admin, installe
     ran = admin("upgrade", "--jar", NEW, "--wait", "20ms")
     assert ran.code == 1
     assert "all tables were changed and reopened, but after 20ms 0 of 12 regions have reported since" in ran.err
-    assert jars(installed) == [NEW] * 7
+    assert jars(installed) == [NEW] * 6
 
 
 def test_a_report_from_before_does_not_count(admin: Admin, installed: FakeHBase):
@@ -100,7 +98,7 @@ def test_a_report_from_before_does_not_count(admin: Admin, installed: FakeHBase)
 
 def test_one_region_that_still_runs_another_jar_is_a_failure(admin: Admin, installed: FakeHBase):
     def uneven() -> None:
-        if jars(installed) == [NEW] * 7:
+        if jars(installed) == [NEW] * 6:
             report_all(installed)
             report(installed, "shop.payload", b"\x02", counters={"jar.crc32c": 1})
 
@@ -126,7 +124,7 @@ def test_a_server_may_lead_meanwhile(admin: Admin, installed: FakeHBase):
 def test_tables_without_a_coprocessor_get_one(admin: Admin, cluster: FakeHBase):
     admin("install", "--no-coprocessor")
     assert admin("upgrade", "--jar", NEW, "--wait", "0s").code == 0
-    assert jars(cluster) == [NEW] * 7
+    assert jars(cluster) == [NEW] * 6
 
 
 def test_the_shell_commands_change_only_what_differs(admin: Admin, installed: FakeHBase):
@@ -135,88 +133,5 @@ def test_the_shell_commands_change_only_what_differs(admin: Admin, installed: Fa
         "alter 'shop.message', {METADATA => {'coprocessor$1' => "
         f"'{NEW}|io.basalt.hbase.observer.MessageTableObserver|1001|basalt.report.interval.ms=4000'}}}}"
     )
-    assert len(ran.out.splitlines()) == 7
+    assert len(ran.out.splitlines()) == 6
     assert installed.writes == []
-
-
-# An installation of a version that had six tables.
-
-
-@pytest.fixture
-def six_tables(installed: FakeHBase) -> FakeHBase:
-    del installed.tables["shop.cell"]
-    return installed
-
-
-def test_a_table_that_is_new_is_made_with_the_jar_and_as_its_neighbours_are(admin: Admin, six_tables: FakeHBase):
-    message = six_tables.tables["shop.message"].descriptor.attributes
-    message[b"hbase.regionserver.optionalcacheflushinterval"] = b"300000"
-    report_after_the_last(six_tables)
-    ran = admin("upgrade", "--jar", NEW)
-    assert ran.code == 0, ran.err
-    assert ran.out.endswith("\nmade 7 changes\n")
-    found = attributes(six_tables, "shop.cell")
-    assert (
-        found["coprocessor$1"]
-        == f"{NEW}|io.basalt.hbase.observer.CellTableObserver|1001|basalt.report.interval.ms=4000"
-    )
-    assert found["hbase.regionserver.optionalcacheflushinterval"] == "300000"
-    assert list(six_tables.tables["shop.cell"].regions) == [b"", b"\x01", b"\x02", b"\x03"]
-    # First, so that a jar that does not know the table is refused before any other table runs it.
-    assert six_tables.writes == ["createTable"] + ["modifyTable"] * 6
-
-
-def test_it_is_split_as_the_installation_is_whatever_the_settings_say(admin: Admin, six_tables: FakeHBase):
-    assert admin("upgrade", "--jar", NEW, "--wait", "0s", buckets="8").code == 0
-    assert len(six_tables.tables["shop.cell"].regions) == 4
-
-
-def test_a_dry_run_tells_of_the_new_table_and_makes_none(admin: Admin, six_tables: FakeHBase):
-    ran = admin("upgrade", "--jar", NEW, "--dry-run", "-o", "json")
-    steps = {row["table"]: row for row in json.loads(ran.out)}
-    assert steps["shop.cell"]["action"] == "create"
-    assert steps["shop.cell"]["detail"] == f"this version needs it: 4 regions, coprocessor from {NEW}"
-    assert six_tables.writes == []
-
-
-def test_the_new_table_alone_is_enough_of_an_upgrade(admin: Admin, six_tables: FakeHBase):
-    ran = admin("upgrade", "--jar", OLD, "--wait", "0s", "-o", "json")
-    assert sorted(row["action"] for row in json.loads(ran.out)) == ["create"] + ["keep"] * 6
-    assert six_tables.writes == ["createTable"]
-
-
-def test_the_shell_commands_make_the_new_table(admin: Admin, six_tables: FakeHBase):
-    ran = admin("upgrade", "--jar", NEW, "--print-shell")
-    [line] = [line for line in ran.out.splitlines() if line.startswith("create ")]
-    descriptor, splits = created(line)
-    assert (descriptor.name, splits) == ("shop.cell", [b"\x01", b"\x02", b"\x03"])
-    assert descriptor.attributes["coprocessor$1"].startswith(f"{NEW}|io.basalt.hbase.observer.CellTableObserver|")
-
-
-def test_an_install_does_not_make_it_with_a_jar_that_may_be_older(admin: Admin, six_tables: FakeHBase):
-    ran = admin("install")
-    assert ran.code == 4
-    assert f"table shop.cell is new with this version, and {OLD} may be older" in ran.err
-    assert "`basalt hbase upgrade --jar PATH` makes it" in ran.err
-    assert six_tables.writes == []
-
-
-def test_an_install_makes_it_with_a_jar_that_is_named(admin: Admin, six_tables: FakeHBase):
-    assert admin("install", "--jar", OLD).code == 0
-    assert attributes(six_tables, "shop.cell")["coprocessor$1"].startswith(
-        f"{OLD}|io.basalt.hbase.observer.CellTableObserver|"
-    )
-
-
-def test_an_install_makes_it_where_there_is_no_coprocessor(admin: Admin, cluster: FakeHBase):
-    admin("install", "--no-coprocessor")
-    del cluster.tables["shop.cell"]
-    assert admin("install", "--no-coprocessor").code == 0
-    assert "coprocessor$1" not in attributes(cluster, "shop.cell")
-
-
-def test_a_server_says_which_command_adds_the_table(admin: Admin, six_tables: FakeHBase, thrift2: str):
-    with pytest.raises(NoTableError) as raised:
-        HBaseStore.open(thrift2, "shop")
-    assert raised.value.message == "HBase has no table shop.cell"
-    assert "`basalt hbase upgrade --jar PATH` adds it" in (raised.value.hint or "")

@@ -97,7 +97,7 @@ def test_the_store_is_told_with_its_tables(client):
     assert (shown["kind"], shown["atomic"]) == ("memory", True)
     sizes = {table["name"]: table["bytes"] for table in shown["tables"]}
     assert sizes["message"] >= 1_000
-    assert set(sizes) == {"message", "payload", "cell", "metadata", "subscription", "transaction_log", "system"}
+    assert set(sizes) == {"message", "payload", "cell", "metadata", "transaction_log", "system"}
 
 
 def test_the_snapshot_is_told_by_its_pointers_and_lengths(client):

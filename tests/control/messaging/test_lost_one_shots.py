@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.operations.jobs.expiry import ExpiryJob
+from basalt.operations.jobs import ExpiryJob
 from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import State

@@ -12,7 +12,7 @@ from basalt.messaging.read import first_unstable as holds
 from basalt.messaging.read.decisions import Decisions
 from basalt.settings import Settings, TransactionSettings
 from basalt.transactions.manager import ExternalTransactions
-from tests.control.jobs.readers import lose_log
+from tests.control.retention.readers import lose_log
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.catalog.catalog import check_name
 from basalt.catalog.topic_properties import PROPERTIES_MAX, PROPERTY_CHARS_MAX, TTL_SECONDS_MAX, settle
-from basalt.catalog.topics import Topic, TopicName, Topics, check_name, title_of, topic_name
+from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_name
 from basalt.errors import (
     ConflictError,
     CorruptionError,

@@ -10,9 +10,10 @@ from msgspec.structs import replace as replaced
 from basalt.errors import ConflictError, UnavailableError
 from basalt.pruning import prune as module
 from basalt.pruning import state
-from basalt.pruning.compactions import ASK_AGAIN_MS
-from basalt.pruning.state import archived, change_state, read_state
+from basalt.pruning.rule import ASK_AGAIN_MS
+from basalt.pruning.state import STATE, archived, change_state
 from basalt.settings import DayWindow, HBaseSettings, Settings
+from basalt.transactions.manager import ExternalWriter
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.regions.report import KIND, UNKNOWN_ORIGIN
@@ -49,7 +50,7 @@ async def test_a_writer_is_forgotten_archived_and_gone_from_the_published_snapsh
     assert clustered.transactions.manager.current().invalid.pointers == ()
     assert published(clustered).invalid == ()
     assert [(entry.pruned_ms, entry.pointers) for entry in archived(clustered.services.system)] == [(now_ms, [writer])]
-    assert read_state(clustered.services.system).newest_pruned == writer
+    assert STATE.get(clustered.services.system).newest_pruned == writer
     assert (await pruner.run()).pruned == ()
     assert pruner.pruned_total == 1
 
@@ -125,7 +126,7 @@ async def test_a_crash_before_the_log_entry_leaves_the_writer_invalid(
         with pytest.raises(StoreError):
             await clustered.services.pruner.run()
     assert [entry.pointers for entry in archived(clustered.services.system)] == [[writer]], "archived before it goes"
-    assert read_state(clustered.services.system).newest_pruned == writer
+    assert STATE.get(clustered.services.system).newest_pruned == writer
     assert (await clustered.services.pruner.run()).pruned == (writer,)
 
 
@@ -225,6 +226,40 @@ async def test_reports_of_regions_that_are_gone_are_removed_after_a_week(cluster
     assert system.get(KIND, "m1") is not None, "an old report of a region that there is stays true"
 
 
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_one_run_removes_so_many_old_reports_and_the_next_ones_the_others(
+    clustered: Wired, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr(module, "GONE_REPORTS_MAX", limit)
+    cluster, system = paper(clustered), clustered.services.system
+    for number in range(5):
+        cluster.listed.append(region("message", f"gone{number}"))
+        cluster.report(clustered.clock.now_ms(), of=f"gone{number}")
+        cluster.listed.pop()
+    clustered.clock.advance(module.GONE_REGION_MS + 1)
+    cluster.report_all(clustered.clock.now_ms())
+    left = []
+    for _ in range(3):
+        await clustered.services.pruner.run()
+        left.append(sum(name.startswith("gone") for name, _ in system.scan(KIND)))
+    assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_one_run_removes_so_many_notes_about_writers_that_are_gone(
+    clustered: Wired, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr(module, "NOTES_MAX", limit)
+    system = clustered.services.system
+    for pointer in range(1, 6):  # long ago, and on no list
+        system.write(ExternalWriter.KIND, ExternalWriter.name(pointer), b'{"owner":"job"}')
+    left = []
+    for _ in range(3):
+        await clustered.services.pruner.run()
+        left.append(len(ExternalWriter.all(system)))
+    assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
+
+
 # Tables restored from a copy.
 
 
@@ -241,7 +276,7 @@ async def test_pruned_writers_come_back_after_a_restore_and_need_a_later_snapsho
     assert clustered.transactions.manager.current().invalid.pointers == (writer,) == published(clustered).invalid
     assert await pruner.restore(copied_ms) == 0, "again: no change"
     # A file that was filtered when the writer was forgotten may hold its row now.
-    restored = read_state(clustered.services.system).restored
+    restored = STATE.get(clustered.services.system).restored
     clustered.clock.advance(SKEW_MS + 1_000)
     cluster.report_all(clustered.clock.now_ms())
     newest = clustered.transactions.state.last_pointer  # a snapshot from before the restore may be decided on it
@@ -305,7 +340,7 @@ async def test_an_archive_that_is_newer_than_the_log_is_not_restored(clustered: 
     clustered.services.system.write("pruned", "x", b'{"pruned_ms":1,"pointers":[%d]}' % (1 << 62))
     with pytest.raises(ConflictError, match="knows no writer above"):
         await clustered.services.pruner.restore(0)
-    assert read_state(clustered.services.system).restored == 0, "pruning goes on as before"
+    assert STATE.get(clustered.services.system) is None, "pruning goes on as before"
 
 
 async def test_a_restored_writer_is_in_the_log(clustered: Wired):
@@ -320,5 +355,5 @@ async def test_a_restored_writer_is_in_the_log(clustered: Wired):
 
 async def test_the_terms_survive_damage_as_an_error(clustered: Wired):
     clustered.services.system.write("prune", "state", b"{")
-    with pytest.raises(Exception, match="of pruning is not what it should be"):
+    with pytest.raises(Exception, match="prune:state is not what it should be"):
         await clustered.services.pruner.run()

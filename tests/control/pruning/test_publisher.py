@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import ConflictError
-from basalt.operations.jobs.snapshot import SnapshotJob
+from basalt.operations.jobs import SnapshotJob
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
-from basalt.pruning.state import PruneState, change_state, read_state
+from basalt.pruning.state import STATE, PruneState, change_state
 from basalt.transactions.manager import ManagerSnapshot
 from basalt.transactions.rules.states import Kind
 from basalt_engine.clock import ManualClock
@@ -141,10 +141,10 @@ async def test_the_job_publishes_and_keeps_no_history_of_it(store, clock):
 async def test_the_longest_lifetime_that_a_region_may_know_is_remembered(store, clock):
     system = SystemTable(store.table("system"))
     await publisher(store, clock, lifetime_ms=5_000).publish()
-    assert read_state(system).lifetime_ms == 5_000
+    assert STATE.get(system).lifetime_ms == 5_000
     await publisher(store, clock, lifetime_ms=9_000).publish()
     await publisher(store, clock, lifetime_ms=7_000).publish()
-    state = read_state(system)
+    state = STATE.get(system)
     assert (state.lifetime_ms, state.lowered_to_ms, tuple(state.lowered_at)) == (9_000, 7_000, (3, 3))
     assert state.when_all_know((3, 2)) == state
     assert state.when_all_know((3, 3)).lifetime_ms == 7_000

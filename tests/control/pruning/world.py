@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from basalt.pruning.certificate import Certificates, Terms
 from basalt.pruning.regions import Region
+from basalt.pruning.rule import Certificates, Terms
 from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 

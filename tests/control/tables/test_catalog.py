@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.catalog.tables import Catalog, table_name, table_title_of
+from basalt.catalog.tables import TableCatalog, table_name, table_title_of
 from basalt.catalog.topics import Topics, topic_name
 from basalt.errors import (
     ConflictError,
@@ -34,8 +34,8 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def catalog(store: MemoryStore) -> Catalog:
-    return Catalog(store, ManualClock(), 16)
+def catalog(store: MemoryStore) -> TableCatalog:
+    return TableCatalog(store, ManualClock(), 16)
 
 
 def run(work):
@@ -45,14 +45,14 @@ def run(work):
     return asyncio.run(main())
 
 
-def test_a_table_is_found_again_with_its_conflict_level(catalog: Catalog, store: MemoryStore):
+def test_a_table_is_found_again_with_its_conflict_level(catalog: TableCatalog, store: MemoryStore):
     made = run(catalog.create(STOCK, "cell"))
     assert (made.generation, made.conflict, made.keys.prefix) == (1, "cell", b"shop:~stock:")
     assert run(catalog.get(STOCK)) == made
-    assert run(Catalog(store, ManualClock(), 16).get(STOCK)) == made
+    assert run(TableCatalog(store, ManualClock(), 16).get(STOCK)) == made
 
 
-def test_a_table_that_was_deleted_comes_back_as_its_next_generation(catalog: Catalog):
+def test_a_table_that_was_deleted_comes_back_as_its_next_generation(catalog: TableCatalog):
     run(catalog.create(STOCK))
     run(catalog.delete(STOCK))
     with pytest.raises(TableNotFoundError):
@@ -66,16 +66,16 @@ def test_a_table_that_was_deleted_comes_back_as_its_next_generation(catalog: Cat
     assert run(catalog.create(STOCK, "none")).generation == 2
 
 
-def test_an_existing_table_is_not_created_again(catalog: Catalog):
+def test_an_existing_table_is_not_created_again(catalog: TableCatalog):
     run(catalog.create(STOCK))
     with pytest.raises(TableExistsError):
         run(catalog.create(STOCK, "cell"))
     assert run(catalog.get(STOCK)).conflict == "row"
 
 
-def test_of_two_servers_that_delete_one_is_told(catalog: Catalog, store: MemoryStore):
+def test_of_two_servers_that_delete_one_is_told(catalog: TableCatalog, store: MemoryStore):
     run(catalog.create(STOCK))
-    other = Catalog(store, ManualClock(), 16)
+    other = TableCatalog(store, ManualClock(), 16)
     run(other.get(STOCK))
     run(catalog.delete(STOCK))
     with pytest.raises(ConflictError):
@@ -84,27 +84,27 @@ def test_of_two_servers_that_delete_one_is_told(catalog: Catalog, store: MemoryS
         run(other.get(STOCK))
 
 
-def test_of_two_creates_at_once_one_succeeds(catalog: Catalog):
+def test_of_two_creates_at_once_one_succeeds(catalog: TableCatalog):
     async def race():
         return await asyncio.gather(*(catalog.create(STOCK) for _ in range(5)), return_exceptions=True)
 
     assert [type(answer) for answer in run(race())].count(TableExistsError) == 4
 
 
-def test_generations_run_out(catalog: Catalog, store: MemoryStore):
+def test_generations_run_out(catalog: TableCatalog, store: MemoryStore):
     last = run(catalog.create(STOCK)).metadata._replace(generation=-GENERATION_MAX)
     rows = MetadataTable(store.table("metadata"))
     assert rows.replace(table_prefix(*STOCK), rows.get(table_prefix(*STOCK)), last)
     with pytest.raises(ConflictError, match="choose another name"):
-        run(Catalog(store, ManualClock(), 16).create(STOCK))
+        run(TableCatalog(store, ManualClock(), 16).create(STOCK))
 
 
-def test_a_conflict_level_that_there_is_not_is_refused(catalog: Catalog):
+def test_a_conflict_level_that_there_is_not_is_refused(catalog: TableCatalog):
     with pytest.raises(InvalidPropertyError, match="topic"):
         run(catalog.create(STOCK, "topic"))
 
 
-def test_tables_and_topics_of_one_name_do_not_know_of_each_other(catalog: Catalog, store: MemoryStore):
+def test_tables_and_topics_of_one_name_do_not_know_of_each_other(catalog: TableCatalog, store: MemoryStore):
     topics = Topics(store, ManualClock(), 16)
     run(topics.create(topic_name("shop", "stock"), {}))
     run(topics.create(topic_name("shop", "orders"), {}))

@@ -13,10 +13,10 @@ class Faults:
         self.next: dict[str, BasaltError] = {}
         self.openings = 0
 
-    def __call__(self, path, options, *, create, adding=()) -> Database:
+    def __call__(self, path, options, *, create) -> Database:
         self.openings += 1
         self.strike("open")
-        return FaultyDatabase(path, options, create=create, adding=adding, faults=self)
+        return FaultyDatabase(path, options, create=create, faults=self)
 
     def strike(self, call: str) -> None:
         """Fail if this call is to fail now."""
@@ -28,8 +28,8 @@ class Faults:
 class FaultyDatabase(Database):
     """A database whose faults are told from outside."""
 
-    def __init__(self, path, options, *, create, adding, faults):
-        super().__init__(path, options, create=create, adding=adding)
+    def __init__(self, path, options, *, create, faults):
+        super().__init__(path, options, create=create)
         self.faults = faults
 
     def write(self, batch):

@@ -108,10 +108,10 @@ def test_reopening_waits_for_those_who_still_read(directory, open_store):
     reading = []
 
     class Reluctant(Faults):
-        def __call__(self, path, options, *, create, adding=()):
+        def __call__(self, path, options, *, create):
             if self.openings == 4:  # 1: the first, 2 to 4: in vain
                 reading.clear()
-            return super().__call__(path, options, create=create, adding=adding)
+            return super().__call__(path, options, create=create)
 
     faults = Reluctant()
     store = open_store(directory, open_database=faults)

@@ -27,9 +27,9 @@ from basalt.cli.root import group
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
+    from basalt.hbase_admin.check import View
     from basalt.hbase_admin.plan import Step, Wanted
     from basalt.hbase_admin.upgrade import Upgraded
-    from basalt.hbase_admin.view import View
     from basalt.settings import HBaseSettings
     from basalt_engine.stores.hbase.tables import CoprocessorJar
     from basalt_engine.stores.hbase.thrift2 import Thrift2
@@ -103,7 +103,7 @@ def install(
         _print_create(invocation, where, wanted, no_coprocessor)
         return
     with admin(where) as gateway:
-        from basalt.hbase_admin.installer import Installer
+        from basalt.hbase_admin.install import Installer
         from basalt_engine.clock import SystemClock
 
         installer = Installer(gateway, where.prefix, SystemClock())
@@ -152,13 +152,13 @@ def upgrade(
     invocation: Invocation, jar: str, refresh_interval: int | None, report_interval: int | None, wait_ms: int,
     print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Let all tables run another coprocessor jar, one after the other, while they stay open; make those that are new.
+    """Let all tables run another coprocessor jar, one after the other, while they stay open.
 
     The jar needs a path that no table runs now: region servers keep what they have loaded under its path.
     """
-    from basalt.hbase_admin.installer import Installer
-    from basalt.hbase_admin.shell_script import alter_line, create_line
-    from basalt.hbase_admin.system_rows import SystemRows
+    from basalt.hbase_admin.gateway import SystemRows
+    from basalt.hbase_admin.install import Installer
+    from basalt.hbase_admin.plan import alter_line
     from basalt.hbase_admin.upgrade import Upgrade, plan_upgrade
     from basalt_engine.clock import SystemClock
     from basalt_engine.stores.hbase.tables import layouts
@@ -174,8 +174,6 @@ def upgrade(
             for step in steps:
                 if step.action == "alter":
                     invocation.out.line(alter_line(step.table, step.changed(found[step.table].descriptor)))
-                elif step.action == "create":
-                    invocation.out.line(create_line(step.table, step.descriptor.attributes, step.splits))
             return
         if not dry_run:
             work = Upgrade(gateway, SystemRows(gateway, where.prefix), clock)
@@ -222,7 +220,7 @@ def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | N
 
 
 def _view(where: HBaseSettings) -> View:
-    from basalt.hbase_admin.view import View, look, look_at_gateway
+    from basalt.hbase_admin.check import View, look, look_at_gateway
     from basalt_engine.clock import SystemClock
 
     clock = SystemClock()
@@ -259,7 +257,7 @@ def hbase_settings(config: Path | None, settings: tuple[str, ...]) -> HBaseSetti
 @contextlib.contextmanager
 def admin(where: HBaseSettings, timeout_ms: int | None = None) -> Iterator[Thrift2]:
     """The gateway for tables; what HBase refuses becomes this command's failure."""
-    from basalt.hbase_admin.gateways import HBaseRefusedError, admin_gateway
+    from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
     from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS
 
     try:
@@ -312,7 +310,7 @@ def _no_jar() -> Usage:
 
 
 def _print_create(invocation: Invocation, where: HBaseSettings, wanted: Wanted, no_coprocessor: bool) -> None:
-    from basalt.hbase_admin.shell_script import create_lines
+    from basalt.hbase_admin.plan import create_lines
     from basalt_engine.stores.hbase.tables import FLUSH_INTERVAL_MS_DEFAULT, layouts
 
     if wanted.jar is None and not no_coprocessor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from basalt.api.bodies.jobs import JobInfo, JobRun
 from basalt.api.bodies.server import Backup, BackupRequest, ManagerSnapshot, SettingInfo, StoreInfo, StoreTable
 from basalt.api.bodies.topics import TopicDescription
-from basalt.catalog.topics import Topic, check_name, topic_name
+from basalt.catalog.catalog import check_name
+from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError, TopicNotFoundError
 from basalt.http.asgi.json_input import decode_json, read_no_members
 from basalt.http.asgi.request_bodies import content_type, read_body
@@ -14,8 +15,7 @@ from basalt.http.asgi.responses import JSON, Answer, json_answer
 from basalt.http.routes.operations import Operation, integer, words
 from basalt.http.routes.prune_shapes import published_shown
 from basalt.http.routes.schemas import EMPTY_BODY
-from basalt.operations.jobs.history import RUNS_MAX, Run
-from basalt.operations.scheduler import JobStatus
+from basalt.operations.scheduler import RUNS_MAX, JobStatus, Run
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import effective
 from basalt_engine.table import TABLE_NAMES
@@ -147,7 +147,7 @@ def _job(status: JobStatus) -> JobInfo:
 
 def _run(run: Run) -> JobRun:
     detail = run.error or ", ".join(f"{name} {value}" for name, value in run.report.items())
-    return JobRun(run.started_ms, run.duration_ms, run.outcome, run.report, run.error, run.times, detail)
+    return JobRun(run.started_ms, run.duration_ms, run.outcome, dict(run.report), run.error, run.times, detail)
 
 
 _JOB = "/jobs/{job}"

@@ -20,9 +20,8 @@ from basalt.api.bodies.pruning import (
     RegionInfo,
 )
 from basalt.errors import NotFoundError
-from basalt.pruning.certificate import FREED_BY, Cause, Certificates, Hold, fault_of
-from basalt.pruning.compactions import Blocked, blocked, due
 from basalt.pruning.prune import PruneResult
+from basalt.pruning.rule import FREED_BY, Blocked, Cause, Certificates, Hold, blocked, due, fault_of
 from basalt.pruning.state import Pruned
 from basalt.pruning.survey import Survey
 from basalt_engine.regions.report import UNKNOWN_ORIGIN, RegionReport, StoreFile

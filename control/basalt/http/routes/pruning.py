@@ -34,8 +34,8 @@ from basalt.http.routes.prune_shapes import (
     status_shown,
 )
 from basalt.http.routes.schemas import EMPTY_BODY
-from basalt.pruning.certificate import Certificates
 from basalt.pruning.prune import PruneResult
+from basalt.pruning.rule import Certificates
 from basalt.pruning.state import archived
 from basalt.pruning.survey import Survey
 from basalt.runtime.store_calls import StoreCalls

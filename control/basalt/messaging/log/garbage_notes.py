@@ -51,8 +51,13 @@ def remove(group: Group, done: GarbageRange) -> None:
     group.add(SystemTable.name, SystemTable.delete(KIND, done.name), phase=Phase.OUTCOME)
 
 
+def left(done: GarbageRange, start: bytes) -> GarbageRange:
+    """The note about those of the rows that lie from `start` on."""
+    return msgspec.structs.replace(done, start=start.hex())
+
+
 def advance(group: Group, done: GarbageRange, start: bytes) -> None:
     """Put a note about the rows from `start` on in the place of one about more."""
-    left = msgspec.structs.replace(done, start=start.hex())
-    group.add(SystemTable.name, SystemTable.put(KIND, left.name, msgspec.json.encode(left)))
+    rest = left(done, start)
+    group.add(SystemTable.name, SystemTable.put(KIND, rest.name, msgspec.json.encode(rest)))
     remove(group, done)

@@ -19,7 +19,6 @@ from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import BasaltError, FencedError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase.connections import ConnectionPool, LostError, RefusedError
 from basalt_engine.stores.hbase.thrift2 import without_package
-from basalt_engine.table import ADDED_LATER
 
 TRIES_MAX = 4
 PAUSE_MS = 50  # before the second try, doubled before each further one; a random part of up to as much is added
@@ -31,7 +30,6 @@ REFUSED = "basalt refused"  # says the coprocessor when a writer has outlived it
 _FAILED_ACTIONS = re.compile(r"Failed (\d+) actions?:")
 _TEXT_CHARS_MAX = 500
 INSTALL = "make the tables with `basalt hbase install`, or set store.hbase.prefix to what they start with"
-UPGRADE = "`basalt hbase upgrade --jar PATH` adds it to the tables of an earlier version; without a coprocessor `basalt hbase install` does"
 
 
 class NoTableError(StoreError):
@@ -119,8 +117,7 @@ class Gateway:
 
 def no_table(table: str) -> NoTableError:
     """The error for a table of this name in HBase that is not there."""
-    hint = UPGRADE if table.rpartition(".")[2] in ADDED_LATER else INSTALL
-    return NoTableError(f"HBase has no table {table}", hint=hint)
+    return NoTableError(f"HBase has no table {table}", hint=INSTALL)
 
 
 def refused_read(text: str, table: str) -> StoreError:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from basalt_engine.errors import CorruptionError, DataDirectoryError
 from basalt_engine.stores.rocks.errors import RESTORE, from_os
 
-FORMAT_VERSION = 2  # 2 has the table `cell`; one of format 1 gets it when it is opened
+FORMAT_VERSION = 1
 
 _TITLE = "Basalt data directory"
 _MINE = {"FORMAT", "FORMAT.new", "LOCK", "SYNCED", "rocks"}
@@ -34,7 +34,6 @@ class DataDirectory:
     def __init__(self, path: Path, lock: int, initialised: bool) -> None:
         self.path = path
         self.initialised = initialised
-        self.format_version = FORMAT_VERSION
         self._lock = lock
 
     @classmethod
@@ -66,11 +65,6 @@ class DataDirectory:
         return self.path / "rocks"
 
     @property
-    def outdated(self) -> bool:
-        """True while the directory is in an older format than this program's: until `finish`."""
-        return self.format_version < FORMAT_VERSION
-
-    @property
     def synced(self) -> Path:
         """The file of marks."""
         return self.path / "SYNCED"
@@ -81,7 +75,7 @@ class DataDirectory:
             _refuse_foreign(self.path)
             _refuse_other_owner(self.path)
             if file.exists():
-                self.format_version, self.initialised = read_format(file)
+                self.initialised = read_format(file)
             else:
                 write_format(self.path, initialised=False)
             if not self.initialised:
@@ -90,13 +84,13 @@ class DataDirectory:
             raise from_os(error, file) from error
 
     def finish(self) -> None:
-        """Note that the database is complete, in this program's format; from now on a missing part of it is damage."""
+        """Note that the database is complete; from now on a missing part of it is damage."""
         try:
             sync_directory(self.database)
             write_format(self.path, initialised=True)
         except OSError as error:
             raise from_os(error, self.path / "FORMAT") from error
-        self.initialised, self.format_version = True, FORMAT_VERSION
+        self.initialised = True
 
     def require_space(self, space_bytes: int) -> None:
         """`DiskFullError` unless the disk has so much space left, and lets this user have it."""
@@ -142,8 +136,8 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def read_format(path: Path) -> tuple[int, bool]:
-    """The format, and whether the database was complete once; refuses a damaged file and a newer format."""
+def read_format(path: Path) -> bool:
+    """Read whether the database was complete once; refuses a damaged file and a newer format."""
     text = path.read_bytes().decode("latin-1")
     body, _, checksum = text.rpartition("crc32c: ")
     fields = dict(line.partition(": ")[::2] for line in body.splitlines()[1:])
@@ -156,7 +150,7 @@ def read_format(path: Path) -> tuple[int, bool]:
         )
     if checksum != f"{crc32c(body.encode('latin-1')):08x}\n":
         raise CorruptionError(f"{path} is damaged: it is not what Basalt wrote there", hint=RESTORE)
-    return int(number), fields["state"] == "initialised"
+    return fields["state"] == "initialised"
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -11,7 +11,6 @@ import logging
 import re
 import resource
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +38,6 @@ OPEN_FILES_MIN = 32  # fewer, and every read of a payload opens its file anew
 OPEN_FILES_SHARE = 4  # of the process's limit the store takes one in so many; the rest is for connections
 
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
-ADDED_FAMILIES = {2: ("cell",)}  # by the format of the data directory that they came with; all others are of format 1
 
 _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 
@@ -172,10 +170,9 @@ class Database:
         options: RocksOptions,
         *,
         create: bool,
-        adding: Collection[str] = (),
         read_only: bool = False,
     ) -> None:
-        """Open what is there; `create` it, or just the families `adding` where they are missing.
+        """Open what is there, or `create` it; without `create` a family that is missing is damage.
 
         With `read_only` nothing is changed or locked, and others may have it open so, too.
         """
@@ -184,12 +181,8 @@ class Database:
         families = dict.fromkeys(TABLE_NAMES, kinds["rows"])
         families |= {large_name(name): kinds["large"] for name in LARGE_TABLES}
         try:
-            # Whatever else is missing is damage: RocksDB would make it anew, and empty.
-            missing = (
-                set() if create or not adding else families.keys() - set(Rdict.list_cf(str(path), options.database))
-            )
             options.database.create_if_missing(create)
-            options.database.create_missing_column_families(create or (bool(missing) and missing <= set(adding)))
+            options.database.create_missing_column_families(create)
             access = AccessType.read_only() if read_only else AccessType.read_write()
             self._rocks = Rdict(str(path), options.database, {"default": kinds["default"], **families}, access)
         except Exception as error:
@@ -358,12 +351,6 @@ class Database:
             pass
         except Exception as error:
             raise from_rocksdb(error, self.path) from error
-
-
-def families_since(format_version: int) -> frozenset[str]:
-    """The families that a data directory of this format does not have, because they came later."""
-    added = (names for version, names in ADDED_FAMILIES.items() if version > format_version)
-    return frozenset(name for names in added for name in names)
 
 
 def large_name(table: str) -> str:

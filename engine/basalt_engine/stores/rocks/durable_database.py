@@ -8,7 +8,6 @@ disk has no space to open it again, the old opening stays and serves reads.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +23,7 @@ from basalt_engine.errors import (
     UnknownOutcomeError,
 )
 from basalt_engine.stores.rocks.data_directory import DataDirectory
-from basalt_engine.stores.rocks.database import Database, RocksOptions, families_since
+from basalt_engine.stores.rocks.database import Database, RocksOptions
 from basalt_engine.stores.rocks.errors import RESTORE, from_os
 from basalt_engine.stores.rocks.synced import SyncedFile, create_synced_file
 
@@ -36,9 +35,7 @@ OPEN_PAUSE_S = 0.01
 class OpenDatabase(Protocol):
     """`Database`, or a test's that fails where it is told to."""
 
-    def __call__(
-        self, path: Path, options: RocksOptions, *, create: bool, adding: Collection[str] = ()
-    ) -> Database: ...
+    def __call__(self, path: Path, options: RocksOptions, *, create: bool) -> Database: ...
 
 
 class DurableDatabase:
@@ -86,8 +83,6 @@ class DurableDatabase:
             database.check_blob_files()
             # RocksDB has put what was in its logs into table files, so all of it is on the disk.
             synced.restart(database.sequence(), torn_tails=self._sync)
-            if self._directory.outdated:
-                self._directory.finish()
         except BaseException:
             database.close()
             raise
@@ -98,10 +93,9 @@ class DurableDatabase:
             self._synced.release()
 
     def _open_when_unlocked(self, path: Path) -> Database:
-        adding = families_since(self._directory.format_version)
         for _ in range(OPEN_TRIES if self._failure else 1):
             try:
-                return self._open_database(path, self._options, create=False, adding=adding)
+                return self._open_database(path, self._options, create=False)
             except DataDirectoryError as error:
                 refusal = error
                 time.sleep(OPEN_PAUSE_S)

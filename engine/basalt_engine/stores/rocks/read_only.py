@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.limits import check_table
-from basalt_engine.stores.rocks.data_directory import FORMAT_VERSION, read_format
+from basalt_engine.stores.rocks.data_directory import read_format
 from basalt_engine.stores.rocks.database import Database, RocksOptions
 from basalt_engine.stores.rocks.errors import from_os
 from basalt_engine.stores.rocks.table import RocksTable
@@ -89,14 +89,13 @@ def _check(directory: Path) -> None:
             hint="name the directory of a backup, as `basalt backup` printed it",
         )
     try:
-        version, initialised = read_format(file)
+        initialised = read_format(file)
         in_use = any(_locks(directory))
     except OSError as error:
         raise from_os(error, file) from error
-    if version != FORMAT_VERSION or not initialised:
+    if not initialised:
         raise DataDirectoryError(
-            f"{directory} is in format {version}, or was never complete; reading takes a whole one of format {FORMAT_VERSION}",
-            hint="open it once with `basalt serve`, which brings it up to date",
+            f"{directory} was never complete", hint="open it once with `basalt serve`, which goes on with creating it"
         )
     if in_use:
         raise DataDirectoryError(

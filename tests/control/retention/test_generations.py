@@ -9,7 +9,7 @@ from basalt.messaging.log.positions import EMPTY_LOG
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import generations
 from basalt_engine.keys import MessageKey
-from tests.control.jobs.readers import entries, rows, run, seen
+from tests.control.retention.readers import entries, rows, run, seen
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

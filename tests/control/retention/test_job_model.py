@@ -17,8 +17,8 @@ from basalt.settings import MessagingSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.retention import OnInvalid
 from basalt_engine.snapshot import TransactionSnapshot
-from tests.control.jobs.crashing_store import CrashingStore
-from tests.control.jobs.readers import HIDDEN, HOUR_MS, LIFETIME_MS, Seen, rows, seen
+from tests.control.retention.crashing_store import CrashingStore
+from tests.control.retention.readers import HIDDEN, HOUR_MS, LIFETIME_MS, Seen, rows, seen
 from tests.wiring import A, B, Wired
 
 

@@ -1,4 +1,4 @@
-"""The `retention` job: expired ranges, past generations, hidden rows, and versions of cells, one after the other."""
+"""The job `retention`: expired ranges, past generations, garbage rows, and versions of cells, one after the other."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from basalt.catalog.topics import title_of
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
-from basalt.operations.jobs.job import Report
 from basalt.retention.cells import CellVersions, Transactions
 from basalt.retention.expired import ExpiredRows
-from basalt.retention.garbage import HiddenRows
+from basalt.retention.garbage import GarbageRows
 from basalt.retention.generations import OldGenerations
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
@@ -23,7 +22,6 @@ from basalt_engine.keys import is_table_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.table import Store
 
-INTERVAL_MS = 60_000
 TOPICS_PAGE = 256  # topics and tables whose metadata is read at once: about a millisecond
 
 
@@ -32,7 +30,7 @@ class RetentionJob:
 
     name = "retention"
     help = "remove expired, rolled back and old-generation messages, and cells that nobody can read"
-    interval_ms = INTERVAL_MS
+    interval_ms = 60_000
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, usage: Usage, writer: GroupCommit,
@@ -42,11 +40,11 @@ class RetentionJob:
         self._call = StoreCalls(store)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._hidden = HiddenRows(store, logs, usage, writer, decisions)
+        self._garbage = GarbageRows(store, logs, usage, writer, decisions)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
-    async def run(self) -> Report:
-        """See `Job.run`. The report counts what was done by reason: ranges by topic, single rows by row."""
+    async def run(self) -> dict[str, int]:
+        """Go through all topics, notes and tables. The report counts what was done by reason: ranges by topic, single rows by row."""
         counts: Counter[str] = Counter()
         await self._expired.begin()
         self._generations.begin()
@@ -59,7 +57,7 @@ class RetentionJob:
             await self._generations.sweep(topics, counts)
             start = page[-1][0] + b"\0"
             await asyncio.sleep(0)
-        await self._hidden.sweep(counts)
+        await self._garbage.sweep(counts)
         await self._cells.sweep(tables, counts)
         return {reason: count for reason, count in sorted(counts.items()) if count}
 

@@ -12,11 +12,11 @@ from basalt.messaging.log.counts import SavedCounts, TopicCounts
 from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.log_bounds import LogEnd, LogStart
 from basalt.operations.audit import Line
-from basalt.operations.jobs.history import Definition, Runs
+from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
 from basalt.retention.generations import Swept
-from basalt.runtime.installation import Facts
 from basalt.transactions.manager import ExternalWriter
+from basalt_engine.installation import InstallationFacts
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -24,7 +24,7 @@ from tests.vector_lines import cases, lines
 
 FORMS: dict[str, type[Any]] = {
     "audit": Line,
-    "install": Facts,
+    "install": InstallationFacts,
     "lease": LeaseRecord,
     "job": Definition,
     "job-runs": Runs,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from basalt.catalog.topics import TopicName
 from basalt.messaging.read.fetch import Fetch
-from basalt.operations.jobs.history import Run
+from basalt.operations.scheduler import Run
 from basalt_engine.keys import topic_prefix
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.wiring import Wired

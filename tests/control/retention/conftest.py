@@ -8,7 +8,7 @@ import pytest
 
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.jobs.readers import LIFETIME_MS
+from tests.control.retention.readers import LIFETIME_MS
 from tests.wiring import A, B, Wired
 
 

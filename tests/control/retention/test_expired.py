@@ -15,7 +15,7 @@ from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import MessageId, PayloadKey
 from basalt_engine.retention import ALL_ONES_MS, EXPIRED, POINTERS_PER_MS, TopicRule, judge_payload
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.jobs.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
+from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.catalog.topics import TopicName
-from basalt.pruning.certificate import Cause
+from basalt.pruning.rule import Cause
 from basalt.transactions.manager import ExternalWriter
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.wiring import A, B, Wired, texts

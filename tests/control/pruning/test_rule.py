@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.pruning.certificate import Cause, Certificates, Terms, held_by_files
-from basalt.pruning.compactions import blocked, due, worth_compacting
-from basalt.pruning.regions import Region, key_space_fault
+from basalt.pruning.regions import Region
+from basalt.pruning.rule import (
+    Cause,
+    Certificates,
+    Terms,
+    blocked,
+    due,
+    held_by_files,
+    key_space_fault,
+    worth_compacting,
+)
 from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from tests.control.pruning.conftest import SERVER, file, pointer, region
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from basalt.errors import ConflictError
-from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, check_jar_is_known, plan
-from basalt.hbase_admin.system_rows import SystemRows
-from basalt.runtime.installation import KIND, NAME, decode_facts, encode_facts, new_facts
+from basalt.hbase_admin.gateway import SystemRows
+from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, plan
 from basalt_engine.clock import Clock
+from basalt_engine.installation import FACTS, InstallationFacts
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,
     CoprocessorJar,
@@ -40,10 +40,7 @@ class Installer:
         """What an installation would do now, the row of facts last; `ConflictError` when it must not do anything."""
         found = self.found()
         installed = self.buckets(found)
-        jar = jar_in_use(found)
         steps = plan(self._layouts(wanted, found), found, wanted, installed)
-        if installed is not None and jar is not None and wanted.jar is None:
-            check_jar_is_known(steps, jar)
         descriptor = TableDescriptor(self._system.table, {}, {})
         if installed is None:
             return [
@@ -75,8 +72,8 @@ class Installer:
         table = found.get(self._system.table)
         if table is None or not table.enabled:
             return None
-        body = self._system.get(KIND, NAME)
-        return None if body is None else decode_facts(body).buckets
+        facts = self._system.record(FACTS)
+        return None if facts is None else facts.buckets
 
     def _do(self, step: Step, wanted: Wanted) -> None:
         if step.action == "create":
@@ -89,10 +86,10 @@ class Installer:
             self._gateway.enable(step.table)
 
     def _write_facts(self, buckets: int) -> None:
-        if self._system.insert(KIND, NAME, encode_facts(new_facts(buckets, self._clock))):
+        if self._system.insert(FACTS, InstallationFacts.new(buckets, self._clock)):
             return
-        present = decode_facts(self._system.get(KIND, NAME) or b"")
-        if present.buckets != buckets:
+        present = self._system.record(FACTS)
+        if present is not None and present.buckets != buckets:
             raise ConflictError(
                 buckets_conflict(buckets, present.buckets), hint="somebody else installed at the same time"
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.operations.jobs import log_snapshot
-from basalt.operations.jobs.expiry import ExpiryJob
+from basalt.operations import jobs
+from basalt.operations.jobs import ExpiryJob
 from basalt.settings import JobsSettings
 from basalt.transactions.log.transaction_log import TransactionLog
-from tests.control.jobs.readers import lose_log, run, seen
+from tests.control.retention.readers import lose_log, run, seen
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_time_outs_bring_back_a_manager_that_lost_its_log(shop: Wired):
 
 
 async def test_a_log_snapshot_is_written_once_enough_was_logged(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(log_snapshot, "ENTRIES_MIN", 3)
+    monkeypatch.setattr(jobs, "SNAPSHOT_ENTRIES_MIN", 3)
     for _ in range(2):
         await shop.transactions.begin()
     assert (await run(shop, "log-snapshot")).report == {}
@@ -69,7 +69,7 @@ async def test_a_log_snapshot_is_written_once_enough_was_logged(shop: Wired, mon
 
 
 async def test_large_entries_are_enough_for_a_snapshot_too(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(log_snapshot, "BYTES_MIN", 10)
+    monkeypatch.setattr(jobs, "SNAPSHOT_BYTES_MIN", 10)
     await shop.transactions.begin(owner="somebody with a name")
     assert (await run(shop, "log-snapshot")).report["entries"] == 1
 

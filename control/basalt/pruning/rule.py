@@ -4,21 +4,28 @@ A region's report is its certificate. A file that was filtered by a snapshot whi
 `decided` can hold rows of an invalid writer w only if decided < w <= newest: up to it the invalid ones were filtered out,
 and those after `newest` had not begun. A region refuses what a writer writes after its lifetime; so when no memstore has
 an edit from before the end of that, and no file can hold its rows, they are nowhere and never will be.
+
+A store without regions goes by retention's notes. Whatever puts a writer on the invalid list leaves a note for each topic
+and each table of its, in the same write. Retention removes a note together with the rows that it is about, and with what
+the writer stored and never published; or when it has marked its rows as rolled back. A note about a table goes after a look
+at the whole table. Nobody else writes to the store, and a writer that has ended is refused before a write is made; so a
+writer without a note has no row left that counts.
 """
 
 from __future__ import annotations
 
 import enum
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
-from basalt.pruning.regions import Region, key_space_fault
+from basalt.pruning.regions import TABLES, Region
 from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 
+ASK_AGAIN_MS = 3_600_000  # a large region takes its time, and asking twice would compact it twice
 CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among them, differ by more
 
 
@@ -98,6 +105,7 @@ def lifetime_hold(terms: Terms, pointer: int) -> Hold:
 
 
 Reports = Mapping[str, RegionReport]  # by region id
+Notes = Mapping[int, Sequence[str]]  # names of retention's notes by the writers that they are about
 
 
 class Certificates:
@@ -213,3 +221,110 @@ def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -
         else:
             merged.append(range(start, stop))
     return merged
+
+
+def key_space_fault(regions: Sequence[Region]) -> str | None:
+    """What is wrong with the list: a table without regions, a hole or an overlap. None when each key has one region.
+
+    While a region is split or moved the list may be read at a bad moment; it is right again soon after.
+    """
+    for table in TABLES:
+        behind: bytes | None = b""  # where the next region must begin; None behind the last one
+        for start, stop, name in sorted((each.start, each.stop, each.id) for each in regions if each.table == table):
+            if start != behind:
+                kind = "a hole" if behind is not None and start > behind else "an overlap"
+                return f"table {table} has {kind} before region {name}, which begins at key {start.hex() or 'empty'}"
+            behind = stop or None
+        if behind is not None:
+            return f"table {table} has no region from key {behind.hex() or 'empty'} on"
+    return None
+
+
+class EmbeddedCertificate:
+    """Judges the writers of a store without regions, by the notes about them."""
+
+    fault: str | None = None
+
+    def __init__(self, notes: Notes, terms: Terms) -> None:
+        self._notes = notes
+        self.terms = terms
+
+    def may_go(self, pointer: int) -> bool:
+        """Whether no row of this invalid writer is left that counts."""
+        return self.cause(pointer) is None
+
+    def cause(self, pointer: int) -> Cause | None:
+        """The first thing in the way of this writer."""
+        if self.terms.end_ms(pointer) >= self.terms.now_ms:
+            return Cause.LIFETIME
+        if pointer in self.terms.outside:
+            return Cause.OUTSIDE
+        return Cause.NOTE if pointer in self._notes else None
+
+    def holds(self, pointer: int) -> list[Hold]:
+        """All that is in the way of this writer."""
+        if self.cause(pointer) is Cause.LIFETIME:
+            return [lifetime_hold(self.terms, pointer)]
+        if pointer in self.terms.outside:
+            return [OUTSIDE_HOLD]
+        return [Hold(Cause.NOTE, f"retention has not dealt with note {name}") for name in self._notes.get(pointer, ())]
+
+
+class Blocked(NamedTuple):
+    """A region, and which of the due writers it holds back: ranges of their indexes, ascending and apart."""
+
+    region: Region
+    by_files: list[range]
+    uncertain: range  # those that may be in its memstore, or about which it has not reported
+
+    @property
+    def first(self) -> int | None:
+        """The index of the oldest writer that it holds back."""
+        firsts = [span.start for span in (*self.by_files[:1], self.uncertain) if span]
+        return min(firsts, default=None)
+
+    @property
+    def writers(self) -> int:
+        """How many writers it holds back."""
+        before = sum(max(0, min(span.stop, self.uncertain.start) - span.start) for span in self.by_files)
+        return before + len(self.uncertain)
+
+
+def due(certificates: Certificates, invalid: Sequence[int]) -> Sequence[int]:
+    """The writers whose lifetime is over: the rest waits for nothing but time."""
+    return invalid[: _index_of_end(certificates, invalid, certificates.terms.now_ms)]
+
+
+def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Blocked]:
+    """Each region with what it holds back of the ascending, due writers."""
+    found = []
+    for region in certificates.regions:
+        certain_ms, _ = certain_until(region, certificates.reports, certificates.terms)
+        uncertain = range(_index_of_end(certificates, pointers, certain_ms), len(pointers))
+        report = certificates.reports.get(region.id)
+        spans = [] if certain_ms < 0 or report is None else held_by_files(report, certificates.terms, pointers)
+        found.append(Blocked(region, spans, uncertain))
+    return found
+
+
+def worth_compacting(
+    certificates: Certificates, pointers: Sequence[int], decided: int, asked: Collection[str], count_max: int
+) -> list[Region]:
+    """At most so many regions, whose files hold back the oldest of the due writers; not those that were asked already.
+
+    A compaction frees the writers that the newest snapshot is decided on, and no others.
+    """
+    if decided < certificates.terms.restored:
+        return []
+    freed = pointers[: bisect_right(pointers, decided)]
+    held = [
+        (each.by_files[0].start, -sum(map(len, each.by_files)), each.region.id, each.region)
+        for each in blocked(certificates, freed)
+        if each.by_files and each.region.id not in asked
+    ]
+    return [region for *_, region in sorted(held)[:count_max]]
+
+
+def _index_of_end(certificates: Certificates, pointers: Sequence[int], time_ms: int) -> int:
+    """How many of the ascending writers have ended before a time; later ones end later."""
+    return bisect_left(pointers, time_ms, key=certificates.terms.end_ms)

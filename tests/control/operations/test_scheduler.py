@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 from basalt.errors import BusyError, CorruptionError, JobNotFoundError, StoppingError
 from basalt.operations import scheduler as module
-from basalt.operations.jobs.history import RUNS_MAX
-from basalt.operations.jobs.job import Report
-from basalt.operations.scheduler import Scheduler, next_start_ms, within
+from basalt.operations.jobs import Report
+from basalt.operations.scheduler import RUNS_MAX, Run, Scheduler, next_start_ms, within
 from basalt.settings import DayWindow, JobSettings, JobsSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
@@ -367,3 +367,17 @@ def test_missed_starts_are_made_up_for_by_keeping_the_rhythm(planned_ms: int, no
     assert found >= planned_ms
     assert (found - planned_ms) % interval_ms == 0
     assert found == planned_ms or now_ms <= found < now_ms + interval_ms
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_an_error_is_cut_for_the_history(monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(module, "ERROR_CHARS_MAX", limit)
+    assert module.error_text(ValueError("long")) == "ValueError: long"[:limit]
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_the_history_keeps_the_newest_runs(limit: int):
+    runs: deque[Run] = deque(maxlen=limit)
+    for number in range(5):
+        module.add_run(runs, Run(number, 1, "ok"))
+    assert [run.started_ms for run in runs] == list(range(5 - limit, 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from basalt.api.bodies.work import PublishResponse
 from basalt.messaging.log import garbage_notes as hidden
 from basalt.messaging.log import roll_back, row_pages
-from basalt.retention import garbage as hidden_rows
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.retention import garbage
+from basalt.runtime.group_commit import Group
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
-from tests.control.jobs.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
+from tests.control.retention.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
@@ -205,7 +208,7 @@ async def test_notes_of_a_generation_that_is_gone_are_removed(shop: Wired):
 
 async def test_a_long_note_is_worked_off_a_page_at_a_time(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(row_pages, "PAGE_ROWS", 5)
-    monkeypatch.setattr(hidden_rows, "ROWS_MAX", 10)
+    monkeypatch.setattr(garbage, "ROWS_MAX", 10)
     tx = await shop.transactions.begin()
     for number in range(30):
         await shop.publish(A, f"early{number}", tx=tx)
@@ -219,6 +222,34 @@ async def test_a_long_note_is_worked_off_a_page_at_a_time(shop: Wired, monkeypat
     assert sum(int(report.get("invalid", 0)) for report in reports) == 30
     assert all(int(report.get("invalid", 0)) <= 10 for report in reports)
     assert [payload for _, payload, _ in (await seen(shop, A)).plain] == [f"plain{n}".encode() for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("GROUP_ROWS", 2), ("GROUP_ROWS", 3), ("GROUP_BYTES", 3), ("NOTES_MAX", 2)]
+)
+async def test_no_write_judges_more_rows_than_its_limit_and_a_page(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+):
+    monkeypatch.setattr(row_pages, "PAGE_ROWS", 2)
+    monkeypatch.setattr(garbage, name, limit)
+    for number in range(5):
+        tx = await shop.transactions.begin()
+        for each in range(3):
+            await shop.publish(A, f"early {number} {each}", tx=tx)
+        await shop.publish(A, f"plain {number}")
+        await shop.transactions.invalidate(tx.id)
+    judged: list[int] = []
+    stage = garbage.GarbageRows._stage
+
+    def counting(self: garbage.GarbageRows, group: Group, log: TopicLog, found: list[Any]) -> Counter[str]:
+        judged.append(sum(each.looked_at for each in found))
+        return stage(self, group, log, found)
+
+    monkeypatch.setattr(garbage.GarbageRows, "_stage", counting)
+    assert (await run(shop)).report == {"invalid": 15}, "also what lies behind a note's first page goes in one run"
+    assert max(judged) <= {"GROUP_ROWS": limit + 1, "GROUP_BYTES": 2, "NOTES_MAX": 2 * limit}[name]
+    assert [payload for _, payload, _ in (await seen(shop, A)).plain] == [f"plain {n}".encode() for n in range(5)]
+    assert entries(shop, hidden.KIND) == []
 
 
 async def test_many_notes_are_worked_off_in_few_writes(shop: Wired):

@@ -16,8 +16,8 @@ from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put
-from tests.control.jobs.crashing_store import CrashingStore
-from tests.control.jobs.readers import LIFETIME_MS, entries, run
+from tests.control.retention.crashing_store import CrashingStore
+from tests.control.retention.readers import LIFETIME_MS, entries, run
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio

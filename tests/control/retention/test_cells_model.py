@@ -25,8 +25,8 @@ from basalt_engine.cells.keys import CellKey
 from basalt_engine.cells.table import CellTable
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import TransactionSnapshot
-from tests.control.jobs.crashing_store import CrashingStore
-from tests.control.jobs.readers import LIFETIME_MS
+from tests.control.retention.crashing_store import CrashingStore
+from tests.control.retention.readers import LIFETIME_MS
 from tests.wiring import Wired
 
 STOCK = table_name("shop", "stock")

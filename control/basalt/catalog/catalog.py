@@ -1,0 +1,140 @@
+"""What topics and transactional tables have in common: names, generations, and how their rows in the metadata table change.
+
+This server is the only one that changes them; the check-and-write guards against a second server all the same. A deleted
+entry keeps its row, with a negative generation, so that no generation number is used twice. Format: docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from basalt.errors import BasaltError, ConflictError, InvalidNameError
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.clock import Clock
+from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN
+from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.table import Store
+
+
+class EntryName(NamedTuple):
+    """A namespace and a name in it."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
+
+class Entry(Protocol):
+    """One generation of a topic or a table."""
+
+    @property
+    def title(self) -> EntryName: ...
+
+    @property
+    def metadata(self) -> TopicMetadata: ...
+
+
+NameT = TypeVar("NameT", bound=EntryName)
+EntryT = TypeVar("EntryT", bound=Entry)
+
+
+def check_name(text: str, field: str) -> str:
+    """The name itself; `InvalidNameError` when it has characters or a length that names may not have."""
+    if NAME_PATTERN.fullmatch(text) is None:
+        shown = text if len(text) <= 40 else f"{text[:40]}… ({len(text)} characters)"
+        raise InvalidNameError(
+            f"{field} {shown!r} is not a name",
+            field=field,
+            hint=f"use 1 to {NAME_CHARS_MAX} of the characters A-Z a-z 0-9 _ -",
+        )
+    return text
+
+
+class Catalog(ABC, Generic[NameT, EntryT]):
+    """The entries of one kind in one store, as the store has them."""
+
+    word: str  # for people: topic or table
+
+    def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
+        self._table = MetadataTable(store.table(MetadataTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self.buckets = buckets
+
+    @abstractmethod
+    def at(self, title: NameT, metadata: TopicMetadata) -> EntryT:
+        """The entry that this metadata describes; a deleted one under its last generation."""
+
+    @abstractmethod
+    def _prefix(self, title: EntryName) -> bytes:
+        """The key of its row."""
+
+    @abstractmethod
+    def _title_of(self, prefix: bytes) -> NameT:
+        """The names in such a key."""
+
+    @abstractmethod
+    def _scan(self, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        """The rows of this kind."""
+
+    @abstractmethod
+    def _absent(self, title: NameT) -> BasaltError:
+        """The error that there is no such entry."""
+
+    @abstractmethod
+    def _exists(self, title: NameT) -> BasaltError:
+        """The error that there is one already."""
+
+    async def read(self, title: NameT) -> EntryT:
+        """The entry; a `NotFoundError` when it does not exist or was deleted."""
+        metadata = await self._call(self._table.get, self._prefix(title))
+        if metadata is None or metadata.generation < 0:
+            raise self._absent(title)
+        return self.at(title, metadata)
+
+    async def describe(self, title: NameT) -> TopicMetadata:
+        """All that is stored of an entry, also of a deleted one; a `NotFoundError` when there never was one."""
+        metadata = await self._call(self._table.get, self._prefix(title))
+        if metadata is None:
+            raise self._absent(title)
+        return metadata
+
+    async def describe_all(self, namespace: str | None) -> list[tuple[NameT, TopicMetadata]]:
+        """All that is stored of each entry, deleted ones (negative generation) too."""
+        rows = await self._call(lambda: list(self._scan(namespace)))
+        return [(self._title_of(prefix), metadata) for prefix, metadata in rows]
+
+    async def list(self, namespace: str) -> list[str]:
+        """Names in a namespace, sorted."""
+        check_name(namespace, "namespace")
+        return sorted(title.name for title, stored in await self.describe_all(namespace) if stored.generation > 0)
+
+    async def _create(self, title: NameT, describe: Callable[[int, int], TopicMetadata]) -> EntryT:
+        """A new entry, or a new generation of one that was deleted, as `describe` says of generation and time."""
+        prefix = self._prefix(title)
+        old = await self._call(self._table.get, prefix)
+        if old is not None and old.generation > 0:
+            raise self._exists(title)
+        generation = 1 if old is None else -old.generation + 1
+        if generation > GENERATION_MAX:
+            raise ConflictError(f"{self.word} {title} was created {GENERATION_MAX} times; choose another name")
+        new = describe(generation, self._clock.now_ms())
+        if not await self._call(self._table.replace, prefix, old, new):
+            raise self._exists(title)
+        return self.at(title, new)
+
+    async def _delete(self, entry: EntryT) -> None:
+        generation = entry.metadata.generation
+        await self._replace(entry, entry.metadata._replace(generation=-generation, updated_ms=self._clock.now_ms()))
+
+    async def _replace(self, entry: EntryT, new: TopicMetadata) -> None:
+        """Store new metadata; `ConflictError` when they are not what they were when the entry was read."""
+        if not await self._call(self._table.replace, self._prefix(entry.title), entry.metadata, new):
+            raise ConflictError(
+                f"{self.word} {entry.title} was changed by another call at the same time",
+                hint="read it again, then repeat the call",
+            )

@@ -1,0 +1,90 @@
+"""Retention across its limits: with two or three where thousands are usual, it removes the same."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from basalt.catalog.tables import table_name
+from basalt.catalog.topics import TopicName
+from basalt.retention import cells, expired, generations, job
+from basalt.tables import garbage_cells
+from basalt.tables.tables import CellPut, CellWrites
+from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run
+from tests.wiring import Wired
+
+pytestmark = pytest.mark.anyio
+
+TOPICS = [TopicName("shop", f"topic{number}") for number in range(7)]
+TABLES = [table_name("shop", f"table{number}") for number in range(5)]
+LIMITS = [
+    (job, "TOPICS_PAGE"),
+    (expired, "GROUP_TOPICS"),
+    (expired, "TOPICS_REMEMBERED_MAX"),
+    (expired, "PAYLOAD_LOOKS_MAX"),
+    (generations, "TOPICS_MAX"),
+    (generations, "TOPICS_REMEMBERED_MAX"),
+    (cells, "GROUP_NOTES"),
+    (cells, "PAGE_ROWS"),
+    (cells, "PAGE_BYTES"),
+    (cells, "ROWS_MAX"),
+    (cells, "BYTES_MAX"),
+]
+
+
+async def fill(shop: Wired) -> None:
+    """Messages that expire and payloads of writers that never published them, in topics; superseded and failed cells."""
+    for title in TOPICS:
+        await shop.topics.create(title, {"ttl": "60"})
+        await shop.publish(title, "expires")
+        tx = await shop.transactions.begin()
+        await shop.messaging.store(title, [b"left behind"], tx.id)
+        await shop.transactions.abort(tx.id)
+    for title in TABLES:
+        await shop.services.tables.catalog.create(title)
+        for value in (b"1", b"2", b"3"):
+            tx = await shop.transactions.begin()
+            await shop.services.tables.write(title, tx.id, CellWrites(puts=[CellPut(b"row", b"column", value)]))
+            await shop.transactions.commit(tx.id)
+        for _ in range(4):
+            tx = await shop.transactions.begin()
+            await shop.services.tables.write(title, tx.id, CellWrites(puts=[CellPut(b"row", b"column", b"failed")]))
+            await shop.transactions.invalidate(tx.id)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+@pytest.mark.parametrize(("module", "name"), LIMITS)
+async def test_a_job_across_one_of_its_limits_removes_the_same_in_more_runs(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, limit: int
+):
+    if shop.store.applies_retention:
+        pytest.skip("the region servers remove the rows")
+    monkeypatch.setattr(module, name, limit)
+    await fill(shop)
+    shop.clock.advance(2 * LIFETIME_MS + 3 * HOUR_MS)
+    for _ in range(60):
+        await run(shop)
+    assert [rows(shop, "message", title) for title in TOPICS] == [[]] * len(TOPICS)
+    assert rows(shop, "payload") == []
+    assert len(rows(shop, "cell")) == len(TABLES), "the newest version of each cell"
+    assert entries(shop, garbage_cells.KIND) == []
+    for title in TOPICS:
+        await shop.topics.delete(title)
+    for table in TABLES:
+        await shop.services.tables.catalog.delete(table)
+    for _ in range(10):
+        await run(shop)
+    assert rows(shop, "cell") == []
+    assert len(entries(shop, generations.SWEPT.kind)) == len(TOPICS) + len(TABLES)
+
+
+async def test_notes_about_cells_are_removed_some_at_a_time(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+    removed: list[int] = []
+    stage = cells._stage_notes
+    monkeypatch.setattr(cells, "GROUP_NOTES", 3)
+    monkeypatch.setattr(cells, "_stage_notes", lambda group, done: removed.append(len(done)) or stage(group, done))
+    await fill(shop)
+    await run(shop)
+    assert set(removed) <= {1, 3}
+    assert sum(removed) == (0 if shop.store.applies_retention else 4 * len(TABLES))
