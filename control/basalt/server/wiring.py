@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from basalt.catalog.tables import Catalog
 from basalt.catalog.topics import Topics
@@ -27,7 +28,10 @@ from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
+from basalt.operations.forced_ends import ForcedEnds
+from basalt.operations.inspection import Inspection
 from basalt.operations.jobs import build_jobs
+from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.hbase_cluster import HBaseCluster
 from basalt.pruning.prune import Pruner
@@ -35,7 +39,7 @@ from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.installation import install
-from basalt.services import Services
+from basalt.server.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
@@ -140,7 +144,8 @@ async def _wire(
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)
     activity = CellActivity()
-    tables = Tables(store, Catalog(store, clock, facts.buckets), transactions, activity)
+    table_catalog = Catalog(store, clock, facts.buckets)
+    tables = Tables(store, table_catalog, transactions, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, messaging, usage, markers, writer, transactions, log, decisions, pruner, activity
@@ -150,12 +155,30 @@ async def _wire(
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
     )
+    blocking = Blocking(store, clock, topics, messaging, usage)
     return Services(
-        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
-        peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        blocking=Blocking(store, clock, topics, messaging, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
-        started_ms=clock.now_ms(), instance=facts.instance,
+        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
+        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
+        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory), blocking=blocking,
+        ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
+        **_for_operators(store, clock, transactions, ids, blocking, stored, peek, pruner, scheduler, ranges),
     )  # fmt: skip
+
+
+def _for_operators(
+    store: Store, clock: Clock, transactions: Coordinator[TopicPlan], ids: TransactionIds, blocking: Blocking,
+    stored: StoredPayloads, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
+) -> dict[str, Any]:  # fmt: skip
+    """The services that look after transactions and pruning, by their names in `Services`."""
+    audit = Audit(store, clock)
+    inspection = Inspection(store, clock, transactions, ids, blocking, stored, peek, audit)
+    return {
+        "sessions": transactions.sessions,
+        "audit": audit,
+        "inspection": inspection,
+        "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
+        "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
+    }
 
 
 def _pruner(

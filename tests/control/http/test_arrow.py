@@ -13,7 +13,7 @@ import pytest
 
 from basalt.api.codecs.arrow import library
 from basalt.catalog.topics import TopicName
-from basalt.http.routes import arrow
+from basalt.http.routes import ranges
 from basalt.messaging.ranges import range_reading
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
@@ -225,7 +225,7 @@ def test_a_topic_that_is_deleted_while_a_range_of_it_is_read_is_not_taken_for_a_
             await client.services.topics.create(title, {})
         return await reading(messaging, topic, *asked, **wishes)
 
-    monkeypatch.setattr(arrow, "read_range", deleted_first)
+    monkeypatch.setattr(ranges, "read_range", deleted_first)
     reply = read(client, path, through=through)
     assert (reply.status, reply.code) == ((409, "topic_generation") if again else (404, "topic_not_found"))
 
@@ -255,8 +255,8 @@ def test_a_range_of_no_topic_is_not_found(client: Client) -> None:
 def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "BATCH_ROWS_MAX", 7)
-    monkeypatch.setattr(arrow, "BATCH_BYTES_MAX", 20)
+    monkeypatch.setattr(ranges, "BATCH_ROWS_MAX", 7)
+    monkeypatch.setattr(ranges, "BATCH_BYTES_MAX", 20)
     path = client.topic()
     for number in range(30):
         client.publish(path, *[str(number)] * (number % 4 + 1))
@@ -268,7 +268,7 @@ def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
     ]
     assert all(count <= 7 and (size <= 20 or count == 1) for count, size in sizes)
     assert len(sizes) < 20
-    monkeypatch.setattr(arrow, "AT_ONCE_ROWS_MAX", 10)
+    monkeypatch.setattr(ranges, "AT_ONCE_ROWS_MAX", 10)
     made_later = read(client, path)
     assert made_later.header("content-length") is None
     assert made_later.body == whole.body
@@ -277,7 +277,7 @@ def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
 def test_the_same_range_is_the_same_bytes_from_memory_from_the_store_and_after_a_restart(
     runner: asyncio.Runner, settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "BATCH_ROWS_MAX", 5)
+    monkeypatch.setattr(ranges, "BATCH_ROWS_MAX", 5)
     store = MemoryStore()
     uncached = replace(settings, messaging=replace(settings.messaging, cache_bytes_max=0, fetch_messages_max=3))
     bodies = []

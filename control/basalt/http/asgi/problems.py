@@ -13,7 +13,7 @@ import msgspec
 from basalt import errors
 from basalt.api.bodies.server import Problem
 from basalt.http.asgi import codings
-from basalt.http.asgi.responses import PROBLEM, Answer, Headers
+from basalt.http.asgi.responses import PROBLEM, Headers, Response
 
 DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
 
@@ -41,7 +41,7 @@ def status_of(error_class: type[errors.BasaltError]) -> int:
     return next(STATUS[ancestor] for ancestor in error_class.__mro__ if ancestor in STATUS)
 
 
-def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
+def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     """The answer that tells this error to the caller."""
     status = status_of(type(error))
     retry_after_ms = error.retry_after_ms if isinstance(error, errors.RetryError) and retryable(error) else None
@@ -67,7 +67,7 @@ def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
         headers.append((b"accept-encoding", codings.ACCEPTED))
-    return Answer(status, msgspec.json.encode(document), PROBLEM, headers)
+    return Response(status, msgspec.json.encode(document), PROBLEM, headers)
 
 
 def retryable(error: errors.RetryError) -> bool:

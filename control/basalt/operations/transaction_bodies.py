@@ -1,4 +1,4 @@
-"""What the calls on transactions answer, made of what the manager knows."""
+"""Transactions as bodies of the API, made of the manager's own."""
 
 from __future__ import annotations
 
