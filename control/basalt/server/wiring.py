@@ -143,8 +143,7 @@ async def _wire(
     await transactions.recover()
     usage = Usage(store, clock, topics, messaging, writer, holds)
     peek = Peek(topics, messaging, decisions, holds)
-    activity = CellActivity()
-    table_catalog = Catalog(store, clock, facts.buckets)
+    activity, table_catalog = CellActivity(), Catalog(store, clock, facts.buckets)
     tables = Tables(store, table_catalog, transactions, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
@@ -155,26 +154,27 @@ async def _wire(
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transactions.id_of(pointer))
     )
-    blocking = Blocking(store, clock, topics, messaging, usage)
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
-        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory), blocking=blocking,
+        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
         ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
-        **_for_operators(store, clock, transactions, ids, blocking, stored, peek, pruner, scheduler, ranges),
+        **_for_operators(store, clock, topics, messaging, usage, transactions, ids, stored, peek, pruner, scheduler, ranges),
     )  # fmt: skip
 
 
 def _for_operators(
-    store: Store, clock: Clock, transactions: Coordinator[TopicPlan], ids: TransactionIds, blocking: Blocking,
+    store: Store, clock: Clock, topics: Topics, messaging: Messaging, usage: Usage,
+    transactions: Coordinator[TopicPlan], ids: TransactionIds,
     stored: StoredPayloads, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
 ) -> dict[str, Any]:  # fmt: skip
     """The services that look after transactions and pruning, by their names in `Services`."""
-    audit = Audit(store, clock)
+    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, messaging, usage)
     inspection = Inspection(store, clock, transactions, ids, blocking, stored, peek, audit)
     return {
         "sessions": transactions.sessions,
         "audit": audit,
+        "blocking": blocking,
         "inspection": inspection,
         "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
         "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),

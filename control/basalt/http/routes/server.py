@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import basalt
 from basalt.api.bodies import json
@@ -30,7 +31,6 @@ from basalt.settings import effective
 
 ADMIN_PATH = "/v1/admin"
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
-SLICE_TOPICS = 1_000  # described without a pause: a few milliseconds
 
 route = RouteTable("server")
 admin = "admin"
@@ -85,14 +85,11 @@ async def topics(request: Request) -> Response:
     if namespace is not None:
         check_name(namespace, "namespace")
     service = request.services.topics
-    everything = await service.describe_all(namespace)
-    everything.sort()
-    parts = []
-    for start in range(0, len(everything), SLICE_TOPICS):
-        some = [_topic(service.at(*each)) for each in everything[start : start + SLICE_TOPICS]]
-        parts.append(json.encode(some)[1:-1])
-        await asyncio.sleep(0)  # others go in between
-    return Response(200, b"[" + b",".join(parts) + b"]", JSON)
+    found = [  # arrays of some topics each, in the order of the store
+        json.encode([_topic(service.at(title, stored)) for title, stored in page])[1:-1]
+        async for page in service.pages(namespace)
+    ]
+    return Response(200, chain([b"["], _between(b",", found), [b"]"]), JSON)
 
 
 @route(
@@ -216,6 +213,12 @@ async def audit(request: Request) -> Response:
             for line in found
         ]
     )
+
+
+def _between(separator: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts as they are sent one by one: others go in between."""
+    for number, part in enumerate(parts):
+        yield separator + part if number else part
 
 
 def _topic(topic: Topic) -> TopicDescription:
