@@ -1,4 +1,4 @@
-"""What the handlers reach: each service of one store once, and the questions that take several of them."""
+"""The services that routes and metrics reach, each named once, and the questions that take several of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Services:
     stopping: bool = False
 
     async def readiness(self) -> Readiness:
-        """Whether the server can do its work; each part that a request may need was tried."""
+        """Try each part that a request may need."""
         parts = [await self._store_part(), self._transactions_part()]
         parts.append(Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running"))
         if self.leadership is not None:

@@ -78,7 +78,7 @@ class ForcedEnds:
         return ForcedEnd(text, was.state.name, outcome.state.name, changed, False)
 
     async def _would_abort(self, was: Outcome, force: bool) -> ForcedEnd:
-        """What an abort would do; refused as it would be."""
+        """Tell what an abort would do; refuse what it would refuse."""
         state = self._transactions.state
         guard = await self._guard(was, force)
         guard(state.find(was.id))
@@ -113,7 +113,7 @@ class ForcedEnds:
 
 
 def _leaves_the_list(outcome: Outcome) -> bool:
-    """Whether an abort takes the transaction off the invalid list."""
+    """Tell whether an abort takes the transaction off the invalid list."""
     return outcome.state is State.INVALID and outcome.kind is Kind.SHORT
 
 

@@ -1,4 +1,4 @@
-"""What operators are told of transactions: which there are, what each holds back, what happened to it."""
+"""Answers to operators about transactions: which are open, what each holds back, what happened to it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Filter(NamedTuple):
     topic: str | None = None  # namespace:topic
 
     def lets_through(self, transaction: Transaction, now_ms: int) -> bool:
-        """Whether all that is given is true of the transaction."""
+        """Tell whether everything that is given is true of the transaction."""
         return (
             (self.state is None or transaction.state is STATES[self.state])
             and (self.owner is None or transaction.owner == self.owner)
@@ -207,7 +207,7 @@ class Inspection:
         return Holder(text, at, transaction.owner, transaction.deadline_ms)
 
     async def wrote_outside(self, outcome: Outcome) -> bool:
-        """Whether an invalid transaction's note says that it wrote outside Basalt."""
+        """Read an invalid transaction's note: did it write outside Basalt?"""
         name = external_writes.name(outcome.id)
         return await self._call(self._system.get, external_writes.KIND, name) is not None
 

@@ -1,4 +1,4 @@
-"""What operators are told of pruning, made of a survey; prune, restore and publish by hand."""
+"""Answers to operators about pruning, made of a survey; and prune, restore and publish by hand."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _run(result: PruneResult) -> PruneRun:
 
 
 def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
-    """How pruning stands; costs a search for each invalid writer."""
+    """Sum up a survey; costs a search for each invalid writer."""
     certificate, terms = survey.certificate, survey.terms
     causes: Counter[Cause | None] = Counter()
     oldest = None

@@ -25,7 +25,7 @@ def write(request: RequestHead, duration_ms: float, now_ms: int) -> None:
 
 
 def entry(request: RequestHead, duration_ms: float) -> dict[str, object]:
-    """What is told of a request, by name."""
+    """The values of one line, by name."""
     scope = request.scope
     client = scope.get("client")
     return {

@@ -71,12 +71,12 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
 
 
 def retryable(error: errors.RetryError) -> bool:
-    """Whether sending the same again at once is right: not when the first may have taken effect."""
+    """Tell whether the same may be sent again at once: not when the first may have taken effect."""
     return not isinstance(error, errors.UnknownOutcomeError)
 
 
 def internal_error() -> errors.InternalError:
-    """What a caller is told about an error of ours: nothing that it could contain."""
+    """The error that stands for a bug of ours; it tells nothing that the bug's own error could contain."""
     return errors.InternalError(
         "the server made a mistake; whether the call took effect is unknown",
         hint="Report it with the request id, under which the server's log has the details.",

@@ -126,7 +126,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _owes_an_answer(self) -> bool:
-        """Whether a request came whole, or is being answered already, and its answer is not complete."""
+        """Tell a request that came whole, or is being answered already, from one whose answer is complete."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return False

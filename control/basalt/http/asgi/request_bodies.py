@@ -132,7 +132,7 @@ def unsupported(message: str, allowed: Collection[bytes]) -> UnsupportedMediaTyp
 
 
 def accepts(request: RequestHead, media_type: bytes) -> bool:
-    """Whether the Accept header names this very type; a wildcard does not ask for it."""
+    """Tell whether the Accept header names this very type; a wildcard does not ask for it."""
     accept = request.headers.get(b"accept")
     if accept is None or media_type not in accept.lower():
         return False

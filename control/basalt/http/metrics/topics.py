@@ -20,7 +20,7 @@ OTHER = TopicName("_other", "_other")
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What a topic's series show. `recent` are messages of late: at every scrape it is halved."""
+    """Counts of a topic's series. `recent` are messages of late: each scrape halves it."""
 
     published_messages: int = 0
     published_bytes: int = 0

@@ -29,7 +29,7 @@ route = RouteTable("inspection")
 
 
 class From(NamedTuple):
-    """Where to begin: an id, a time in milliseconds, or None for the oldest message; and whether what is there counts."""
+    """A start: an id, a time in milliseconds, or None for the oldest message; and whether the message there counts."""
 
     at: bytes | int | None
     inclusive: bool

@@ -215,7 +215,7 @@ async def fetch(
     messages_max: int | None,
     transaction: Buffer | None = None,
 ) -> Fetch:
-    """What the topic has for a reader, waited for as long as `waitMs` says or until the client has gone.
+    """Fetch what the topic has for a reader; wait for it as long as `waitMs` says or until the client has gone.
 
     The query has `isolation`, `transaction`, `markers` and `waitMs`; the argument `transaction` are a snapshot's bytes.
     """
@@ -237,7 +237,7 @@ async def fetch(
 
 
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    """What this waits for, or `ClientGoneError` when nobody is left to be told."""
+    """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
     request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
     waiting = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(request.until_gone())
@@ -271,7 +271,7 @@ async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> 
 
 
 def position_headers(request: Request, fetched: Fetch) -> Headers:
-    """Where the reader goes on, which transaction stopped it; with markers, what is needed to judge them."""
+    """Headers that say where the reader goes on and which transaction stopped it; with markers, how to judge them."""
     headers: Headers = []
     if fetched.next_id is not None:
         headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))

@@ -1,4 +1,4 @@
-"""What a call is: its path and method, who handles it, and what it takes and answers. The OpenAPI document says the same.
+"""An operation: method and path of a call, its handler, what it takes and answers. The OpenAPI document is made of them.
 
 Query parameters are declared, so that an unknown, doubled or malformed one is refused by name in one place.
 """

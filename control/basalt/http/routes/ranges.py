@@ -171,7 +171,7 @@ async def read(request: Request) -> Response:
 
 
 def _is_committed(request: Request) -> bool:
-    """Whether only what committed readers see counts."""
+    """Tell whether only messages that committed readers see count."""
     return request.text("isolation") != "uncommitted"
 
 
