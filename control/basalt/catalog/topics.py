@@ -5,10 +5,12 @@ This server is the only one that changes topics; the check-and-write guards agai
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from basalt.catalog.topic_properties import DIGITS, settle
@@ -28,6 +30,7 @@ from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.table import Store
 
+PAGE_TOPICS = 200  # read and decoded without a pause: some milliseconds
 TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
@@ -213,13 +216,25 @@ class Topics:
 
     async def namespaces(self) -> list[str]:
         """Namespaces in which a topic exists, sorted."""
-        everything = await self.describe_all(None)
-        return sorted({title.namespace for title, stored in everything if stored.generation > 0})
+        found: set[str] = set()
+        async for page in self.pages(None):
+            found.update(title.namespace for title, stored in page if stored.generation > 0)
+        return sorted(found)
 
     async def describe_all(self, namespace: str | None) -> list[tuple[TopicName, TopicMetadata]]:
         """All that is stored of each topic, deleted ones (negative generation) too."""
-        rows = await self._call(lambda: list(self._table.scan(namespace=namespace)))
-        return [(title_of(prefix), metadata) for prefix, metadata in rows]
+        return [each async for page in self.pages(namespace) for each in page]
+
+    async def pages(self, namespace: str | None) -> AsyncIterator[list[tuple[TopicName, TopicMetadata]]]:
+        """The same a page at a time, in the order of the store; others go in between."""
+        start = b""
+        while rows := await self._call(self._page, start, namespace):
+            yield [(title_of(prefix), metadata) for prefix, metadata in rows]
+            start = rows[-1][0] + b"\0"
+            await asyncio.sleep(0)
+
+    def _page(self, start: bytes, namespace: str | None) -> list[tuple[bytes, TopicMetadata]]:
+        return list(islice(self._table.scan(start, namespace), PAGE_TOPICS))
 
     async def describe(self, title: TopicName) -> TopicMetadata:
         """All that is stored of a topic, also of a deleted one; `TopicNotFoundError` when there never was one."""
@@ -245,7 +260,11 @@ class Topics:
     async def list(self, namespace: str) -> list[str]:
         """Names of the topics in a namespace, sorted."""
         check_name(namespace, "namespace")
-        return sorted(title.name for title, stored in await self.describe_all(namespace) if stored.generation > 0)
+        found: list[str] = []
+        async for page in self.pages(namespace):
+            found += [title.name for title, stored in page if stored.generation > 0]
+        found.sort()  # they are in nearly this order, so it takes some milliseconds for 100,000
+        return found
 
 
 @lru_cache(maxsize=TITLES_CACHED_MAX)
