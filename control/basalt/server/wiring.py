@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -26,13 +27,16 @@ from basalt.messaging.read.log_reads import LogReads
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
+from basalt.operations.forced_ends import ForcedEnds
+from basalt.operations.inspection import Inspection
 from basalt.operations.jobs import build_jobs
+from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster, HBaseCluster
 from basalt.runtime.group_commit import GroupCommit
-from basalt.services import Services
+from basalt.server.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
@@ -132,8 +136,8 @@ async def _wire(
     await transactions.recover()
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
-    activity = CellActivity()
-    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transaction_manager, activity)
+    activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
+    tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
@@ -145,11 +149,29 @@ async def _wire(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
     return Services(
-        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
-        peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        blocking=Blocking(store, clock, topics, reads, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
-        started_ms=clock.now_ms(), instance=facts.instance,
+        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
+        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
+        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
+        **_for_operators(store, clock, topics, reads, usage, transactions, ids, peek, pruner, scheduler, ranges),
     )  # fmt: skip
+
+
+def _for_operators(
+    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads, usage: Usage,
+    transactions: Coordinator, ids: TransactionIds, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
+) -> dict[str, Any]:  # fmt: skip
+    """The services that look after transactions and pruning, by their names in `Services`."""
+    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads, usage)
+    inspection = Inspection(store, clock, transactions, ids, blocking, topics, peek, audit)
+    return {
+        "sessions": transactions.sessions,
+        "audit": audit,
+        "blocking": blocking,
+        "inspection": inspection,
+        "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
+        "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
+    }
 
 
 def _messages(

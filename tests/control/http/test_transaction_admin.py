@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from basalt.http.routes import transaction_admin
 from basalt.messaging.log import row_pages
 from basalt.messaging.read import blocked_readers as blocking_module
+from basalt.operations import inspection
 
 ADMIN = "/v1/admin/transactions"
 ORDERS = "/v1/namespaces/shop/topics/orders"
@@ -178,7 +178,7 @@ def test_what_hangs_is_found_worst_first(client):
 
 
 def test_what_is_left_out_is_counted_of_what_the_filters_let_through(client, monkeypatch):
-    monkeypatch.setattr(transaction_admin, "SEARCHED_MAX", 2)
+    monkeypatch.setattr(inspection, "SEARCHED_MAX", 2)
     for number in range(5):
         begin(client, owner="many" if number < 3 else "few")
     client.clock.advance(16_000)
@@ -213,7 +213,7 @@ def test_a_call_about_what_hangs_reads_so_many_rows_and_no_more(client, monkeypa
     assert (len(whole["hanging"]), whole["leftOut"]) == (4, 0)
     assert all(each["blocks"][0]["exact"] for each in whole["hanging"])
     rows_of_all, read = read, 0
-    monkeypatch.setattr(transaction_admin, "CALL_ROWS_MAX", 2)
+    monkeypatch.setattr(inspection, "CALL_ROWS_MAX", 2)
     found = client.call("GET", f"{ADMIN}/hanging").json()
     assert ([each["owner"] for each in found["hanging"]], found["leftOut"]) == (["0"], 3)
     assert not found["hanging"][0]["blocks"][0]["exact"], "its row was found, and nothing is left for a count"

@@ -11,7 +11,7 @@ from basalt.api.codecs import avro
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import codings
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
-from basalt.http.routes.message_parts import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
+from basalt.http.routes.messages import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
 
 AVRO = "avro/binary"
 BATCHES = "application/vnd.basalt.batches"
