@@ -8,8 +8,7 @@ import msgspec
 
 from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord, SystemTable
 
 
 class InstallationFacts(msgspec.Struct, frozen=True):

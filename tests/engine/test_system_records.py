@@ -7,8 +7,7 @@ import pytest
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord, SystemTable
 
 
 class Note(msgspec.Struct, frozen=True):

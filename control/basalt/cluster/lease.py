@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord
 
 MARGIN_PARTS = 6  # of the lease, one is left unused: two clocks may differ in rate by a fifth before two servers lead
 RENEWALS_PER_LEASE = 4  # two may be lost before the third is too late

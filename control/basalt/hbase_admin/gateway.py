@@ -14,8 +14,7 @@ from basalt_engine.regions.report import KIND as REPORT_KIND
 from basalt_engine.regions.report import RegionReport
 from basalt_engine.stores.hbase.tables import FAMILY, table_name
 from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, SERVER_TYPE, Thrift2, refusal
-from basalt_engine.system import VALUE, SystemTable, entry_key, seal, unseal
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import VALUE, SystemRecord, SystemTable, entry_key, seal, unseal
 
 _DENIED = frozenset({"AccessDeniedException", "AccessControlException"})
 _HINTS = {

@@ -16,8 +16,7 @@ import msgspec
 from basalt.errors import BasaltError, ConflictError, InputError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord, number_name
+from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Store
 
 ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go

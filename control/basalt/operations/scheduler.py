@@ -23,8 +23,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow, JobSettings, JobsSettings
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import Store
 
 STOP_WAIT_S = 1.5  # how long `stop` waits for runs under way; a server has ten seconds to stop, connections included

@@ -11,8 +11,7 @@ import msgspec
 
 from basalt.errors import ConflictError
 from basalt_engine.retention import POINTERS_PER_MS
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord, number_name
+from basalt_engine.system import SystemRecord, SystemTable, number_name
 
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
 CHANGE_TRIES = 3  # the publisher and a prune run may meet

@@ -24,8 +24,7 @@ from basalt_engine.keys import TopicKeys, topic_prefix
 from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import SystemRecord
+from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import DeleteRange, Store
 
 TABLES = (MessageTable.name, PayloadTable.name)

@@ -35,8 +35,7 @@ from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.system import SystemTable
-from basalt_engine.system_records import number_name
+from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Mutation, Put, Store
 
 ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
