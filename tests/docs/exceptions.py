@@ -6,7 +6,10 @@ from __future__ import annotations
 # Modules whose tests need more than the module: a store of any kind, a region server, a Spark, a whole process.
 TESTED_ELSEWHERE = {
     "control/basalt/cluster/leader.py": "tests/control/server/test_failover.py",
-    "control/basalt/http/routes/openapi.py": "tests/system/test_schemathesis.py",
+    "control/basalt/http/openapi.py": "tests/system/test_schemathesis.py",
+    "control/basalt/operations/forced_ends.py": "tests/control/http/test_transaction_admin.py",
+    "control/basalt/operations/inspection.py": "tests/control/http/test_transaction_admin.py",
+    "control/basalt/operations/prune_reports.py": "tests/control/http/test_pruning.py",
     "control/basalt/server/process.py": "tests/system/test_starting.py",
     "engine/basalt_engine/cells/table.py": "tests/contract/test_cells.py",
     "engine/basalt_engine/stores/hbase/gateway.py": "tests/hbase/test_store.py",
@@ -65,13 +68,7 @@ UNNAMED: set[str] = {
     "control/basalt/embedded.py",
     "control/basalt/hbase_admin/plan.py",
     "control/basalt/hbase_admin/region_rules.py",
-    "control/basalt/http/asgi/protocol.py",
-    "control/basalt/http/asgi/request_bodies.py",
-    "control/basalt/http/metrics/metrics.py",
     "control/basalt/http/routes/operations.py",
-    "control/basalt/http/routes/prune_shapes.py",
-    "control/basalt/http/routes/transaction_views.py",
-    "control/basalt/http/standby.py",
     "control/basalt/messaging/index/counts.py",
     "control/basalt/messaging/index/sparse_index.py",
     "control/basalt/messaging/index/topic_counts.py",
@@ -129,12 +126,7 @@ NAMED_OTHERWISE: set[str] = {
     "tests/control/client/test_transports.py",
     "tests/control/hbase_admin/test_install.py",
     "tests/control/hbase_admin/test_print_shell.py",
-    "tests/control/http/test_bodies.py",
-    "tests/control/http/test_named_transactions.py",
     "tests/control/http/test_reading_rules.py",
-    "tests/control/http/test_server_calls.py",
-    "tests/control/http/test_sockets.py",
-    "tests/control/http/test_topic_series.py",
     "tests/control/jobs/test_backups.py",
     "tests/control/jobs/test_retention_cells.py",
     "tests/control/jobs/test_retention_cells_model.py",
@@ -201,8 +193,6 @@ NAMED_OTHERWISE: set[str] = {
 SMALL_MODULES: set[str] = {
     "control/basalt/aio.py",
     "control/basalt/hbase_admin/shell_script.py",
-    "control/basalt/http/metrics/thrift.py",
-    "control/basalt/http/metrics/transactions.py",
     "control/basalt/messaging/log/uncommitted_rows.py",
     "control/basalt/operations/jobs/expiry.py",
     "control/basalt/operations/jobs/log_snapshot.py",
@@ -219,13 +209,11 @@ SMALL_MODULES: set[str] = {
 FULL_FOLDERS = {
     "control/basalt/cli/commands": 23,
     "control/basalt/client/calls": 14,
-    "control/basalt/http/routes": 26,
     "control/basalt/transactions/rules": 23,
 }
 
 # Docstrings that begin with "What", "How", "Whether" or "Where", by package: to be lowered. What is not here has none.
 QUESTIONING_DOCSTRINGS = {
-    "control/basalt/api": 24,
     "control/basalt/catalog": 4,
     "control/basalt/cli": 20,
     "control/basalt/client": 83,
@@ -233,7 +221,7 @@ QUESTIONING_DOCSTRINGS = {
     "control/basalt/commits": 12,
     "control/basalt/errors.py": 1,
     "control/basalt/hbase_admin": 14,
-    "control/basalt/http": 49,
+    "control/basalt/http": 7,
     "control/basalt/messaging": 65,
     "control/basalt/operations": 14,
     "control/basalt/outbox": 10,
@@ -241,7 +229,6 @@ QUESTIONING_DOCSTRINGS = {
     "control/basalt/retention": 6,
     "control/basalt/runtime": 11,
     "control/basalt/server": 3,
-    "control/basalt/services.py": 2,
     "control/basalt/settings": 9,
     "control/basalt/tables": 3,
     "control/basalt/thrift": 14,
