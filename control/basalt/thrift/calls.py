@@ -52,7 +52,7 @@ log = logging.getLogger("basalt.tephra")
 
 
 class Served(NamedTuple):
-    """What of a server the Thrift face needs."""
+    """The parts of a server that the Thrift face needs."""
 
     clock: Clock
     transactions: Coordinator

@@ -14,6 +14,7 @@ from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.messages import WAIT_MS_MAX, unless_gone
 from basalt.http.routes.operations import Request, RouteTable, choice, integer
 from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
+from basalt.messaging.markers.topic_markers import MarkerFacts
 
 MARKERS_PATH = TOPIC_PATH + "/markers"
 
@@ -51,8 +52,10 @@ async def show(request: Request) -> Response:
     wait_ms = request.integer("waitMs") or 0
     if wait_ms and not facts.ended:
         facts = await unless_gone(request, markers.facts(title, wait_ms=wait_ms))
+    return json_response(_info(facts))
+
+
+def _info(facts: MarkerFacts) -> MarkersInfo:
     tasks = tuple(TaskInfo(name, *task) for name, task in sorted(facts.state.tasks.items()))
     at = None if facts.at is None else facts.at.hex()
-    return json_response(
-        MarkersInfo(facts.watermark_ms, facts.ended, facts.state.task_count, tasks, at, facts.generation)
-    )
+    return MarkersInfo(facts.watermark_ms, facts.ended, facts.state.task_count, tasks, at, facts.generation)
