@@ -1,19 +1,17 @@
 """The system table: facts about the installation and small durable state of the services, by kind and name.
 
-A kind whose entries hold one struct is a `SystemRecord`, beside its struct. Row key `kind:name`, column v := version(1) body crc32c(4); the body is what the kind says. Kinds and their bodies:
+Row key `kind:name`, column v := version(1) body crc32c(4); the body is what the kind says. Kinds and their bodies:
 docs/formats/system-table.md.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
-from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import Delete, Put, Table, prefix_stop
 
@@ -71,43 +69,11 @@ class SystemTable:
         return self._table.check_and_write(entry_key(kind, name), VALUE, expected, {VALUE: seal(new)})
 
 
-def entry_key(kind: str, name: str) -> bytes:
-    """The row key of an entry."""
-    return f"{kind}:{name}".encode()
-
-
-def _name(key: bytes, start: int) -> str:
-    try:
-        return key[start:].decode()
-    except UnicodeDecodeError:
-        raise CorruptionError(f"system entry {key.hex()} has a name that is not UTF-8") from None
-
-
-def seal(body: bytes) -> bytes:
-    """The value that holds a body: with its version and checksum."""
-    data = bytes([VERSION]) + body
-    return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
-
-
-def unseal(key: bytes, data: bytes | None) -> bytes:
-    """The body in the value of the row `key`; `CorruptionError` when it is not whole."""
-    name = key.decode(errors="replace")
-    if data is None or len(data) < 1 + _CRC_BYTES:
-        raise CorruptionError(f"system entry {name} has no value, or a cut one")
-    if crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "big"):
-        raise CorruptionError(f"system entry {name} does not match its checksum")
-    if data[0] != VERSION:
-        raise CorruptionError(f"system entry {name} has version {data[0]}; this Basalt reads version {VERSION}")
-    return data[1:-_CRC_BYTES]
-
-
-def number_name(number: int) -> str:
-    """A number, time or write pointer, as part of an entry's name: names sort as the numbers do."""
-    return f"{number:0{_NUMBER_DIGITS}d}"
-
-
 class SystemRecord(Generic[T]):
-    """One kind of entry. `name` is that of its only entry; a kind of many entries has none, and every call names one."""
+    """One kind of entry whose body is one struct, written as JSON; each lies beside its struct.
+
+    `name` is that of its only entry; a kind of many entries has none, and every call names one.
+    """
 
     def __init__(self, kind: str, name: str, form: type[T]) -> None:
         self.kind = kind
@@ -157,31 +123,36 @@ class SystemRecord(Generic[T]):
             ) from None
 
 
-class InstallationFacts(msgspec.Struct, frozen=True):
-    """Over how many salt buckets rows are spread, when the tables were made, and a name that no other installation has."""
-
-    buckets: int
-    created_ms: int
-    instance: str
-
-    @classmethod
-    def new(cls, buckets: int, clock: Clock) -> InstallationFacts:
-        """The facts of an installation that is made now."""
-        return cls(buckets, clock.now_ms(), secrets.token_hex(8))
+def number_name(number: int) -> str:
+    """A number, time or write pointer, as part of an entry's name: names sort as the numbers do."""
+    return f"{number:0{_NUMBER_DIGITS}d}"
 
 
-FACTS = SystemRecord("install", "facts", InstallationFacts)
+def entry_key(kind: str, name: str) -> bytes:
+    """The row key of an entry."""
+    return f"{kind}:{name}".encode()
 
 
-def install(system: SystemTable, clock: Clock, buckets: int) -> InstallationFacts:
-    """The facts of this store: written at the first start; `CorruptionError` when it was made with other buckets."""
-    facts = FACTS.get(system)
-    if facts is None:
-        facts = InstallationFacts.new(buckets, clock)
-        system.replace(FACTS.kind, FACTS.name, None, FACTS.encode(facts))
-        return facts
-    if facts.buckets != buckets:
-        raise CorruptionError(
-            f"the tables were made with {facts.buckets} salt buckets, not {buckets}: rows would not be found"
-        )
-    return facts
+def _name(key: bytes, start: int) -> str:
+    try:
+        return key[start:].decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(f"system entry {key.hex()} has a name that is not UTF-8") from None
+
+
+def seal(body: bytes) -> bytes:
+    """The value that holds a body: with its version and checksum."""
+    data = bytes([VERSION]) + body
+    return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
+
+
+def unseal(key: bytes, data: bytes | None) -> bytes:
+    """The body in the value of the row `key`; `CorruptionError` when it is not whole."""
+    name = key.decode(errors="replace")
+    if data is None or len(data) < 1 + _CRC_BYTES:
+        raise CorruptionError(f"system entry {name} has no value, or a cut one")
+    if crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "big"):
+        raise CorruptionError(f"system entry {name} does not match its checksum")
+    if data[0] != VERSION:
+        raise CorruptionError(f"system entry {name} has version {data[0]}; this Basalt reads version {VERSION}")
+    return data[1:-_CRC_BYTES]

@@ -15,8 +15,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.errors import BY_CODE
 from basalt.http.app import OPERATIONS
-from basalt.http.metrics.leader import LeaderFigures
-from basalt.http.metrics.metrics import Figures
+from basalt.http.metrics.metrics import LeaderMetrics, Metrics
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.keys import keys
@@ -44,7 +43,7 @@ async def metrics_of_a_server() -> list[Metric]:
     try:
         candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
         leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
-        return [*Figures(services).collect(), *LeaderFigures(leadership).collect()]
+        return [*[each async for each in Metrics(services).families()], *LeaderMetrics(leadership).collect()]
     finally:
         await services.close()
 

@@ -45,18 +45,14 @@ def bounds_count_at_once() -> AbstractContextManager[object]:
 
 
 def references_in_doubt_count_as_absent() -> AbstractContextManager[object]:
-    """A commit goes by the references that are there while it is not decided which of them will be."""
-    unknown_writers = TopicParticipant.unknown_writers
+    """Rows in doubt are no more in doubt, and nobody has decided which of them there will be."""
 
-    async def undecided(participant: TopicParticipant, *given: Any) -> Any:
-        with patch.object(TopicLogs, "confirm_or_delete_all", _nothing):
-            return await unknown_writers(participant, *given)
+    async def undecided(log: TopicLog) -> None:
+        log.unconfirmed.clear()
+        log.memory.with_unconfirmed.discard(log)
+        log.in_flight = None
 
-    return patch.object(TopicParticipant, "unknown_writers", undecided)
-
-
-async def _nothing(*_: object) -> None:
-    """Whatever was asked for is left."""
+    return patch.object(TopicLog, "confirm_or_delete", undecided)
 
 
 @contextmanager

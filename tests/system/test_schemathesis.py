@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
 from basalt.http.app import OPERATIONS
-from basalt.http.routes.openapi import describe
+from basalt.http.openapi import describe
 from basalt_engine.keys import NAME_PATTERN
 from tests.budgets import SCHEMATHESIS_EXAMPLES
 from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess

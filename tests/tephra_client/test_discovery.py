@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from basalt.services import ThriftFigures
 from basalt.thrift.discovery import FOLDER, Registration, node_data, node_path
+from basalt.thrift.metrics import ThriftMetrics
 from deploy.hbase.standalone import Gateways
 from tests.system.server_process import ServerProcess
 from tests.tephra_client.runtime import java_command
@@ -52,9 +52,9 @@ def looking(ensemble: str) -> Iterator[KazooClient]:
 
 
 @contextmanager
-def registered(ensemble: str, port: int = 15_165) -> Iterator[tuple[Registration, ThriftFigures]]:
+def registered(ensemble: str, port: int = 15_165) -> Iterator[tuple[Registration, ThriftMetrics]]:
     """A face at this port, as soon as ZooKeeper has it."""
-    figures = ThriftFigures()
+    figures = ThriftMetrics()
     registration = Registration(ensemble, "mq.example", port, figures)
     registration.start()
     try:

@@ -41,7 +41,7 @@ _HINT = "write start, end, now, a message id (40 hex digits), @milliseconds, @20
 
 
 class PositionKind(Enum):
-    """What a position is measured by."""
+    """Measure of a position."""
 
     START = "start"
     END = "end"

@@ -1,4 +1,4 @@
-"""The common part of topics and transactional tables: names, generations, and how their rows in the metadata table change.
+"""The part that topics and transactional tables share: names, generations, and how their rows in the metadata table change.
 
 This server is the only one that changes them; the check-and-write guards against a second server all the same. A deleted
 entry keeps its row, with a negative generation, so that no generation number is used twice. Format: docs/formats/metadata.md.
@@ -6,8 +6,10 @@ entry keeps its row, with a negative generation, so that no generation number is
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from basalt.errors import BasaltError, ConflictError, InvalidNameError
@@ -16,6 +18,8 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.table import Store
+
+PAGE_ENTRIES = 200  # read and decoded without a pause: some milliseconds
 
 
 class EntryName(NamedTuple):
@@ -78,8 +82,8 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         """The names in such a key."""
 
     @abstractmethod
-    def _scan(self, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
-        """The rows of this kind."""
+    def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        """The rows of this kind, from a key on."""
 
     @abstractmethod
     def _absent(self, title: NameT) -> BasaltError:
@@ -105,13 +109,34 @@ class Catalog(ABC, Generic[NameT, EntryT]):
 
     async def describe_all(self, namespace: str | None) -> list[tuple[NameT, TopicMetadata]]:
         """All that is stored of each entry, deleted ones (negative generation) too."""
-        rows = await self._call(lambda: list(self._scan(namespace)))
-        return [(self._title_of(prefix), metadata) for prefix, metadata in rows]
+        return [each async for page in self.pages(namespace) for each in page]
+
+    async def pages(self, namespace: str | None) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:
+        """The same a page at a time, in the order of the store; others go in between."""
+        start = b""
+        while rows := await self._call(self._page, start, namespace):
+            yield [(self._title_of(prefix), metadata) for prefix, metadata in rows]
+            start = rows[-1][0] + b"\0"
+            await asyncio.sleep(0)
+
+    def _page(self, start: bytes, namespace: str | None) -> list[tuple[bytes, TopicMetadata]]:
+        return list(islice(self._scan(start, namespace), PAGE_ENTRIES))
+
+    async def namespaces(self) -> list[str]:
+        """Namespaces in which an entry exists, sorted."""
+        found: set[str] = set()
+        async for page in self.pages(None):
+            found.update(title.namespace for title, stored in page if stored.generation > 0)
+        return sorted(found)
 
     async def list(self, namespace: str) -> list[str]:
         """Names in a namespace, sorted."""
         check_name(namespace, "namespace")
-        return sorted(title.name for title, stored in await self.describe_all(namespace) if stored.generation > 0)
+        found: list[str] = []
+        async for page in self.pages(namespace):
+            found += [title.name for title, stored in page if stored.generation > 0]
+        found.sort()  # they are in nearly this order, so it takes some milliseconds for 100,000
+        return found
 
     async def _create(self, title: NameT, describe: Callable[[int, int], TopicMetadata]) -> EntryT:
         """A new entry, or a new generation of one that was deleted, as `describe` says of generation and time."""

@@ -138,8 +138,8 @@ class TableCatalog(Catalog[TableName, HostedTable]):
     def _title_of(self, prefix: bytes) -> TableName:
         return table_title_of(prefix)
 
-    def _scan(self, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
-        return self._table.scan_tables(namespace=namespace)
+    def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        return self._table.scan_tables(start, namespace)
 
     def _absent(self, title: TableName) -> TableNotFoundError:
         return TableNotFoundError(f"table {title} does not exist", field="table", hint="create it, or check the name")

@@ -160,11 +160,6 @@ class Topics(Catalog[TopicName, Topic]):
         """Delete the topic: its generation counts as a past one."""
         await self._delete(topic)
 
-    async def namespaces(self) -> list[str]:
-        """Namespaces in which a topic exists, sorted."""
-        everything = await self.describe_all(None)
-        return sorted({title.namespace for title, stored in everything if stored.generation > 0})
-
     def at(self, title: TopicName, metadata: TopicMetadata) -> Topic:
         """The topic that this metadata describes; a deleted one under its last generation."""
         prefix, generation = topic_prefix(*title), abs(metadata.generation)
@@ -181,8 +176,8 @@ class Topics(Catalog[TopicName, Topic]):
     def _title_of(self, prefix: bytes) -> TopicName:
         return title_of(prefix)
 
-    def _scan(self, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
-        return self._table.scan(namespace=namespace)
+    def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
+        return self._table.scan(start, namespace)
 
     def _absent(self, title: TopicName) -> TopicNotFoundError:
         return topic_not_found(title)

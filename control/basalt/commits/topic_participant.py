@@ -65,20 +65,17 @@ class TopicParticipant:
     """Commits and rolls back what transactions did to topics."""
 
     def __init__(
-        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, notes_cells: bool,
-        notes_ends: bool,
-    ) -> None:  # fmt: skip
-        """`notes_cells`: failed writers of transactional tables are noted, for nobody else finds their cells.
-
-        `notes_ends`: the store drops rows of failed writers itself, so that where their logs end must be noted.
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, store_drops: bool
+    ) -> None:
+        """`store_drops`: the store drops rows of failed writers itself, so where their logs end must be noted before. Else
+        failed writers of transactional tables are noted, for nobody else finds their cells.
         """
         self._logs = logs
         self._roll_backs = roll_backs
         self._staged = logs.staged
         self._writer = writer
         self._markers = markers
-        self._notes_cells = notes_cells
-        self._notes_ends = notes_ends
+        self._store_drops = store_drops
         self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
@@ -264,12 +261,12 @@ class TopicParticipant:
 
     def require(self, transactions: Sequence[Transaction]) -> None:
         """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory."""
-        if self._notes_ends:
+        if self._store_drops:
             self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
-        if self._notes_cells:
+        if not self._store_drops:
             hidden_cells.note(group, transaction)
         for join in transaction.topics:
             # Also where it has no rows: its stored payloads are found by the note, too.

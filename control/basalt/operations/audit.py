@@ -9,7 +9,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Author(msgspec.Struct, frozen=True):
     address: str
     agent: str = ""
     name: str = ""
+
+
+By: TypeAlias = tuple[Author, str, str]  # the author of an act, the reason that was given, the id of the request
 
 
 class Line(msgspec.Struct, frozen=True):

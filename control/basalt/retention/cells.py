@@ -209,7 +209,7 @@ class CellVersions:
 
 
 def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
-    """Judge rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
+    """Judge the rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
     verdicts, run = judge_cells(found, {current.keys.prefix: current.keys.generation}, horizon, current.run)
     older: list[bytes] = []
     tombstones: list[bytes] = []

@@ -19,9 +19,9 @@ from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore
 from basalt.cluster.term import Term
 from basalt.http.app import build_app
-from basalt.http.standby import StandbyFront
+from basalt.http.standby import StandbyFrame
 from basalt.runtime.store_calls import StoreCalls
-from basalt.services import Services
+from basalt.server.services import Services
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
@@ -67,7 +67,7 @@ class Member:
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFront(self.leadership, clock)
+        self._standby = StandbyFrame(self.leadership, clock)
         self._serving: _Serving | None = None
         self._stopping = False
 

@@ -28,7 +28,7 @@ from basalt.http.asgi.protocol import GuardedProtocol
 from basalt.server.failover import Member
 from basalt.server.wiring import open_services, open_store
 from basalt.settings import LogSettings, Settings
-from basalt.thrift.face import ThriftFace, check_thrift
+from basalt.thrift.face import check_thrift
 from basalt_engine.clock import SystemClock
 
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
@@ -105,7 +105,7 @@ async def _serve(settings: Settings, data_directory: Path | None, host: str, por
     try:
         listener = _listen(host, port)
         await services.scheduler.start()
-        thrift = await ThriftFace.start(services, host)
+        thrift = await services.start_thrift(host)
         try:
             await _http_server(build_app(services), services.stop_waiting, port_file).serve(sockets=[listener])
         finally:
@@ -124,7 +124,7 @@ async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Pa
         clock, candidate,
         open_store=lambda: open_store(settings, None),
         open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
-        start_thrift=lambda services: ThriftFace.start(services, host),
+        start_thrift=lambda services: services.start_thrift(host),
     )  # fmt: skip
     server = _http_server(member, member.stop_waiting, port_file)
     member.leadership.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -26,25 +27,29 @@ from basalt.messaging.read.log_reads import LogReads
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
+from basalt.operations.forced_ends import ForcedEnds
+from basalt.operations.inspection import Inspection
 from basalt.operations.jobs import build_jobs
+from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.regions import Cluster, HBaseCluster
 from basalt.runtime.group_commit import GroupCommit
-from basalt.services import Services
+from basalt.server.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.installation import install
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.system import SystemTable, install
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
@@ -114,53 +119,73 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    topics = TopicLogs(
-        store,
-        clock,
-        Topics(store, clock, facts.buckets),
-        tail_bytes_max=settings.messaging.cache_bytes_max,
-        limits=memory,
-    )
-    limits = transaction_limits(settings)
+    catalog, cache_bytes_max = Topics(store, clock, facts.buckets), settings.messaging.cache_bytes_max
+    topics = TopicLogs(store, clock, catalog, tail_bytes_max=cache_bytes_max, limits=memory)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TransactionLog(store.table("transaction_log"), limits, entries_kept=kept)
+    log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
-    fetch_limits = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    messaging = Messages(
-        clock, topics, reads, roll_backs, writer, manager,
-        limits=fetch_limits, lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
+    messaging = _messages(settings, clock, topics, reads, roll_backs, writer, manager)
     decisions = Decisions(manager)
     holds = Holds(store, clock, reads, decisions)
-    ends = StableEnds(store, reads, topics, holds, manager)
+    ends = StableEnds(store, reads, holds, manager)
     markers = TopicMarkers(store, clock, topics, reads, writer, ends)
-    participant = TopicParticipant(
-        topics, roll_backs, writer, markers, notes_cells=not store.applies_retention, notes_ends=store.applies_retention
-    )
+    participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
     usage = Usage(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
-    activity = CellActivity()
-    tables = Tables(store, TableCatalog(store, clock, facts.buckets), transaction_manager, activity)
+    activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
+    tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, manager, ends, look=fetch_limits)
+    ranges = Ranges(store, clock, topics, reads, manager, ends, look=_fetch_limits(settings))
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
     return Services(
-        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging, markers=markers, tables=tables,
-        peek=peek, usage=usage, transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        blocking=Blocking(store, clock, topics, reads, usage), ranges=ranges, truncation=truncation, audit=Audit(store, clock),
-        started_ms=clock.now_ms(), instance=facts.instance,
+        settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
+        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
+        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
+        **_for_operators(store, clock, topics, reads, usage, transactions, ids, peek, pruner, scheduler, ranges),
     )  # fmt: skip
+
+
+def _for_operators(
+    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads, usage: Usage,
+    transactions: Coordinator, ids: TransactionIds, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
+) -> dict[str, Any]:  # fmt: skip
+    """The services that look after transactions and pruning, by their names in `Services`."""
+    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads, usage)
+    inspection = Inspection(store, clock, transactions, ids, blocking, topics, peek, audit)
+    return {
+        "sessions": transactions.sessions,
+        "audit": audit,
+        "blocking": blocking,
+        "inspection": inspection,
+        "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
+        "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
+    }
+
+
+def _messages(
+    settings: Settings, clock: Clock, topics: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit,
+    manager: Transactions,
+) -> Messages:  # fmt: skip
+    return Messages(
+        clock, topics, reads, roll_backs, writer, manager,
+        limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
+
+
+def _fetch_limits(settings: Settings) -> FetchLimits:
+    return FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
 
 
 def _pruner(

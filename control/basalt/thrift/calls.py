@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import (
     BasaltError,
     ChangesLostError,
@@ -17,17 +18,19 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.operations.audit import Author
+from basalt.operations.audit import Audit, Author
+from basalt.operations.scheduler import Scheduler
 from basalt.runtime.group_commit import Waiter
-from basalt.services import Services
 from basalt.thrift.arguments import TooManyEntriesError
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.thrift.idl import METHODS, Method, types
+from basalt.thrift.metrics import ThriftMetrics
 from basalt.thrift.replies import INTERNAL_ERROR, PROTOCOL_ERROR, RESULT_BYTES_MAX, ApplicationError, Pieces
 from basalt.thrift.state_snapshot import encode_state
 from basalt.transactions.codec import SnapshotBytes
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+from basalt_engine.clock import Clock
 from basalt_engine.snapshot import POINTER_MAX
 
 EDIT_POINTERS_MAX = 10_000  # of one truncation, in one log entry: some 80 KiB
@@ -48,14 +51,25 @@ _TRANSACTION_START, _RESULT_STOP = b"\x0c\x00\x00", b"\x00"  # field 0, a struct
 log = logging.getLogger("basalt.tephra")
 
 
-class Calls:
-    """The service, over the services of one server. Arguments come as `read_arguments` answers them."""
+class Served(NamedTuple):
+    """The parts of a server that the Thrift face needs."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._transactions = services.transactions
-        self.change_sets = DeferredChangeSets(services.transactions, services.clock)
-        self._limits = services.transactions.state.limits
+    clock: Clock
+    transactions: Coordinator
+    scheduler: Scheduler
+    audit: Audit
+    metrics: ThriftMetrics
+    is_stopping: Callable[[], bool]
+
+
+class Calls:
+    """Tephra's service. Arguments come as `read_arguments` answers them."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._transactions = served.transactions
+        self.change_sets = DeferredChangeSets(served.transactions, served.clock)
+        self._limits = served.transactions.state.limits
         self._bytes = SnapshotBytes()
         self._pruning: asyncio.Task[None] | None = None
         self._taking_snapshot = asyncio.Lock()  # one at a time: each holds the whole state in memory twice
@@ -197,7 +211,7 @@ class Calls:
         return (METHODS["invalidTxSize"].encode(success=len(self._transactions.state.invalid)),)
 
     async def _status(self, arguments: dict[str, Any]) -> Pieces:
-        works = not self._services.stopping
+        works = not self._served.is_stopping()
         try:
             self._transactions.state  # noqa: B018  # raises while it reads its log
         except BasaltError:
@@ -208,7 +222,7 @@ class Calls:
         async with self._taking_snapshot:
             await self._transactions.manager_snapshot()  # waits while the log is read
             image, told = self._transactions.state.image(), self.change_sets.all()
-            encoded = await asyncio.to_thread(encode_state, image, told, self._services.clock.now_ms())
+            encoded = await asyncio.to_thread(encode_state, image, told, self._served.clock.now_ms())
         if len(encoded) > RESULT_BYTES_MAX:
             thrown = types.TTransactionCouldNotTakeSnapshotException(
                 f"the state is {len(encoded)} bytes, an answer at most {RESULT_BYTES_MAX}: take a backup of Basalt's instead"
@@ -255,12 +269,12 @@ class Calls:
         self, act: str, what: str, do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done"
     ) -> T:
         """Do what an operator asks for, with a line in the audit."""
-        return await self._services.audit.act(act, what, _OPERATOR, "", "", do, told)
+        return await self._served.audit.act(act, what, _OPERATOR, "", "", do, told)
 
     async def _prune(self) -> None:
         try:
             await self._audited(
-                "prune", "the invalid list", lambda: self._services.scheduler.run_now("prune"), lambda run: run.outcome
+                "prune", "the invalid list", lambda: self._served.scheduler.run_now("prune"), lambda run: run.outcome
             )
         except BasaltError as error:
             log.warning("pruneNow came to nothing: %s", error.message)

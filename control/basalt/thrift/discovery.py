@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from basalt.services import ThriftFigures
+from basalt.thrift.metrics import ThriftMetrics
 
 SERVICE = "transaction"  # data.tx.discovery.service.name of Tephra's clients, unless they set it
 FOLDER = f"/discoverable/{SERVICE}"
@@ -53,11 +53,11 @@ class Registration:
     All of it happens on threads of the ZooKeeper client: a server starts and serves also while the ensemble is away.
     """
 
-    def __init__(self, ensemble: str, host: str, port: int, figures: ThriftFigures) -> None:
+    def __init__(self, ensemble: str, host: str, port: int, metrics: ThriftMetrics) -> None:
         self._path, self._data = node_path(host, port), node_data(host, port)
         self._where = f"{ensemble} as {host}:{port}"
-        self._figures = figures
-        self._figures.registered = False
+        self._metrics = metrics
+        self._metrics.registered = False
         self._registering = threading.Lock()
         retry = {"max_tries": -1, "max_delay": RETRY_MS_MAX / 1_000}
         self._client = KazooClient(hosts=ensemble, timeout=SESSION_S, connection_retry=retry, command_retry=retry)
@@ -69,7 +69,7 @@ class Registration:
 
     def stop(self) -> None:
         """Be found no longer. Blocks, but not for long: where ZooKeeper is away it drops the node by itself."""
-        self._figures.registered = False
+        self._metrics.registered = False
         self._client.remove_listener(self._changed)
         try:
             if self._client.connected:
@@ -84,7 +84,7 @@ class Registration:
         if state == KazooState.CONNECTED:
             self._client.handler.spawn(self._register)
             return
-        self._figures.registered = False
+        self._metrics.registered = False
         log.warning("ZooKeeper at %s: %s", self._where, state.lower())
 
     def _register(self) -> None:
@@ -92,7 +92,7 @@ class Registration:
             try:
                 for _ in range(REGISTER_TRIES):
                     if self._create():
-                        self._figures.registered = True
+                        self._metrics.registered = True
                         log.info("the Thrift transaction service is registered in ZooKeeper, %s", self._where)
                         return
             except KazooException as error:

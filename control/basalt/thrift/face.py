@@ -8,10 +8,10 @@ import socket
 from typing import TYPE_CHECKING
 
 from basalt.errors import InvalidSettingError
-from basalt.services import Services
 from basalt.settings import Settings
 
 if TYPE_CHECKING:
+    from basalt.thrift.calls import Served
     from basalt.thrift.discovery import Registration
     from basalt.thrift.server import TephraServer
 
@@ -56,22 +56,22 @@ class ThriftFace:
         self._registration = registration
 
     @classmethod
-    async def start(cls, services: Services, host: str) -> ThriftFace:
+    async def start(cls, settings: Settings, served: Served, host: str) -> ThriftFace:
         """Listen where the settings say; a face that does nothing where they say nothing."""
-        check_thrift(services.settings)
-        settings = services.settings.thrift
-        if settings.port is None:
+        check_thrift(settings)
+        thrift = settings.thrift
+        if thrift.port is None:
             return cls(None)
         from basalt.thrift.server import TephraServer  # the library is wanted only here
 
-        server = TephraServer(services)
-        await server.start(host, settings.port)
-        if settings.zookeeper is None:
+        server = TephraServer(served)
+        await server.start(host, thrift.port)
+        if thrift.zookeeper is None:
             return cls(server)
         from basalt.thrift.discovery import Registration
 
-        told_host, told_port = _advertised(settings.advertise, host, server.port)
-        registration = Registration(settings.zookeeper, told_host, told_port, services.thrift)
+        told_host, told_port = _advertised(thrift.advertise, host, server.port)
+        registration = Registration(thrift.zookeeper, told_host, told_port, served.metrics)
         registration.start()
         return cls(server, registration)
 

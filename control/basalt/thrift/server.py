@@ -7,8 +7,7 @@ import contextlib
 import logging
 
 from basalt.errors import BasaltError, UnavailableError
-from basalt.services import Services
-from basalt.thrift.calls import Calls
+from basalt.thrift.calls import Calls, Served
 from basalt.thrift.connection import Connection
 
 CONNECTIONS_MAX = 1_024  # a client process has a few; each is a descriptor and some KiB
@@ -26,10 +25,10 @@ log = logging.getLogger("basalt.tephra")
 class TephraServer:
     """The Thrift face of one server. `port` is where it listens once it has started."""
 
-    def __init__(self, services: Services) -> None:
-        self.calls = Calls(services)
+    def __init__(self, served: Served) -> None:
+        self.calls = Calls(served)
         self.port = 0
-        self._figures = services.thrift
+        self._metrics = served.metrics
         self._connections: set[Connection] = set()
         self._held_bytes = 0
         self._told_s: dict[str, float] = {}
@@ -77,13 +76,13 @@ class TephraServer:
             self.refuse(connection.peer, f"{CONNECTIONS_MAX} clients are connected already, all at work")
             return False
         self._connections.add(connection)
-        self._figures.connections = len(self._connections)
+        self._metrics.connections = len(self._connections)
         return True
 
     def leave(self, connection: Connection, error: Exception | None) -> None:
         """It is gone."""
         self._connections.discard(connection)
-        self._figures.connections = len(self._connections)
+        self._metrics.connections = len(self._connections)
         if self._stopping and not self._connections:
             self._empty.set()
 
@@ -94,11 +93,11 @@ class TephraServer:
 
     def answered(self, method: str, outcome: str) -> None:
         """Count a call."""
-        self._figures.calls[method, outcome] += 1
+        self._metrics.calls[method, outcome] += 1
 
     def refuse(self, peer: str, reason: str) -> None:
         """Count a client that was turned out, and log it; a peer that keeps coming is in the log once a minute."""
-        self._figures.refused += 1
+        self._metrics.refused += 1
         now_s = self._loop.time()
         told_s = self._told_s.get(peer)
         if told_s is not None and now_s - told_s < TELL_AGAIN_S:

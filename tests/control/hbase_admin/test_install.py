@@ -7,12 +7,12 @@ import json
 import msgspec
 import pytest
 
+from basalt_engine.installation import FACTS as FACTS_RECORD
 from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
-from basalt_engine.system import FACTS as FACTS_RECORD
 from basalt_engine.system import entry_key, seal, unseal
-from tests.control.cli.conftest import Ran, Run
+from tests.control.cli.conftest import Ran
 from tests.control.hbase_admin.conftest import Admin
-from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway
+from tests.control.hbase_admin.fake_gateway import FakeHBase
 
 JAR = "hdfs:///basalt/one.jar"
 NAMES = ["shop.message", "shop.payload", "shop.cell", "shop.metadata", "shop.transaction_log", "shop.system"]
@@ -248,61 +248,6 @@ def test_a_path_that_means_something_else_on_each_machine_is_refused(admin: Admi
 
 def test_jar_and_no_coprocessor_do_not_go_together(admin: Admin):
     assert admin("install", "--jar", JAR, "--no-coprocessor").code == 2
-
-
-def test_want_of_a_right_is_exit_code_5_and_says_what_else_can_be_done(admin: Admin, cluster: FakeHBase):
-    cluster.refusals["createTable"] = (
-        "org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions (user=thrift, action=CREATE)"
-    )
-    ran = admin("install", "--jar", JAR)
-    assert ran.code == 5
-    assert "refused by HBase: AccessDeniedException: Insufficient permissions (user=thrift, action=CREATE)" in ran.err
-    assert "--print-shell" in ran.err
-
-
-def test_a_master_that_is_starting_is_told_as_such(admin: Admin, cluster: FakeHBase):
-    cluster.refusals["getTableNamesByPattern"] = "org.apache.hadoop.hbase.PleaseHoldException: Master is initializing"
-    ran = admin("install", "--jar", JAR)
-    assert ran.code == 1
-    assert (
-        "PleaseHoldException: Master is initializing; hBase's master is starting" in ran.err or "is starting" in ran.err
-    )
-
-
-def test_a_gateway_that_is_away_is_exit_code_6(admin: Admin):
-    ran = admin("install", "--jar", JAR, thrift2="127.0.0.1:1")
-    assert ran.code == 6
-    assert "the Thrift gateway at 127.0.0.1:1 cannot be reached" in ran.err
-    assert "hbase thrift2 start" in ran.err
-
-
-def test_a_gateway_that_dies_in_the_middle_is_exit_code_6(admin: Admin, cluster: FakeHBase):
-    def die() -> None:
-        raise ConnectionResetError("killed")
-
-    cluster.hooks["createTable"] = die
-    ran = admin("install", "--jar", JAR)
-    assert ran.code == 6
-    assert "failed in createTable" in ran.err
-
-
-def test_a_gateway_that_is_not_set_is_a_usage_error(admin: Admin, run: Run):
-    ran = run("hbase", "install", "--no-coprocessor")
-    assert ran.code == 2
-    assert "store.hbase.thrift2 is not set" in ran.err
-
-
-def test_the_first_kind_of_gateway_is_not_taken_for_the_second(admin: Admin, thrift: str):
-    ran = admin("install", "--jar", JAR, thrift2=thrift)
-    assert ran.code == 2
-    assert "which is a first Thrift gateway" in ran.err
-
-
-def test_a_gateway_that_does_not_know_a_call_is_told_to_be_too_old(admin: Admin, cluster: FakeHBase):
-    with gateway(cluster, without=("getTableNamesByPattern",)) as old:
-        ran = admin("install", "--jar", JAR, thrift2=old)
-    assert ran.code == 6
-    assert "does not know the call getTableNamesByPattern; use the Thrift 2 gateway of HBase 2.5 or later" in ran.err
 
 
 def test_tables_of_other_prefixes_are_not_looked_at(admin: Admin, cluster: FakeHBase):

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from basalt import errors
-from basalt.http.asgi.problems import DETAIL_CHARS_MAX, problem_answer, status_of
+from basalt.http.asgi.problems import DETAIL_CHARS_MAX, problem_response, status_of
 
 NAMESPACE = "/v1/namespaces/shop/topics"
 
@@ -29,7 +29,7 @@ def test_every_error_has_a_status_of_its_side(code):
 
 @pytest.mark.parametrize("code", sorted(errors.BY_CODE))
 def test_every_error_is_told_in_a_whole_document(code):
-    answer = problem_answer(errors.BY_CODE[code]("what went wrong", field="limit", hint="do this"), "id-7")
+    answer = problem_response(errors.BY_CODE[code]("what went wrong", field="limit", hint="do this"), "id-7")
     document = json.loads(answer.body)
     assert answer.content_type == b"application/problem+json"
     assert {name: document[name] for name in ("code", "detail", "field", "hint", "requestId", "status")} == {
@@ -43,7 +43,7 @@ def test_every_error_is_told_in_a_whole_document(code):
 
 
 def test_what_there_is_not_is_left_out():
-    document = json.loads(problem_answer(errors.InputError("no"), "id").body)
+    document = json.loads(problem_response(errors.InputError("no"), "id").body)
     assert not {"field", "hint", "retryAfterMs"} & set(document)
 
 
@@ -51,20 +51,20 @@ def test_what_there_is_not_is_left_out():
 def test_an_error_worth_repeating_says_when(retry_after_ms, seconds):
     error = errors.BusyError("full")
     error.retry_after_ms = retry_after_ms
-    answer = problem_answer(error, "id")
+    answer = problem_response(error, "id")
     assert header(answer, b"retry-after") == seconds
     assert json.loads(answer.body)["retryAfterMs"] == retry_after_ms
 
 
 def test_an_unknown_outcome_does_not_invite_to_repeat():
-    answer = problem_answer(errors.UnknownOutcomeError("who knows"), "id")
+    answer = problem_response(errors.UnknownOutcomeError("who knows"), "id")
     assert header(answer, b"retry-after") is None
 
 
 def test_a_long_or_unwritable_detail_is_told_all_the_same():
-    document = json.loads(problem_answer(errors.InputError("x" * 100_000), "id").body)
+    document = json.loads(problem_response(errors.InputError("x" * 100_000), "id").body)
     assert len(document["detail"]) == DETAIL_CHARS_MAX + 1
-    assert json.loads(problem_answer(errors.InputError("half \ud800"), "id").body)["detail"] == "half ?"
+    assert json.loads(problem_response(errors.InputError("half \ud800"), "id").body)["detail"] == "half ?"
 
 
 def test_an_unexpected_error_tells_nothing_but_the_request_id_and_is_logged(client, monkeypatch, caplog):
@@ -92,7 +92,8 @@ def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client, monk
         yield b"some"
         raise ZeroDivisionError
 
-    monkeypatch.setattr(messages, "json_parts", break_off)
+    formats = messages._POLL
+    monkeypatch.setitem(formats, b"application/json", formats[b"application/json"]._replace(encode=break_off))
     with pytest.raises(ZeroDivisionError):
         client.poll(path)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from basalt.operations import prune_reports
 from basalt.server.wiring import open_services
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
@@ -182,3 +183,25 @@ def test_a_restore_without_a_time_is_refused(client: Client, body: Any):
 )
 def test_bad_parameters_are_refused_by_name(client: Client, target: str):
     assert client.call("GET", PRUNE + target).status == 400
+
+
+def test_a_run_shows_so_many_pointers_and_counts_all(client, monkeypatch):
+    monkeypatch.setattr(prune_reports, "POINTERS_SHOWN_MAX", 2)
+    path = client.topic()
+    for _ in range(3):
+        failed_writer(client)
+    assert client.call("DELETE", path).status == 200
+    client.clock.advance(LIFETIME_MS + SKEW_MS + 1_000)
+    for job in ("retention", "retention"):
+        assert client.call("POST", f"/v1/admin/jobs/{job}/run").json()["outcome"] == "ok"
+    shown = client.call("POST", "/v1/admin/prune/run?dryRun=true").json()
+    assert (shown["pruned"], len(shown["pointers"])) == (3, 2)
+
+
+def test_a_writer_shows_so_many_holds_and_counts_those_left_out(client, monkeypatch):
+    client.topic()
+    writer = failed_writer(client)
+    (whole,) = get(client, f"/explain?writePointer={writer}")
+    monkeypatch.setattr(prune_reports, "HOLDS_SHOWN_MAX", len(whole["holds"]) - 1)
+    (cut,) = get(client, f"/explain?writePointer={writer}")
+    assert (cut["holds"], cut["holdsLeftOut"]) == (whole["holds"][:-1], 1)

@@ -8,6 +8,7 @@ import pytest
 
 from basalt.api.bodies.work import RecordIn, RecordsRequest
 from basalt.api.codecs import records_avro
+from basalt.http.routes import records as routes
 
 AVRO = "avro/binary"
 LINES = "application/x-ndjson"
@@ -210,3 +211,12 @@ def test_a_long_page_of_records_comes_in_parts(client):
             assert len(reply.body.splitlines()) == 2_500
         else:
             assert [record["payload"] for record in reply.json()["records"]][-1] == "record 2499"
+
+
+def test_records_come_in_parts_and_say_the_same(client, monkeypatch):
+    path = client.topic()
+    client.publish(path, "a", "b", "c", "d", "e")
+    whole = client.call("GET", f"{path}/records")
+    monkeypatch.setattr(routes, "PART_RECORDS", 2)
+    parted = client.call("GET", f"{path}/records")
+    assert (len(parted.parts), parted.body) == (len(whole.parts) + 2, whole.body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.http.asgi import requests
+
 NAMESPACE = "/v1/namespaces/shop/topics"
 
 
@@ -193,3 +195,10 @@ def test_a_server_that_asks_for_start_and_stop_is_answered(client):
 
     client.run(client.app({"type": "lifespan", "state": {}}, receive, send))
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_a_target_of_the_limit_is_taken_and_one_byte_more_is_not(client, monkeypatch):
+    path = client.topic()
+    monkeypatch.setattr(requests, "URI_BYTES_MAX", len(path))
+    assert client.call("GET", path).status == 200
+    assert client.call("GET", f"{path}x").code == "uri_too_long"

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from basalt.http.routes import topics as routes
+
 NAMESPACE = "/v1/namespaces/shop/topics"
 ORDERS = f"{NAMESPACE}/orders"
 
@@ -218,3 +220,9 @@ def test_a_delete_takes_no_body(client):
     reply = client.call("DELETE", path, b'{"force": true}', content_length="15")
     assert (reply.status, reply.code) == (400, "malformed_body")
     assert client.call("GET", path).status == 200
+
+
+def test_properties_of_the_limit_are_taken_and_one_byte_more_is_not(client, monkeypatch):
+    monkeypatch.setattr(routes, "PROPERTY_BYTES_MAX", len(json.dumps({"a": "1"})))
+    client.topic(a="1")
+    assert client.call("PUT", "/v1/namespaces/shop/topics/next", {"a": "12"}).code == "too_large"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from basalt.http.routes import transaction_admin
 from basalt.messaging.log import row_pages
 from basalt.messaging.read import blocked_readers as blocking_module
+from basalt.operations import inspection
 
 ADMIN = "/v1/admin/transactions"
 ORDERS = "/v1/namespaces/shop/topics/orders"
@@ -37,6 +37,11 @@ def events(client, begun: dict[str, Any]) -> list[str]:
     reply = client.call("GET", f"/v1/transactions/{begun['id']}/timeline")
     assert reply.status == 200, reply.body
     return [step["event"] for step in reply.json()["steps"]]
+
+
+def stored(client, begun: dict[str, Any], name: str) -> None:
+    body = {"messages": ["a"], "transactionWritePointer": begun["writePointer"]}
+    assert client.call("POST", f"{client.topic(name)}/store", body).status == 200
 
 
 def audit(client) -> list[dict[str, Any]]:
@@ -178,7 +183,7 @@ def test_what_hangs_is_found_worst_first(client):
 
 
 def test_what_is_left_out_is_counted_of_what_the_filters_let_through(client, monkeypatch):
-    monkeypatch.setattr(transaction_admin, "SEARCHED_MAX", 2)
+    monkeypatch.setattr(inspection, "SEARCHED_MAX", 2)
     for number in range(5):
         begin(client, owner="many" if number < 3 else "few")
     client.clock.advance(16_000)
@@ -213,7 +218,7 @@ def test_a_call_about_what_hangs_reads_so_many_rows_and_no_more(client, monkeypa
     assert (len(whole["hanging"]), whole["leftOut"]) == (4, 0)
     assert all(each["blocks"][0]["exact"] for each in whole["hanging"])
     rows_of_all, read = read, 0
-    monkeypatch.setattr(transaction_admin, "CALL_ROWS_MAX", 2)
+    monkeypatch.setattr(inspection, "CALL_ROWS_MAX", 2)
     found = client.call("GET", f"{ADMIN}/hanging").json()
     assert ([each["owner"] for each in found["hanging"]], found["leftOut"]) == (["0"], 3)
     assert not found["hanging"][0]["blocks"][0]["exact"], "its row was found, and nothing is left for a count"
@@ -451,3 +456,38 @@ def test_a_refused_call_is_counted_by_its_code(client):
     assert (
         'basalt_http_problems_total{code="transaction_not_found"} 1.0' in client.call("GET", "/metrics").body.decode()
     )
+
+
+def test_a_list_has_every_transaction_whatever_the_size_of_a_slice(client, monkeypatch):
+    monkeypatch.setattr(inspection, "SLICE_TRANSACTIONS", 2)
+    begun = [client.begin()["id"] for _ in range(5)]
+    assert [each["id"] for each in client.call("GET", ADMIN).json()["transactions"]] == begun
+
+
+def test_write_pointers_beyond_the_limit_are_counted(client, monkeypatch):
+    monkeypatch.setattr(inspection, "WRITE_POINTERS_SHOWN_MAX", 2)
+    begun = client.begin()
+    for _ in range(2):
+        client.call("POST", f"/v1/transactions/{begun['id']}/checkpoint")
+    found = describe(client, begun)
+    assert (len(found["writePointers"]), found["writePointersLeftOut"]) == (2, 1)
+
+
+def test_what_is_stored_is_not_looked_up_in_more_places_than_the_limit(client, monkeypatch):
+    begun = client.begin()
+    monkeypatch.setattr(inspection, "STORED_LOOKUPS_MAX", 2)
+    for name in ("a", "b"):
+        stored(client, begun, name)
+    assert [topic["storedMessages"] for topic in describe(client, begun)["topics"]] == [1, 1]
+    stored(client, begun, "c")
+    assert [topic.get("storedMessages") for topic in describe(client, begun)["topics"]] == [None, None, None]
+
+
+def test_a_timeline_has_the_newest_acts_of_operators(client, monkeypatch):
+    monkeypatch.setattr(inspection, "AUDIT_LINES_MAX", 2)
+    begun = client.begin()
+    for reason in ("first", "second", "third"):
+        assert client.call("POST", f"{ADMIN}/{begun['id']}/abort?reason={reason}").status == 200
+    steps = client.call("GET", f"/v1/transactions/{begun['id']}/timeline").json()["steps"]
+    acts = [step["detail"]["reason"] for step in steps if step["event"] == "forced_abort"]
+    assert acts == ["second", "third"]

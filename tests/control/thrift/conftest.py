@@ -17,11 +17,10 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket
 
+from basalt.server.services import Services
 from basalt.server.wiring import open_services
-from basalt.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.thrift.face import ThriftFace
 from basalt.thrift.idl import types
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
@@ -67,7 +66,7 @@ class Serving:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self.services = await open_services(self.settings, None, store=self.store, clock=self.clock)
-        face = await ThriftFace.start(self.services, "127.0.0.1")
+        face = await self.services.start_thrift("127.0.0.1")
         assert face.port is not None
         self.port = face.port
         self._ready.set()

@@ -10,11 +10,11 @@ import time
 import pytest
 
 from basalt.errors import InvalidSettingError
-from basalt.services import ThriftFigures
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
 from basalt.thrift.discovery import Registration, node_data, node_path
 from basalt.thrift.face import _advertised, check_thrift
+from basalt.thrift.metrics import ThriftMetrics
 
 STOP_S_MAX = 10.0
 
@@ -63,7 +63,7 @@ def test_a_missing_library_is_named_with_its_setting(monkeypatch: pytest.MonkeyP
 def test_a_zookeeper_that_is_away_is_waited_for_without_holding_anyone_up():
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         ensemble = f"127.0.0.1:{nobody.getsockname()[1]}"
-    figures = ThriftFigures()
+    figures = ThriftMetrics()
     registration = Registration(ensemble, "mq.example", 1, figures)
     began_s = time.monotonic()
     registration.start()

@@ -20,7 +20,6 @@ from basalt.server.failover import Member
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
-from basalt.thrift.face import ThriftFace
 from basalt.thrift.idl import types
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
@@ -40,7 +39,7 @@ class Server:
             Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS),
             open_store=store.another,
             open_services=lambda led, epoch: open_services(settings, None, store=led, clock=clock, epoch=epoch),
-            start_thrift=lambda services: ThriftFace.start(services, "127.0.0.1"),
+            start_thrift=lambda services: services.start_thrift("127.0.0.1"),
         )
         self.member.leadership.start()
         self._running = asyncio.ensure_future(self.member.run())

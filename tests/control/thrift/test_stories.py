@@ -212,7 +212,7 @@ def test_a_port_that_is_taken_is_named(serving: Serving):
     async def again(services):
         taken = dataclasses.replace(services.settings, thrift=ThriftSettings(port=serving.port))
         services.settings = taken
-        await face.ThriftFace.start(services, "127.0.0.1")
+        await services.start_thrift("127.0.0.1")
 
     with pytest.raises(UnavailableError, match="cannot listen"):
         serving.do(again)

@@ -17,7 +17,7 @@ class MarkerRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=T
 
 
 class TaskInfo(Struct, frozen=True, rename="camel"):
-    """What the markers of one task say; the newest of them was published at `published_ms`."""
+    """Sum of one task's markers; the newest of them was published at `published_ms`."""
 
     task: str
     watermark_ms: int | None
@@ -26,7 +26,7 @@ class TaskInfo(Struct, frozen=True, rename="camel"):
 
 
 class MarkersInfo(Struct, frozen=True, rename="camel"):
-    """What a topic's markers say to readers of committed messages that have come to `at` (an id in hex, for an exclusive start).
+    """Sum of a topic's markers for readers of committed messages that have come to `at` (an id in hex, for an exclusive start).
 
     `at` is null where nothing was published; `watermark_ms` and `task_count` are null while they are unknown.
     """

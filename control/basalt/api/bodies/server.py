@@ -41,7 +41,7 @@ class Part(Struct, frozen=True, rename="camel"):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether a server can do its work, and which part cannot."""
+    """Readiness of a server: can it do its work, and which part cannot?"""
 
     ready: bool
     parts: tuple[Part, ...] = ()

@@ -13,7 +13,7 @@ class TopicInfo(Struct, frozen=True):
 
     @property
     def ttl_seconds(self) -> int:
-        """How long its messages are kept."""
+        """Time for which its messages are kept."""
         return int(self.properties["ttl"])
 
     @property

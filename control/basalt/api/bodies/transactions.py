@@ -131,7 +131,7 @@ class CommittedBefore(Struct, frozen=True, rename="camel"):
 
 
 class Outcome(Struct, frozen=True, rename="camel"):
-    """How a transaction ended: `state` is COMMITTED, ABORTED or INVALID; or where it stands."""
+    """Outcome of a transaction: `state` is COMMITTED, ABORTED or INVALID, or the state it is in."""
 
     id: str
     write_pointer: int
@@ -167,7 +167,7 @@ class BlockedTopic(Struct, frozen=True, rename="camel"):
 
 
 class HeldBack(Struct, frozen=True, rename="camel"):
-    """What else cannot go on. Compactions do not pass `visibility_bound`, pruning does not look past `decided`.
+    """Work that cannot go on, beside readers. Compactions do not pass `visibility_bound`, pruning does not look past `decided`.
 
     `change_sets` of committed transactions, with `changes` keys, are kept because this one may still clash with them.
     """
@@ -241,7 +241,7 @@ class TransactionDescription(InspectedTransaction, frozen=True, rename="camel", 
 
 
 class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
-    """How a transaction ended. `began_ms` is read off its id; `invalid_pointers` are those still on the invalid list."""
+    """End of a transaction. `began_ms` is read off its id; `invalid_pointers` are those still on the invalid list."""
 
     id: str
     write_pointer: int

@@ -41,7 +41,7 @@ class PublishRequest(Struct, frozen=True):
 
 
 class PublishResponse(Struct, frozen=True):
-    """Where the messages of one publish stand; both ends inclusive. Also the body of a roll back."""
+    """Range of the messages of one publish; both ends inclusive. Also the body of a roll back."""
 
     write_pointer: int | None
     start_ms: int
@@ -116,7 +116,7 @@ class WorkPublish(Struct, frozen=True):
 
 
 class WorkAcknowledge(Struct, frozen=True):
-    """What a commit acknowledges for one consumer group: single ids, and everything up to and including `up_to`."""
+    """Messages that a commit acknowledges for one consumer group: single ids, and everything up to and including `up_to`."""
 
     namespace: str
     topic: str
@@ -137,7 +137,7 @@ class WorkMarker(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What is to happen when a transaction commits, or the whole of a one-shot transaction.
+    """Work to do when a transaction commits, or the whole of a one-shot transaction.
 
     `segments` are the write pointers whose stored payloads a commit publishes, in this order, and no others'; None: all.
     Avro has no place for them.

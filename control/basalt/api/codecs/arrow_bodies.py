@@ -80,7 +80,7 @@ def _check_frames(pa: Any, body: bytes) -> None:
 
 
 def _is_compressed(metadata: Any) -> bool:
-    """Whether a record batch says that its buffers are compressed: the fourth field of its table, which pyarrow shows nobody."""
+    """Tell whether a record batch says that its buffers are compressed: the fourth field of its table, which pyarrow shows nobody."""
     data = memoryview(metadata)
     try:
         message = struct.unpack_from("<I", data)[0]

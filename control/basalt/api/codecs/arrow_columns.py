@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What all rows of an answer share."""
+    """Values that all rows of an answer share."""
 
     topic: bytes
     generation: int
@@ -92,7 +92,7 @@ def schema_of(names: tuple[str, ...]) -> Any:
 
 
 def encode_start(names: tuple[str, ...]) -> Buffer:
-    """What begins a stream with these columns."""
+    """Start of a stream with these columns."""
     return memoryview(schema_of(names).serialize())
 
 
@@ -106,7 +106,7 @@ def encode_batch(names: tuple[str, ...], stretches: Sequence[Stretch], source: S
 
 
 class _Batch(NamedTuple):
-    """What a column is made of."""
+    """Source of a column's values."""
 
     pa: Any
     type: Any
@@ -120,7 +120,7 @@ class _Batch(NamedTuple):
         return self.pa.Array.from_buffers(self.type, self.rows, laid_out, 0)
 
     def carried(self) -> Sequence[Extras] | None:
-        """What each message carries; None where none carries anything."""
+        """Extras of each message; None where none carries anything."""
         if all(stretch.carried is None for stretch in self.stretches):
             return None
         return list(chain.from_iterable(map(_carried, self.stretches)))

@@ -238,7 +238,7 @@ def decode_work(
     entries_max: int = WORK_ENTRIES_MAX,
     ids_max: int = WORK_IDS_MAX,
 ) -> Work:
-    """What a commit or a one-shot transaction is to do. Limits count over the whole body, `entries_max` per part."""
+    """Decode the work of a commit or a one-shot transaction. Limits count over the whole body, `entries_max` per part."""
     cursor = AvroCursor(body)
     work = Work(
         publish=_read_work_publish(cursor, messages_max, entries_max),
@@ -251,7 +251,7 @@ def decode_work(
 
 
 def encode_work(work: Work) -> bytes:
-    """What a commit or a one-shot transaction is to do; every part is there, an empty one as a zero count."""
+    """Encode the work of a commit or a one-shot transaction; every part is there, an empty one as a zero count."""
     check_work(work)
     if work.segments is not None:
         raise MalformedBodyError("Avro has no place for segments", field="segments", hint="Send the work as JSON.")
@@ -284,7 +284,7 @@ def encode_work(work: Work) -> bytes:
 
 
 def _with_lengths(id_tail: bytes, payloads: Sequence[Buffer]) -> list[bytes]:
-    """What stands between an id's number and each payload: the id's tail and the payload's length."""
+    """Bytes between an id's number and each payload: the id's tail and the payload's length."""
     lengths = list(map(len, payloads))
     known = {length: id_tail + encode_length(length) for length in set(lengths)}
     return list(map(known.__getitem__, lengths))

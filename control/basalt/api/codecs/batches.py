@@ -76,12 +76,12 @@ class Frame:
         return (body[start:stop] for start, stop in pairwise(self.ends()))
 
     def ends(self) -> list[int]:
-        """Where the first payload begins, and where each one ends."""
+        """Offsets at which the first payload begins, and each one ends."""
         return list(accumulate(self.lengths, initial=self.payloads_at))
 
 
 def encode_run_head(first_id: bytes, counted_at: int, count: int, payload_bytes: int) -> bytes:
-    """What comes before the lengths and payloads of messages whose ids differ in one number, which rises by one."""
+    """Head of the lengths and payloads of messages whose ids differ in one number, which rises by one."""
     return _RUN_HEAD.pack(_RUN, count, _COUNTED.index(counted_at), first_id, payload_bytes)
 
 

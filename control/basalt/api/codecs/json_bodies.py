@@ -187,7 +187,7 @@ def decode_work(
     entries_max: int = WORK_ENTRIES_MAX,
     ids_max: int = WORK_IDS_MAX,
 ) -> Work:
-    """What a commit or a one-shot transaction is to do; absent parts are empty. Limits as in `avro.decode_work`."""
+    """Decode the work of a commit or a one-shot transaction; absent parts are empty. Limits as in `avro.decode_work`."""
     return read_work(parse_json(body), messages_max=messages_max, entries_max=entries_max, ids_max=ids_max)
 
 
@@ -215,7 +215,7 @@ def read_work(
 
 
 def encode_work(work: Work) -> bytes:
-    """What a commit or a one-shot transaction is to do, with every part."""
+    """Encode the work of a commit or a one-shot transaction, with every part."""
     check_work(work)
     publish = [
         {"namespace": p.namespace, "topic": p.topic, "messages": [_code_points(message) for message in p.messages]}

@@ -125,7 +125,7 @@ def encode_records_block(records: Sequence[Record]) -> bytes:
 
 
 def end_of_page(next_id: bytes | None, held_by: str | None) -> bytes:
-    """What follows the records of a JSON answer: the id to go on from in hex, and the holder's id."""
+    """End of a JSON answer, behind its records: the id to go on from in hex, and the holder's id."""
     next_hex = None if next_id is None else next_id.hex()
     return b"]," + _encoder.encode({"next": next_hex, "heldBy": held_by})[1:]
 

@@ -20,7 +20,7 @@ TASK_CHARS_MAX = 255
 
 
 class Marker(NamedTuple):
-    """What a task said: up to where its event time has come, or (without a time) that it has ended."""
+    """Statement of a task: its event time has come so far; or, without a time, it has ended."""
 
     task: str
     task_count: int
@@ -33,7 +33,7 @@ class Marker(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether it is an end of stream."""
+        """True for an end of stream."""
         return self.event_time_ms is None
 
 

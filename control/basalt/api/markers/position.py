@@ -1,4 +1,4 @@
-"""Where a reader of messages and markers stands: a text that carries the bookkeeping. Format: docs/formats/markers.md.
+"""Position of a reader of messages and markers: a text that carries the bookkeeping. Format: docs/formats/markers.md.
 
 A reader that starts again at it knows the same watermark and the same ended tasks, without reading anything twice.
 """

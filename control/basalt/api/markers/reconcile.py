@@ -1,4 +1,4 @@
-"""What the markers of a topic mean together: its watermark, and whether it has ended. Pure; times are arguments.
+"""Rules for the markers of a topic together: its watermark, and whether it has ended. Pure; times are arguments.
 
 The rules, in full: docs/formats/markers.md. A task's watermark never goes back; a topic's is the lowest of its tasks',
 unknown until each expected task has spoken; a task that has ended holds nothing back; a topic has ended when every
@@ -17,7 +17,7 @@ _NO_TASKS: Mapping[str, TaskState] = MappingProxyType({})
 
 
 class TaskState(NamedTuple):
-    """What a task has said so far; `published_ms` is when its newest marker was published."""
+    """Sum of a task's markers; the newest of them was published at `published_ms`."""
 
     watermark_ms: int | None = None
     ended: bool = False
@@ -25,7 +25,7 @@ class TaskState(NamedTuple):
 
 
 class MarkerState(NamedTuple):
-    """What is known after some markers. `task_count` is None until the first one; tasks that never spoke are not listed."""
+    """State after some markers. `task_count` is None until the first one; tasks that never spoke are not listed."""
 
     task_count: int | None = None
     tasks: Mapping[str, TaskState] = _NO_TASKS
@@ -105,7 +105,7 @@ def refusal(state: MarkerState, marker: Marker) -> Refusal | None:
 
 
 def is_ended(state: MarkerState) -> bool:
-    """Whether every expected task has ended."""
+    """Tell whether every expected task has ended."""
     ended = sum(task.ended for task in state.tasks.values())
     return state.task_count is not None and ended == len(state.tasks) >= state.task_count
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 
-from basalt.http.asgi.requests import Received
+from basalt.http.asgi.requests import RequestHead
 
 LOGGER = logging.getLogger("basalt.access")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
 
 
-def write(request: Received, duration_ms: float, now_ms: int) -> None:
+def write(request: RequestHead, duration_ms: float, now_ms: int) -> None:
     """Log one request that was answered (or given up: status 499)."""
     if not LOGGER.isEnabledFor(logging.INFO):
         return
@@ -24,8 +24,8 @@ def write(request: Received, duration_ms: float, now_ms: int) -> None:
     LOGGER.info("%s %d %d", line, request.status, request.sent_bytes, extra={"fields": fields})
 
 
-def entry(request: Received, duration_ms: float) -> dict[str, object]:
-    """What is told of a request, by name."""
+def entry(request: RequestHead, duration_ms: float) -> dict[str, object]:
+    """The values of one line, by name."""
     scope = request.scope
     client = scope.get("client")
     return {

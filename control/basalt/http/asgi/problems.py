@@ -13,7 +13,7 @@ import msgspec
 from basalt import errors
 from basalt.api.bodies.server import Problem
 from basalt.http.asgi import codings
-from basalt.http.asgi.responses import PROBLEM, Answer, Headers
+from basalt.http.asgi.responses import PROBLEM, Headers, Response
 
 DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
 
@@ -42,7 +42,7 @@ def status_of(error_class: type[errors.BasaltError]) -> int:
     return next(STATUS[ancestor] for ancestor in error_class.__mro__ if ancestor in STATUS)
 
 
-def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
+def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     """The answer that tells this error to the caller."""
     status = status_of(type(error))
     retry_after_ms = error.retry_after_ms if isinstance(error, errors.RetryError) and retryable(error) else None
@@ -68,16 +68,16 @@ def problem_answer(error: errors.BasaltError, request_id: str) -> Answer:
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
         headers.append((b"accept-encoding", codings.ACCEPTED))
-    return Answer(status, msgspec.json.encode(document), PROBLEM, headers)
+    return Response(status, msgspec.json.encode(document), PROBLEM, headers)
 
 
 def retryable(error: errors.RetryError) -> bool:
-    """Whether sending the same again at once is right: not when the first may have taken effect."""
+    """Tell whether the same may be sent again at once: not when the first may have taken effect."""
     return not isinstance(error, errors.UnknownOutcomeError)
 
 
 def internal_error() -> errors.InternalError:
-    """What a caller is told about an error of ours: nothing that it could contain."""
+    """The error that stands for a bug of ours; it tells nothing that the bug's own error could contain."""
     return errors.InternalError(
         "the server made a mistake; whether the call took effect is unknown",
         hint="Report it with the request id, under which the server's log has the details.",

@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._arm_stall_timer()
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer what never became a request, and hang up; but first answer the requests that came before it."""
+        """Response what never became a request, and hang up; but first answer the requests that came before it."""
         if self._owes_an_answer():
             self._deaf = True
             self.cycle.keep_alive = False  # hangs up after its answer
@@ -126,7 +126,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _owes_an_answer(self) -> bool:
-        """Whether a request came whole, or is being answered already, and its answer is not complete."""
+        """Tell a request that came whole, or is being answered already, from one whose answer is complete."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return False

@@ -6,19 +6,30 @@ A body that is too large is refused before it is read on; one that stops half-wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar, cast
 
+import msgspec
+
+from basalt.api.codecs.json_values import parse_json
 from basalt.errors import MalformedBodyError, RequestTimeoutError, TooLargeError, UnsupportedMediaTypeError
 from basalt.http.asgi import codings
-from basalt.http.asgi.requests import ClientGoneError, Request
+from basalt.http.asgi.requests import ClientGoneError, RequestHead
 from basalt.http.asgi.responses import AVRO, JSON
 
 BODY_SECONDS_MAX = 60  # for all of a body: 10 MiB need 175 kB/s, and a client that sends less holds memory
 
 MESSAGE_TYPES = (AVRO, JSON)
 
+T = TypeVar("T")
 
-def content_type(request: Request, allowed: Collection[bytes]) -> bytes | None:
+_PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*)`")
+_FIELD_CHARS_MAX = 100
+
+
+def content_type(request: RequestHead, allowed: Collection[bytes]) -> bytes | None:
     """The body's media type, one of `allowed` in lower case without parameters; None when the request names none."""
     given = request.headers.get(b"content-type")
     if given is None or given in allowed:
@@ -31,7 +42,7 @@ def content_type(request: Request, allowed: Collection[bytes]) -> bytes | None:
     raise unsupported(f"content type {media_type[:60].decode('latin-1')!r} is not one that this call reads", allowed)
 
 
-def required_type(request: Request, allowed: Collection[bytes]) -> bytes:
+def required_type(request: RequestHead, allowed: Collection[bytes]) -> bytes:
     """As `content_type`, where the answer's format depends on it, so that there is no default."""
     media_type = content_type(request, allowed)
     if media_type is None:
@@ -39,13 +50,13 @@ def required_type(request: Request, allowed: Collection[bytes]) -> bytes:
     return media_type
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: RequestHead) -> bytes:
     """The whole body without its content coding, `http.body_bytes_max` bytes at most before and after decoding.
 
     Raises `TooLargeError`, `UnsupportedMediaTypeError` (coding), `MalformedBodyError` (coded data),
     `RequestTimeoutError`, and `ClientGoneError` when the connection closes before the end.
     """
-    bytes_max = request.services.settings.http.body_bytes_max
+    bytes_max = request.bodies.bytes_max
     declared = request.headers.get(b"content-length")
     if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
         raise _too_large(bytes_max)
@@ -63,7 +74,7 @@ async def read_body(request: Request) -> bytes:
     return await _decoded(coding.decode("latin-1").strip().lower(), body, bytes_max)
 
 
-async def read_nothing(request: Request) -> None:
+async def read_nothing(request: RequestHead) -> None:
     """For calls without a body: `MalformedBodyError` when there is one, which would be ignored otherwise."""
     if b"content-length" in request.headers or b"transfer-encoding" in request.headers:
         body = await read_body(request)
@@ -73,27 +84,32 @@ async def read_nothing(request: Request) -> None:
             )
 
 
-async def _read_on(request: Request, first: bytes, bytes_max: int) -> bytes:
-    parts = [first]
-    size = len(first)
+async def _read_on(request: RequestHead, first: bytes, bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    part, size = first, 0
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             while True:
+                if size + len(part) > bytes_max:
+                    raise _too_large(bytes_max)
+                request.bodies.take(len(part), size)
+                size += len(part)
+                parts.append(part)
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
-                part: bytes = message.get("body", b"")
-                size += len(part)
-                if size > bytes_max:
-                    raise _too_large(bytes_max)
-                parts.append(part)
+                part = message.get("body", b"")
                 if not message.get("more_body", False):
-                    return b"".join(parts)
+                    if size + len(part) > bytes_max:
+                        raise _too_large(bytes_max)
+                    return b"".join((*parts, part))
     except TimeoutError:
         raise RequestTimeoutError(
             f"only {size} bytes of the body came within {BODY_SECONDS_MAX} s",
             hint="Nothing was done; send the request again.",
         ) from None
+    finally:
+        request.bodies.give_back(size)
 
 
 async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
@@ -120,8 +136,8 @@ def unsupported(message: str, allowed: Collection[bytes]) -> UnsupportedMediaTyp
     return UnsupportedMediaTypeError(message, field="Content-Type", hint=f"Send {types}.")
 
 
-def accepts(request: Request, media_type: bytes) -> bool:
-    """Whether the Accept header names this very type; a wildcard does not ask for it."""
+def accepts(request: RequestHead, media_type: bytes) -> bool:
+    """Tell whether the Accept header names this very type; a wildcard does not ask for it."""
     accept = request.headers.get(b"accept")
     if accept is None or media_type not in accept.lower():
         return False
@@ -130,7 +146,7 @@ def accepts(request: Request, media_type: bytes) -> bool:
     return any(name.strip() == wanted and codings.quality_of(parameters) > 0 for name, _, parameters in items)
 
 
-def accepted_type(request: Request, offered: Sequence[bytes]) -> bytes:
+def accepted_type(request: RequestHead, offered: Sequence[bytes]) -> bytes:
     """The content type for an answer: the best of `offered` by the Accept header; the first one when none fits."""
     accept = request.headers.get(b"accept")
     if accept is None:
@@ -143,3 +159,43 @@ def accepted_type(request: Request, offered: Sequence[bytes]) -> bytes:
         if media_type in offered and quality > best_quality:
             best, best_quality = media_type, quality
     return best
+
+
+async def read_json(request: RequestHead, kind: type[T]) -> T:
+    """The body as a value of `kind`, a msgspec type. `MalformedBodyError` says what is wrong, and at which field."""
+    content_type(request, (JSON,))
+    return convert_json(parse_json(await read_body(request)), kind)
+
+
+async def read_optional_json(request: RequestHead, kind: Callable[[], T]) -> T:
+    """As `read_json`; a body that is empty, whatever its type, stands for `kind` with its defaults."""
+    body = await read_body(request)
+    if not body:
+        return kind()
+    content_type(request, (JSON,))
+    return convert_json(parse_json(body), cast("type[T]", kind))
+
+
+async def read_no_members(request: RequestHead) -> None:
+    """For calls that need no body: none, whatever its content type, or an empty JSON object, as some clients send."""
+    body = await read_body(request)
+    if not body:
+        return
+    content_type(request, (JSON,))
+    if parse_json(body) != {}:
+        raise MalformedBodyError("this call takes no body", hint="Leave the body out.")
+
+
+def convert_json(value: object, kind: type[T]) -> T:
+    """The parsed value as one of `kind`; nothing is coerced."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place, unknown = _PLACE.search(text), _UNKNOWN.search(text)
+        field = place[1] if place else unknown[1] if unknown else None
+        message = _PLACE.sub("", text)
+        shown = f"{field[:_FIELD_CHARS_MAX]}: {message}" if field else f"the body: {message}"
+        raise MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
+    except UnicodeEncodeError:  # JSON can write it, and no text can hold it
+        raise MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None

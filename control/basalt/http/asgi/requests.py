@@ -8,19 +8,14 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import Receive, Scope
 
-from basalt.errors import InputError, UriTooLongError
-
-if TYPE_CHECKING:
-    from basalt.http.metrics.metrics import Figures
-    from basalt.services import Services
-    from basalt.transactions.codec import SnapshotBytes
+from basalt.errors import BusyError, InputError, UriTooLongError
 
 URI_BYTES_MAX = 8_000  # what RFC 9110 asks servers to take at least; names and parameters together need far less
+HALF_RECEIVED_BYTES_MAX = 256 << 20  # bodies under way: 25 of the largest size, or thousands of usual ones
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log
 
 Value = str | int | bool
@@ -30,17 +25,44 @@ _ID_PREFIX = secrets.token_hex(4)
 _ID_NUMBERS = itertools.count(1)
 
 
+class BodyBudget:
+    """The bytes that request bodies may take in memory before they are whole: one body, and all connections together."""
+
+    def __init__(self, bytes_max: int, total_bytes_max: int = HALF_RECEIVED_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._total_bytes_max = total_bytes_max
+        self._taken_bytes = 0
+
+    def take(self, size_bytes: int, held_bytes: int) -> None:
+        """Take memory for the next part of a body that holds `held_bytes` already.
+
+        `BusyError` when all bodies together would hold too much. A body that is alone always has its place.
+        """
+        if self._taken_bytes > held_bytes and self._taken_bytes + size_bytes > self._total_bytes_max:
+            raise BusyError(
+                f"request bodies that are not whole yet hold {self._taken_bytes} bytes; the limit is"
+                f" {self._total_bytes_max}",
+                hint="Send the request again after Retry-After, or in smaller ones.",
+            )
+        self._taken_bytes += size_bytes
+
+    def give_back(self, held_bytes: int) -> None:
+        """A body is whole, or given up."""
+        self._taken_bytes -= held_bytes
+
+
 class ClientGoneError(Exception):
     """The client closed the connection before its request was complete, or before its answer was."""
 
 
-class Received:
-    """What came in, and (for the log and the figures) what went out: all that a server without services knows of it.
+class RequestHead:
+    """A request before its body is read, and (for the log and the metrics) what was answered.
 
-    `id` names this request in answers and logs; `client_id` is the same when the client chose it, else None.
+    `id` names the request in answers and logs; `client_id` is the same when the client chose it, else None.
     """
 
     __slots__ = (
+        "bodies",
         "client_id",
         "headers",
         "id",
@@ -55,8 +77,9 @@ class Received:
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, started_ms: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, started_ms: float, bodies: BodyBudget) -> None:
         self.scope = scope
+        self.bodies = bodies
         self.receive = receive
         self.started_ms = started_ms
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -107,26 +130,6 @@ class Received:
         """Wait until the client has closed the connection. Only after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
-
-
-class Request(Received):
-    """A request to a server that serves, with what its calls need."""
-
-    __slots__ = ("figures", "services", "snapshots")
-
-    def __init__(
-        self,
-        services: Services,
-        figures: Figures,
-        snapshots: SnapshotBytes,
-        scope: Scope,
-        receive: Receive,
-        started_ms: float,
-    ) -> None:
-        super().__init__(scope, receive, started_ms)
-        self.services = services
-        self.figures = figures
-        self.snapshots = snapshots
 
 
 def _check_path(raw_path: bytes) -> None:

@@ -14,7 +14,7 @@ from starlette.types import Send
 from basalt.api.bodies import json
 from basalt.api.bodies.work import Buffer
 from basalt.http.asgi import codings
-from basalt.http.asgi.requests import Received
+from basalt.http.asgi.requests import RequestHead
 
 JSON = b"application/json"
 AVRO = b"avro/binary"
@@ -29,7 +29,7 @@ Headers = list[tuple[bytes, bytes]]
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
 
-class Answer:
+class Response:
     """A status, a body and its content type (None: no body).
 
     A body is one piece, or a list of pieces, or pieces that are made while they are sent.
@@ -50,12 +50,12 @@ class Answer:
         self.headers = headers
 
 
-def json_answer(value: object, status: int = 200, headers: Headers | None = None) -> Answer:
+def json_response(value: object, status: int = 200, headers: Headers | None = None) -> Response:
     """An answer of any value that msgspec writes as JSON."""
-    return Answer(status, json.encode(value), JSON, headers)
+    return Response(status, json.encode(value), JSON, headers)
 
 
-async def send_answer(request: Received, answer: Answer, send: Send) -> None:
+async def send_response(request: RequestHead, answer: Response, send: Send) -> None:
     """Send the answer; the request learns its status and size, for the log and the figures."""
     headers: Headers = [(b"basalt-request-id", request.id.encode("ascii"))]
     if answer.content_type is not None:

@@ -1,16 +1,19 @@
-"""GET /metrics, for Prometheus. Every name is listed in docs/reference/metrics.md.
+"""The series of /metrics, for Prometheus. Every name is listed in docs/reference/metrics.md; alerts in docs/operations.
 
-Counting costs a few additions per request; the series are only put together when somebody asks for them.
+Counting costs a few additions per request. The series are put together when they are asked for, one family at a time, so
+that nobody else waits for all of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
+    GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
     SummaryMetricFamily,
@@ -20,26 +23,25 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import basalt
+from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
-from basalt.http.asgi.requests import Request
-from basalt.http.asgi.responses import Answer
-from basalt.http.metrics.leader import LeaderFigures
-from basalt.http.metrics.series import counter, gauge
-from basalt.http.metrics.thrift import thrift_series
+from basalt.http.asgi.requests import RequestHead
 from basalt.http.metrics.topics import TopicCounts, TopicSeries
-from basalt.http.metrics.transactions import transaction_series
-from basalt.http.routes.operations import Operation
+from basalt.http.services import Services
 from basalt.runtime.durations import Durations
-from basalt.services import Services
+from basalt.transactions.rules.states import State
 
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"))  # what else a client makes up is "_other"
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"
+SLICE_TRANSACTIONS = 1_000  # looked at without a pause: about a millisecond
 
 _LABELS = ("route", "method", "status")
+_LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
+_END_OF_OPENMETRICS = b"# EOF\n"
 
 
-class Figures(Collector):
-    """What this process has counted, and what it asks the services when it is scraped."""
+class Metrics:
+    """Counts the requests of this process, and asks the services for the rest when it is scraped."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -47,15 +49,10 @@ class Figures(Collector):
         self._problems: Counter[str] = Counter()
         self.sent_bytes = 0
         self.topics = TopicSeries()
-        self.registry = CollectorRegistry()
-        for collector in (self, ProcessCollector(registry=None), PlatformCollector(registry=None)):
-            self.registry.register(collector)
-        GCCollector(registry=self.registry)
+        self._process = process_collectors()
         services.topics.memory.meter = self.topics.published
-        if services.leadership is not None:
-            self.registry.register(LeaderFigures(services.leadership))
 
-    def answered(self, request: Request, duration_ms: float) -> None:
+    def answered(self, request: RequestHead, duration_ms: float) -> None:
         """Count one request."""
         key = (request.route, request.scope["method"], request.status // 100)
         durations = self._durations.get(key)
@@ -69,16 +66,34 @@ class Figures(Collector):
         """Count one problem document; their codes are few."""
         self._problems[error.code] += 1
 
-    def collect(self) -> Iterator[Metric]:
-        """Every series there is."""
-        yield from self._requests()
-        yield from self._messages()
-        yield from self._by_topic()
-        yield from transaction_series(self._services)
-        yield from self._pruning()
-        yield from thrift_series(self._services.thrift)
-        yield from self._store()
-        yield from self._server()
+    async def scrape(self, accept: str) -> tuple[list[bytes], str]:
+        """Every series in the format that the scraper asks for, and its content type."""
+        parts = []
+        async for family in self.families():
+            parts.append(_encoded(_Family(family), accept))
+            await asyncio.sleep(0)  # encoding a family takes up to some milliseconds: others go in between
+        parts.append(_encoded(self._process, accept))
+        content_type = choose_encoder(accept)[1]
+        if content_type.startswith("application/openmetrics-text"):
+            parts.append(_END_OF_OPENMETRICS)
+        return parts, content_type
+
+    async def families(self) -> AsyncIterator[Metric]:
+        """Every series but those of the process."""
+        for family in (*self._requests(), *self._messages()):
+            yield family
+        for family in self._by_topic():
+            yield family
+        async for family in self._transactions():
+            yield family
+        for family in (*self._pruning(), *self._server()):
+            yield family
+        for collector in self._services.collectors:
+            for family in collector.collect():
+                yield family
+        if self._services.leadership is not None:
+            for family in LeaderMetrics(self._services.leadership).collect():
+                yield family
 
     def _requests(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(
@@ -92,15 +107,15 @@ class Figures(Collector):
         for code, count in self._problems.items():
             problems.add_metric((code,), count)
         yield problems
-        yield counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
+        yield _counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
 
     def _messages(self) -> Iterator[Metric]:
         messaging, memory = self._services.messaging, self._services.topics.memory
-        yield counter("basalt_published_messages", "Messages appended to topics", memory.messages_total)
-        yield counter("basalt_published_bytes", "Bytes of their payloads", memory.payload_bytes_total)
-        yield counter("basalt_fetched_messages", "Messages that readers got", messaging.fetched_messages_total)
-        yield counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
-        yield gauge("basalt_waiting_fetches", "Long polls that wait for a message", memory.waiting)
+        yield _counter("basalt_published_messages", "Messages appended to topics", memory.messages_total)
+        yield _counter("basalt_published_bytes", "Bytes of their payloads", memory.payload_bytes_total)
+        yield _counter("basalt_fetched_messages", "Messages that readers got", messaging.fetched_messages_total)
+        yield _counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
+        yield _gauge("basalt_waiting_fetches", "Long polls that wait for a message", memory.waiting)
 
     def _by_topic(self) -> Iterator[Metric]:
         series: Sequence[tuple[tuple[str, str], TopicCounts]] = list(self.topics.series())
@@ -116,48 +131,130 @@ class Figures(Collector):
                 family.add_metric(title, getattr(counts, name))
             yield family
 
+    async def _transactions(self) -> AsyncIterator[Metric]:
+        """Every series of transactions. The gauges are left out while the manager reads its log."""
+        transactions = self._services.transactions
+        totals = transactions.totals
+        events = CounterMetricFamily("basalt_transactions", "Transactions by what happened to them", labels=("event",))
+        for event, count in totals.events.items():
+            events.add_metric((event,), count)
+        yield events
+        text = "Time from a commit's call to its durability"
+        commits = HistogramMetricFamily("basalt_transaction_commit_seconds", text)
+        commits.add_metric((), totals.commits.buckets(), totals.commits.sum_s)
+        yield commits
+        entries, entry_bytes = transactions.manager.log_length
+        yield _gauge("basalt_transaction_log_entries", "Entries behind the log's newest snapshot", entries)
+        yield _gauge("basalt_transaction_log_bytes", "Bytes of those entries", entry_bytes)
+        yield _gauge("basalt_transaction_journal_edits", "Edits kept for timelines", transactions.journal.weight)
+        try:
+            transactions.state  # noqa: B018  # raises while the manager reads its log
+        except BasaltError:
+            return
+        async for family in self._open_transactions():
+            yield family
+
+    async def _open_transactions(self) -> AsyncIterator[Metric]:
+        state = self._services.transactions.state
+        now_ms = self._services.clock.now_ms()
+        counts: Counter[State] = Counter()
+        oldest_ms = oldest_blocking_ms = now_ms
+        in_progress, invalid, sessions = state.in_progress_count, len(state.invalid), len(state.sessions.known())
+        for number, transaction in enumerate(state.transactions(), 1):
+            if number % SLICE_TRANSACTIONS == 0:
+                await asyncio.sleep(0)
+            counts[transaction.state] += 1
+            if not transaction.was_invalid:
+                oldest_ms = min(oldest_ms, transaction.began_ms)
+                if transaction.began_ms < oldest_blocking_ms and self._services.blocking.surely(transaction):
+                    oldest_blocking_ms = transaction.began_ms
+        by_state = GaugeMetricFamily("basalt_transactions_live", "Transactions that have not ended", labels=("state",))
+        for each in _LIVE:
+            by_state.add_metric((each.name.lower(),), counts[each])
+        yield by_state
+        yield _gauge("basalt_transactions_in_progress", "Write pointers in progress", in_progress)
+        yield _gauge("basalt_transactions_invalid", "Entries of the invalid list", invalid)
+        yield _gauge("basalt_sessions", "Named sessions that are remembered", sessions)
+        age_s = (now_ms - oldest_ms) / 1_000
+        yield _gauge("basalt_transactions_oldest_seconds", "Age of the oldest that has not ended", age_s)
+        text = "Age of the oldest at whose rows readers of committed messages wait"
+        yield _gauge("basalt_transactions_oldest_blocking_seconds", text, (now_ms - oldest_blocking_ms) / 1_000)
+
     def _pruning(self) -> Iterator[Metric]:
         pruner = self._services.pruner
-        yield counter("basalt_pruned_writers", "Failed writers that were forgotten", pruner.pruned_total)
+        yield _counter("basalt_pruned_writers", "Failed writers that were forgotten", pruner.pruned_total)
         held = 0 if pruner.last is None else pruner.last.held
-        yield gauge("basalt_prune_held_writers", "Failed writers that the last prune run could not forget", held)
+        yield _gauge("basalt_prune_held_writers", "Failed writers that the last prune run could not forget", held)
         if pruner.publisher is not None:
             age_s = pruner.publisher.age_ms / 1_000
-            yield gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
+            yield _gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
 
-    def _store(self) -> Iterator[Metric]:
+    def _server(self) -> Iterator[Metric]:
         writer = self._services.writer
         writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
         writes.add_metric((), writer.groups, writer.write_ms / 1_000)
         yield writes
-        yield gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
-
-    def _server(self) -> Iterator[Metric]:
+        yield _gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
         runs = CounterMetricFamily("basalt_job_runs", "Runs of scheduled jobs by outcome", labels=("job", "outcome"))
         for name, outcomes in self._services.scheduler.run_totals().items():
             for outcome, count in outcomes.items():
                 runs.add_metric((name, outcome), count)
         yield runs
-        yield gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
+        yield _gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
         about = {"version": basalt.__version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
 
 
-async def scrape(request: Request) -> Answer:
-    """All series, in the format that the scraper asks for."""
-    accept = request.headers.get(b"accept", b"").decode("latin-1")
-    encode, content_type = choose_encoder(accept)
-    body: bytes = encode(request.figures.registry)
-    return Answer(200, body, content_type.encode("ascii"))
+class LeaderMetrics(Collector):
+    """The series of one server's part in the question who leads; the same as leader and as standby."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        known = self._leadership
+        yield _gauge("basalt_leader", "1 on the server that leads, 0 on a standby", float(known.is_leader))
+        yield _gauge("basalt_leader_epoch", "Newest epoch that this server knows of", known.epoch)
+        yield _gauge(
+            "basalt_leader_lease_age_seconds",
+            "Since when the lease record is as it is: on the leader, since it was last renewed",
+            known.unchanged_ms / 1_000,
+        )
+        yield _gauge("basalt_leader_lease_reachable", "1 when the last look at the lease was answered", known.reachable)
+        yield _counter("basalt_leader_terms", "How often this server has taken the lead since it started", known.terms)
 
 
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path="/metrics",
-        handler=scrape,
-        summary="Figures for Prometheus",
-        tag="server",
-        answers={200: {b"text/plain": {"type": "string"}, b"application/openmetrics-text": {"type": "string"}}},
-    ),
-)
+def process_collectors() -> CollectorRegistry:
+    """The series of the process and of Python."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
+        registry.register(collector)
+    GCCollector(registry=registry)
+    return registry
+
+
+class _Family(CollectorRegistry):
+    """One family, as the encoders want it."""
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__()
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _encoded(registry: CollectorRegistry, accept: str) -> bytes:
+    encode, _ = choose_encoder(accept)
+    encoded: bytes = encode(registry)
+    return encoded.removesuffix(_END_OF_OPENMETRICS)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    """A counter without labels; the exposition adds `_total` to its name."""
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,4 +1,4 @@
-"""Figures by topic, bounded: the busiest topics have a series each, all the others share one named `_other`.
+"""Metrics by topic, bounded: the busiest topics have a series each, all the others share one named `_other`.
 
 A topic that comes to be busier than one that is shown takes its place at a scrape. Its series then starts at 0, as after a
 restart, so every series only ever rises.
@@ -20,7 +20,7 @@ OTHER = TopicName("_other", "_other")
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What a topic's series show. `recent` are messages of late: at every scrape it is halved."""
+    """Counts of a topic's series. `recent` are messages of late: each scrape halves it."""
 
     published_messages: int = 0
     published_bytes: int = 0

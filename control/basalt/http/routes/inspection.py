@@ -1,88 +1,86 @@
-"""Looking at a topic: its figures, messages whatever became of them, and what its readers wait for."""
+"""Looking at a topic's messages whatever became of them, and at what its readers wait for."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
-from basalt.api.bodies.topics import TopicStats
-from basalt.errors import (
-    InputError,
-    InvalidNameError,
-    MessageNotFoundError,
-    TopicNotFoundError,
-    TransactionEndedError,
-    TransactionNotFoundError,
-)
-from basalt.http.asgi.requests import Request
-from basalt.http.asgi.responses import JSON, Answer, json_answer
-from basalt.http.routes.operations import Operation, integer
-from basalt.http.routes.positions import FROM, INCLUSIVE, start_of
-from basalt.http.routes.topics import TOPIC_PATH, named_topic
+from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
+from basalt.catalog.topics import TopicName
+from basalt.errors import InputError, MessageNotFoundError
+from basalt.http.asgi.responses import Response, json_response
+from basalt.http.routes.operations import Query, Request, RouteTable, flag, integer
+from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
 from basalt.messaging.peek import MESSAGES_MAX, Peeked
-from basalt.messaging.read.fetch import end_of
-from basalt_engine.keys import MESSAGE_ID_BYTES, position
-from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Buffer
 
 MESSAGES_DEFAULT = 100
 
+FROM = Query(
+    "from",
+    str,
+    {"type": "string", "maxLength": SPEC_CHARS_MAX},
+    "start (the default), end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, -1h or +10m",
+)
+INCLUSIVE = flag("inclusive", "whether what is right at `from` counts; true by default")
 
-async def stats(request: Request) -> Answer:
-    """A topic's figures."""
-    title = named_topic(request)
-    found = await request.services.usage.stats(title)
-    topic = await request.services.topics.get(title)
-    return json_answer(
-        TopicStats(
-            messages=found.messages,
-            bytes=found.payload_bytes,
-            exact=found.exact,
-            oldest_id=_hex(found.oldest_id),
-            oldest_ms=found.oldest_ms,
-            newest_id=_hex(found.newest_id),
-            newest_ms=found.newest_ms,
-            published_per_second=found.published_per_second,
-            stored_bytes=found.stored_bytes,
-            oldest_open_write_pointer=found.oldest_open_write_pointer,
-            truncated_before_ms=topic.truncated_before_ms or None,
-        )
-    )
+route = RouteTable("inspection")
 
 
-async def message(request: Request) -> Answer:
-    """One message, whatever became of it."""
-    title = named_topic(request)
-    message_id = parse_message_id(request.path["message"])
-    return json_answer(_shown(await request.services.peek.message(title, message_id)))
+class From(NamedTuple):
+    """A start: an id, a time in milliseconds, or None for the oldest message; and whether the message there counts."""
+
+    at: bytes | int | None
+    inclusive: bool
 
 
-async def peek(request: Request) -> Answer:
-    """Messages from a position on, whatever became of them."""
+async def start_of(request: Request, title: TopicName) -> From:
+    """The place that the parameters `from` and `inclusive` name. Grammar: `basalt.api.positions`."""
+    text = request.text("from")
+    inclusive = request.flag("inclusive", True)
+    position = parse_position("start" if text is None else text, request.services.clock.now_ms(), field="from")
+    if position.kind is not PositionKind.END:
+        return From(position.time_ms if position.id is None else position.id, inclusive)
+    end = await request.services.end_of_topic(title)
+    return From(None, True) if end is None else From(end, False)
+
+
+@route(
+    "GET",
+    TOPIC_PATH + "/messages",
+    query=(
+        FROM,
+        INCLUSIVE,
+        integer("limit", 1, MESSAGES_MAX, f"most messages to answer; {MESSAGES_DEFAULT} by default"),
+    ),
+    answer=list[PeekedMessage],
+    errors=EXISTING,
+)
+async def peek(request: Request) -> Response:
+    """Messages with their state: open, rolled back and invalid ones too."""
     title = named_topic(request)
     start = await start_of(request, title)
     limit = request.integer("limit") or MESSAGES_DEFAULT
     page = await request.services.peek.peek(title, start.at, start.inclusive, limit)
     headers = [] if page.next_id is None else [(b"basalt-next", page.next_id.hex().encode("ascii"))]
-    return json_answer([_shown(found) for found in page.messages], headers=headers)
+    return json_response([_shown(found) for found in page.messages], headers=headers)
 
 
-async def holder(request: Request) -> Answer:
-    """Which transaction makes readers of committed messages wait, and where."""
+@route("GET", TOPIC_PATH + "/messages/{message}", answer=PeekedMessage, errors=(*EXISTING, MessageNotFoundError))
+async def message(request: Request) -> Response:
+    """One message with its state."""
     title = named_topic(request)
-    start = (await start_of(request, title)).at
-    first = position(start, 0) if isinstance(start, int) else (start or b"")[:POSITION_BYTES]
-    found = await request.services.peek.first_hold(title, first)
-    searched_to = None if found.searched_to is None else end_of(found.searched_to[:POSITION_BYTES]).hex()
-    if found.held_by is None:
-        return json_answer(Holder(None, None, None, None, searched_to))
-    transaction_id = request.services.transactions.manager.id_of(found.held_by)
-    at = _hex(found.held_at)
-    try:
-        transaction = await request.services.transactions.get(transaction_id)
-    except (TransactionEndedError, TransactionNotFoundError):  # between the two looks
-        return json_answer(Holder(request.services.ids.text(transaction_id), at, None, None, None))
-    return json_answer(
-        Holder(request.services.ids.text(transaction_id), at, transaction.owner, transaction.deadline_ms, None)
-    )
+    message_id = parse_message_id(request.path["message"])
+    return json_response(_shown(await request.services.peek.message(title, message_id)))
+
+
+@route("GET", TOPIC_PATH + "/holder", query=(FROM,), answer=Holder, errors=EXISTING)
+async def holder(request: Request) -> Response:
+    """The transaction that readers of committed messages wait for."""
+    title = named_topic(request)
+    start = await start_of(request, title)
+    return json_response(await request.services.inspection.holder(title, start.at))
 
 
 def parse_message_id(text: str) -> bytes:
@@ -123,55 +121,3 @@ def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
         return str(value, "utf-8"), None
     except UnicodeDecodeError:
         return None, bytes(value)
-
-
-def _hex(message_id: bytes | None) -> str | None:
-    return None if message_id is None else message_id.hex()
-
-
-_TOPIC = (InvalidNameError, TopicNotFoundError)
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/stats",
-        handler=stats,
-        summary="A topic's figures",
-        tag="inspection",
-        answers={200: {JSON: TopicStats}},
-        errors=_TOPIC,
-    ),
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/messages",
-        handler=peek,
-        summary="Messages with their state: open, rolled back and invalid ones too",
-        tag="inspection",
-        query=(
-            FROM,
-            INCLUSIVE,
-            integer("limit", 1, MESSAGES_MAX, f"most messages to answer; {MESSAGES_DEFAULT} by default"),
-        ),
-        answers={200: {JSON: list[PeekedMessage]}},
-        errors=_TOPIC,
-    ),
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/messages/{message}",
-        handler=message,
-        summary="One message with its state",
-        tag="inspection",
-        answers={200: {JSON: PeekedMessage}},
-        errors=(*_TOPIC, MessageNotFoundError),
-    ),
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/holder",
-        handler=holder,
-        summary="Which transaction readers of committed messages wait for",
-        tag="inspection",
-        query=(FROM,),
-        answers={200: {JSON: Holder}},
-        errors=_TOPIC,
-    ),
-)

@@ -1,33 +1,35 @@
-"""The messaging calls: publish, store, roll back, poll, in Avro or JSON. They are the hot paths: bytes in, bytes out.
+"""The messaging calls: publish, store, roll back, poll. They are the hot paths: bytes in, bytes out.
 
-Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md and, for who asks a poll for it, docs/formats/message-batches.md.
+Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written, and
+docs/formats/message-batches.md for who asks a poll for it.
+
+A poll's answer is made in parts: a part is sent while the next one is made. Avro lets an array come in several blocks, so
+each run of neighbouring messages is a block; messages that lie alone in their rows are gathered, for a block of their own
+would cost each of them more than its bytes do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from types import ModuleType
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from basalt.api.bodies.work import LONG_MAX, Buffer
-from basalt.api.codecs import avro, json_bodies
-from basalt.api.codecs.arrow import ARROW
+from basalt.api.codecs import avro, batches, json_bodies
+from basalt.api.codecs.arrow import ARROW, library
+from basalt.api.codecs.arrow_bodies import decode_messages
 from basalt.catalog.topics import TopicName
 from basalt.errors import (
     InputError,
-    InvalidNameError,
-    TopicNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.asgi.request_bodies import MESSAGE_TYPES, accepts, read_body, required_type
-from basalt.http.asgi.requests import ClientGoneError, Request
-from basalt.http.asgi.responses import AVRO, BATCHES, JSON, Answer, Headers
-from basalt.http.routes import arrow
-from basalt.http.routes.message_parts import avro_parts, batch_parts, json_parts
-from basalt.http.routes.operations import Operation, choice, flag, integer, words
+from basalt.http.asgi.request_bodies import accepts, read_body, required_type
+from basalt.http.asgi.requests import ClientGoneError
+from basalt.http.asgi.responses import AVRO, BATCHES, JSON, Headers, Response
+from basalt.http.routes.operations import Request, RouteTable, choice, flag, integer, words
 from basalt.http.routes.schemas import (
     ARROW_STREAM,
     BATCHED,
@@ -38,72 +40,115 @@ from basalt.http.routes.schemas import (
     STORE_REQUEST,
     in_both,
 )
-from basalt.http.routes.topics import TOPIC_PATH, named_topic
-from basalt.messaging.read.fetch import Fetch
+from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
+from basalt.messaging.read.fetch import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.pointers import ID_PATTERN
+from basalt_engine.records import Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot
 
-WRITTEN_TYPES = (*MESSAGE_TYPES, ARROW)
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
 WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
+PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
+RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block
+ALONE_BYTES_MIN = 64 * 1024  # a stretch of stored bytes this long is sent as it lies; shorter ones are joined
+_MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
+
+POINTER = "transactionWritePointer"
+READ_QUERY = (
+    choice("isolation", ("committed",), "read under the manager's newest snapshot, without a transaction"),
+    integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
+    words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
+    flag("markers", "markers too, in their places; they count for no limit"),
+)
+_ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
+_WRITER = (*EXISTING, TransactionEndedError, TransactionConflictError)
 
 T = TypeVar("T")
-_CODECS = {AVRO: avro, JSON: json_bodies}
+
+route = RouteTable("messages")
 
 
-async def publish(request: Request) -> Answer:
-    """Append messages; under a write pointer answer their range."""
-    if is_arrow(request):
-        return await arrow.publish(request)
-    codec, content_type = _codec(request)
-    title = named_topic(request)
-    body = codec.decode_publish_request(await read_body(request))
-    placed = await request.services.messaging.publish(title, body.messages, body.write_pointer)
-    if body.write_pointer is None:
-        return Answer()
-    return Answer(200, codec.encode_publish_response(placed), content_type)
+class Format(NamedTuple):
+    """One content type of a call: how its body is read, and how it is answered, in which type.
+
+    `pointer_in_query`: the body has no room for a write pointer, so the query has it.
+    """
+
+    media_type: bytes
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], Any]
+    pointer_in_query: bool = False
 
 
-async def store(request: Request) -> Answer:
-    """Keep messages aside for a transaction's commit."""
-    if is_arrow(request):
-        return await arrow.store(request)
-    codec, _ = _codec(request)
-    title = named_topic(request)
-    body = codec.decode_store_request(await read_body(request))
-    assert body.write_pointer is not None
-    await request.services.messaging.store(title, body.messages, body.write_pointer)
-    return Answer()
+class ArrowRows(NamedTuple):
+    """The rows of an Arrow stream, as a publish or a store takes them."""
+
+    messages: Sequence[Buffer]
+    extras: Sequence[Extras] | None
 
 
-def is_arrow(request: Request) -> bool:
-    """Whether the body is an Arrow stream, which has no room for a write pointer: the query has it then."""
-    if required_type(request, WRITTEN_TYPES) == ARROW:
-        return True
-    if request.query:
+def _decode_arrow(body: bytes) -> ArrowRows:
+    return ArrowRows(*decode_messages(body))
+
+
+def format_of(request: Request, formats: Mapping[bytes, Format], others: str) -> Format:
+    """The format of the body. `others` are those without room for a write pointer, where the query may name one."""
+    found = formats[required_type(request, formats)]
+    if not found.pointer_in_query and POINTER in request.query:
         raise InputError(
-            "the query names a transactionWritePointer, and the body has room for it",
-            field="transactionWritePointer",
-            hint="Put it into the body; the query is for Arrow.",
+            f"the query names a {POINTER}, and the body has room for it",
+            field=POINTER,
+            hint=f"Put it into the body; the query is for {others}.",
         )
-    return False
+    return found
 
 
-async def roll_back(request: Request) -> Answer:
-    """Undo a transactional publish."""
-    codec, _ = _codec(request)
+async def load_arrow() -> None:
+    """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
+    if not library.cache_info().currsize:
+        await asyncio.to_thread(library)
+
+
+@route(
+    "POST",
+    TOPIC_PATH + "/publish",
+    query=_ARROW_QUERY,
+    body={**in_both(PUBLISH_REQUEST), ARROW: ARROW_STREAM},
+    body_required=True,
+    answer=in_both(PUBLISH_RESPONSE),
+    errors=_WRITER,
+)
+async def publish(request: Request) -> Response:
+    """Publish messages."""
+    written = format_of(request, _PUBLISH, "Arrow")
     title = named_topic(request)
-    body = codec.decode_rollback_request(await read_body(request))
-    await request.services.messaging.roll_back(title, body)
-    return Answer()
+    if written.pointer_in_query:
+        await load_arrow()
+        rows: ArrowRows = written.decode(await read_body(request))
+        pointer = request.integer(POINTER)
+        placed = await request.services.messaging.publish(title, rows.messages, pointer, extras=rows.extras)
+    else:
+        body = written.decode(await read_body(request))
+        pointer = body.write_pointer
+        placed = await request.services.messaging.publish(title, body.messages, pointer)
+    return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
 
 
-async def poll(request: Request) -> Answer:
-    """Messages from a position on."""
-    codec, content_type = _codec(request)
+@route(
+    "POST",
+    TOPIC_PATH + "/poll",
+    query=READ_QUERY,
+    body=in_both(CONSUME_REQUEST),
+    body_required=True,
+    answer={**in_both(MESSAGES), BATCHES: BATCHED},
+    errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
+)
+async def poll(request: Request) -> Response:
+    """Read messages from a position on."""
+    media_type, decode, encode, _ = _POLL[required_type(request, _POLL)]
     title = named_topic(request)
-    body = codec.decode_consume_request(await read_body(request))
+    body = decode(await read_body(request))
     start = body.start_from
     start = start if start is None or isinstance(start, int) else bytes(start)
     batched = accepts(request, BATCHES)
@@ -114,13 +159,52 @@ async def poll(request: Request) -> Answer:
             hint="Accept application/vnd.basalt.batches, or read records.",
         )
     fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
-    request.figures.topics.fetched(title, fetched.messages, fetched.payload_bytes)
+    request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
     headers = position_headers(request, fetched)
     if batched:  # takes no time to make, whatever its size
-        return Answer(200, list(batch_parts(fetched.slices)), BATCHES, headers)
-    parts = avro_parts(fetched.slices) if content_type == AVRO else json_parts(fetched.slices)
+        return Response(200, list(batch_parts(fetched.slices)), BATCHES, headers)
+    parts = encode(fetched.slices)
     whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
-    return Answer(200, list(parts) if whole else parts, content_type, headers)
+    return Response(200, list(parts) if whole else parts, media_type, headers)
+
+
+@route(
+    "POST",
+    TOPIC_PATH + "/store",
+    query=_ARROW_QUERY,
+    body={**in_both(STORE_REQUEST), ARROW: ARROW_STREAM},
+    body_required=True,
+    errors=_WRITER,
+)
+async def store(request: Request) -> Response:
+    """Store messages aside, for a transaction's commit to publish."""
+    written = format_of(request, _STORE, "Arrow")
+    title = named_topic(request)
+    if not written.pointer_in_query:
+        body = written.decode(await read_body(request))
+        assert body.write_pointer is not None, "the codec refuses a store without"
+        await request.services.messaging.store(title, body.messages, body.write_pointer)
+        return Response()
+    pointer = request.integer(POINTER)
+    if pointer is None:
+        raise InputError(
+            f"a store of Arrow rows needs a {POINTER} in the query",
+            field=POINTER,
+            hint="Begin a transaction and send its writePointer, or use publish.",
+        )
+    await load_arrow()
+    rows: ArrowRows = written.decode(await read_body(request))
+    await request.services.messaging.store(title, rows.messages, pointer, rows.extras)
+    return Response()
+
+
+@route("POST", TOPIC_PATH + "/rollback", body=in_both(PUBLISH_RESPONSE), body_required=True, errors=_WRITER)
+async def roll_back(request: Request) -> Response:
+    """Undo a transactional publish, given its answer."""
+    decode = _ROLL_BACK[required_type(request, _ROLL_BACK)]
+    title = named_topic(request)
+    await request.services.messaging.roll_back(title, decode(await read_body(request)))
+    return Response()
 
 
 async def fetch(
@@ -131,9 +215,9 @@ async def fetch(
     messages_max: int | None,
     transaction: Buffer | None = None,
 ) -> Fetch:
-    """What the topic has for a reader, waited for as long as `waitMs` says or until the client has gone.
+    """Fetch what the topic has for a reader; wait for it as long as `waitMs` says or until the client has gone.
 
-    Takes the query parameters `isolation`, `transaction`, `markers` and `waitMs`; `transaction` are a snapshot's bytes.
+    The query has `isolation`, `transaction`, `markers` and `waitMs`; the argument `transaction` are a snapshot's bytes.
     """
     committed = request.text("isolation") == "committed"
     snapshot = await _snapshot(request, transaction, committed)
@@ -153,8 +237,8 @@ async def fetch(
 
 
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    """What this waits for, or `ClientGoneError` when nobody is left to be told."""
-    request.route += "?waitMs"  # in the figures a call that waits is not a slow call
+    """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
+    request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
     waiting = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(request.until_gone())
     try:
@@ -187,7 +271,7 @@ async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> 
 
 
 def position_headers(request: Request, fetched: Fetch) -> Headers:
-    """Where the reader goes on, which transaction stopped it; with markers, what is needed to judge them."""
+    """Headers that say where the reader goes on and which transaction stopped it; with markers, how to judge them."""
     headers: Headers = []
     if fetched.next_id is not None:
         headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))
@@ -200,66 +284,113 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
     return headers
 
 
-def _codec(request: Request) -> tuple[ModuleType, bytes]:
-    """The codec of the body's content type, which is also the answer's."""
-    media_type = required_type(request, MESSAGE_TYPES)
-    return _CODECS[media_type], media_type
+class _Gathered:
+    """Messages of several slices, in columns."""
+
+    def __init__(self) -> None:
+        self.ids: list[bytes] = []
+        self.payloads: list[Buffer] = []
+        self.size_bytes = 0
+
+    def add(self, piece: Slice) -> None:
+        self.ids += piece.ids()
+        self.payloads += piece.payloads()
+        self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
 
 
-READ_QUERY = (
-    choice("isolation", ("committed",), "read under the manager's newest snapshot, without a transaction"),
-    integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
-    words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
-    flag("markers", "markers too, in their places; they count for no limit"),
-)
-_ARROW_QUERY = (integer("transactionWritePointer", 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
-_TOPIC = (InvalidNameError, TopicNotFoundError)
-_WRITER = (*_TOPIC, TransactionEndedError, TransactionConflictError)
+def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as Avro."""
+    gathered = _Gathered()
+    for piece in slices:
+        if piece.count < RUN_MESSAGES_MIN:
+            gathered.add(piece)
+            if gathered.size_bytes < PART_BYTES:
+                continue
+        if gathered.ids:
+            yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+            gathered = _Gathered()
+        if piece.count >= RUN_MESSAGES_MIN:
+            yield avro.encode_messages_run(*piece.id_parts(), piece.payloads())
+    if gathered.ids:
+        yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+    yield avro.END_OF_ARRAY
 
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=TOPIC_PATH + "/publish",
-        handler=publish,
-        summary="Publish messages",
-        tag="messages",
-        query=_ARROW_QUERY,
-        body={**in_both(PUBLISH_REQUEST), ARROW: ARROW_STREAM},
-        body_required=True,
-        answers={200: in_both(PUBLISH_RESPONSE)},
-        errors=_WRITER,
-    ),
-    Operation(
-        method="POST",
-        path=TOPIC_PATH + "/poll",
-        handler=poll,
-        summary="Read messages from a position on",
-        tag="messages",
-        query=READ_QUERY,
-        body=in_both(CONSUME_REQUEST),
-        body_required=True,
-        answers={200: {**in_both(MESSAGES), BATCHES: BATCHED}},
-        errors=(*_TOPIC, TransactionEndedError, TransactionNotFoundError),
-    ),
-    Operation(
-        method="POST",
-        path=TOPIC_PATH + "/store",
-        handler=store,
-        summary="Store messages aside, for a transaction's commit to publish",
-        tag="messages",
-        query=_ARROW_QUERY,
-        body={**in_both(STORE_REQUEST), ARROW: ARROW_STREAM},
-        body_required=True,
-        errors=_WRITER,
-    ),
-    Operation(
-        method="POST",
-        path=TOPIC_PATH + "/rollback",
-        handler=roll_back,
-        summary="Undo a transactional publish, given its answer",
-        tag="messages",
-        body=in_both(PUBLISH_RESPONSE),
-        body_required=True,
-        errors=_WRITER,
-    ),
-)
+
+def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
+    """A Messages answer as batches. Long stretches are the stored bytes themselves, not copied."""
+    return in_parts(chain([batches.START], _batch_pieces(slices), [batches.END]))
+
+
+def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in parts worth a call to send them: short pieces joined, long ones as they lie."""
+    joined: list[Buffer] = []
+    joined_bytes = 0
+    for piece in pieces:
+        if len(piece) < ALONE_BYTES_MIN:
+            joined.append(piece)
+            joined_bytes += len(piece)
+            if joined_bytes < PART_BYTES:
+                continue
+        if joined:
+            yield b"".join(joined)
+            joined, joined_bytes = [], 0
+        if len(piece) >= ALONE_BYTES_MIN:
+            yield piece
+    if joined:
+        yield b"".join(joined)
+
+
+def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
+    gathered = _Gathered()
+    for piece in slices:
+        if piece.batch.kind is not Kind.USER:
+            if gathered.ids:
+                yield batches.encode_list(gathered.ids, gathered.payloads)
+                gathered = _Gathered()
+            yield batches.encode_marker(piece.batch.kind.name.lower(), piece.first_id(), piece.payloads()[0])
+            continue
+        is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
+        if is_short:
+            gathered.add(piece)
+        if gathered.ids and (not is_short or gathered.size_bytes >= PART_BYTES):
+            yield batches.encode_list(gathered.ids, gathered.payloads)
+            gathered = _Gathered()
+        if not is_short:
+            lengths, payloads = piece.span()
+            yield batches.encode_run_head(piece.first_id(), piece.counted_at, piece.count, len(payloads))
+            yield lengths
+            yield payloads
+    if gathered.ids:
+        yield batches.encode_list(gathered.ids, gathered.payloads)
+
+
+def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as JSON."""
+    before = json_bodies.START_OF_MESSAGES
+    gathered = _Gathered()
+    for piece in slices:
+        gathered.add(piece)
+        if gathered.size_bytes >= PART_BYTES:
+            yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
+            before, gathered = b",", _Gathered()
+    if gathered.ids:
+        yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
+        before = b","
+    yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
+
+
+_PUBLISH: Mapping[bytes, Format] = {
+    AVRO: Format(AVRO, avro.decode_publish_request, avro.encode_publish_response),
+    JSON: Format(JSON, json_bodies.decode_publish_request, json_bodies.encode_publish_response),
+    ARROW: Format(JSON, _decode_arrow, json_bodies.encode_publish_response, pointer_in_query=True),
+}
+_STORE: Mapping[bytes, Format] = {
+    AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_store_request),
+    JSON: _PUBLISH[JSON]._replace(decode=json_bodies.decode_store_request),
+    ARROW: _PUBLISH[ARROW],
+}
+_POLL: Mapping[bytes, Format] = {
+    AVRO: Format(AVRO, avro.decode_consume_request, avro_parts),
+    JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
+}
+_ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}

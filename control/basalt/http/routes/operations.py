@@ -1,4 +1,4 @@
-"""What a call is: its path and method, who handles it, and what it takes and answers. The OpenAPI document says the same.
+"""An operation: method and path of a call, its handler, what it takes and answers. The OpenAPI document is made of them.
 
 Query parameters are declared, so that an unknown, doubled or malformed one is refused by name in one place.
 """
@@ -14,11 +14,18 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import Receive, Scope, Send
 
 from basalt.errors import BasaltError, InputError, MethodNotAllowedError
-from basalt.http.asgi.requests import Request, Value
-from basalt.http.asgi.responses import Answer, send_answer
-from basalt.http.routes.schemas import Content, Schema
+from basalt.http.asgi.requests import BodyBudget, RequestHead, Value
+from basalt.http.asgi.responses import JSON, Response, send_response
+from basalt.http.metrics.metrics import Metrics
+from basalt.http.routes.schemas import Content, Schema, Shape
+from basalt.http.services import Services
+from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, check_text
+from basalt.transactions.codec import SnapshotBytes
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Answer]]
+Handler: TypeAlias = Callable[["Request"], Awaitable[Response]]
+
+EMBEDDED = "embedded"  # the address of calls that come over no socket
+MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -34,6 +41,27 @@ class Query:
     required: bool = False
 
 
+class Request(RequestHead):
+    """A request to a server that serves, with what its handler needs."""
+
+    __slots__ = ("metrics", "services", "snapshots")
+
+    def __init__(
+        self,
+        services: Services,
+        metrics: Metrics,
+        snapshots: SnapshotBytes,
+        bodies: BodyBudget,
+        scope: Scope,
+        receive: Receive,
+        started_ms: float,
+    ) -> None:
+        super().__init__(scope, receive, started_ms, bodies)
+        self.services = services
+        self.metrics = metrics
+        self.snapshots = snapshots
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One call of the API. `body`, `answers` (by status) and `errors` are for the OpenAPI document.
@@ -44,7 +72,6 @@ class Operation:
     method: str
     path: str
     handler: Handler
-    summary: str
     tag: str
     query: tuple[Query, ...] = ()
     body: Content = field(default_factory=dict)
@@ -52,6 +79,64 @@ class Operation:
     answers: Mapping[int, Content] = field(default_factory=lambda: {200: {}})
     errors: tuple[type[BasaltError], ...] = ()
     if_match: bool = False  # whether it reads the header If-Match
+
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+class RouteTable:
+    """The operations of one module, in the order in which the router tries them."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self.operations: list[Operation] = []
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        *,
+        answer: Shape | Content | None = None,
+        answers: Mapping[int, Content] | None = None,
+        query: tuple[Query, ...] = (),
+        body: Shape | Content | None = None,
+        body_required: bool | None = None,
+        errors: tuple[type[BasaltError], ...] = (),
+        tag: str | None = None,
+        if_match: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated handler as an operation. A `body` or an `answer` that is no mapping is sent as JSON.
+
+        A JSON body is required, another one only if it is said so.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            operation = Operation(
+                method=method,
+                path=path,
+                handler=handler,
+                tag=tag or self._tag,
+                query=query,
+                body=_content(body),
+                body_required=not isinstance(body, Mapping) and body is not None
+                if body_required is None
+                else body_required,
+                answers=answers or {200: _content(answer)},
+                errors=errors,
+                if_match=if_match,
+            )
+            self.operations.append(operation)
+            return handler
+
+        return declare
+
+
+def _content(shape: Shape | Content | None) -> Content:
+    if shape is None:
+        return {}
+    return shape if isinstance(shape, Mapping) else {JSON: shape}
 
 
 def integer(name: str, low: int, high: int, meaning: str) -> Query:
@@ -99,6 +184,33 @@ def words(name: str, pattern: str, meaning: str) -> Query:
     return Query(name, read, {"type": "string", "pattern": pattern}, meaning)
 
 
+def text_query(name: str, meaning: str) -> Query:
+    """One line of printable text."""
+
+    def read(text: str) -> str:
+        try:
+            return check_text(text, name)
+        except InputError as error:
+            raise ValueError(f"must be printable text of up to {TEXT_CHARS_MAX} characters") from error
+
+    return Query(name, read, {"type": "string", "maxLength": TEXT_CHARS_MAX}, meaning)
+
+
+AS = text_query("as", "who does it, for the audit")
+REASON = text_query("reason", "why it is done, for the audit")
+
+
+DRY_RUN = flag("dryRun", "tell what would be done, and do nothing")
+
+
+def act_by(request: Request) -> By:
+    """Who asks for an operator's act, why, and in which request: for the audit."""
+    client = request.scope.get("client")
+    agent = request.headers.get(b"user-agent", b"").decode("latin-1")
+    author = Author(client[0] if client else EMBEDDED, agent, request.text("as") or "")
+    return author, request.text("reason") or "", request.id
+
+
 def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, Value]:
     """The parameters of a query string, each read as declared. `InputError` names the one at fault."""
     values: dict[str, Value] = {}
@@ -132,7 +244,7 @@ def _decoded(text: bytes) -> str:
 
 
 class Endpoint:
-    """All operations of one path, as an ASGI application. Errors go up to the front, which tells them."""
+    """All operations of one path, as an ASGI application. Errors go up to the frame, which tells them."""
 
     def __init__(self, path: str, operations: Sequence[Operation]) -> None:
         self.path = path
@@ -149,19 +261,19 @@ class Endpoint:
         request.route = self.path
         found = self._handlers.get(scope["method"])
         if found is None:
-            await send_answer(request, self._without_handler(request), send)
+            await send_response(request, self._without_handler(request), send)
             return
         handler, declared = found
         request.path = scope["path_params"]
         query_string = scope["query_string"]
         if query_string:
             request.query = read_query(query_string, declared)
-        await send_answer(request, await handler(request), send)
+        await send_response(request, await handler(request), send)
 
-    def _without_handler(self, request: Request) -> Answer:
+    def _without_handler(self, request: Request) -> Response:
         allowed = ", ".join(self._allowed)
         if request.scope["method"] == "OPTIONS":
-            return Answer(204, headers=[(b"allow", allowed.encode("ascii"))])
+            return Response(204, headers=[(b"allow", allowed.encode("ascii"))])
         error = MethodNotAllowedError(
             f"{request.scope['method'][:20]} is not a method of {self.path}", hint=f"Use one of: {allowed}."
         )

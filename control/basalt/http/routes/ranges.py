@@ -1,76 +1,43 @@
-"""The calls on ranges of a topic: its stable end, how far a reader may go, and a range in parts."""
+"""The calls on ranges of a topic: its stable end, how far a reader may go, a range in parts, its messages as Arrow.
+
+What is sent as Arrow (docs/formats/arrow.md) is made of stretches of stored bytes: no message is touched by itself, unless
+it has more than a payload.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from basalt.api.bodies.json import MessageId, message_id
 from basalt.api.bodies.markers import TaskInfo
 from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
-from basalt.api.bodies.work import LONG_MAX
-from basalt.errors import ConflictError, InputError, InvalidNameError, TopicNotFoundError
-from basalt.http.asgi.requests import Request
-from basalt.http.asgi.responses import JSON, Answer, json_answer
-from basalt.http.routes.operations import Operation, Query, choice, integer
-from basalt.http.routes.topics import TOPIC_PATH, named_topic
+from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
+from basalt.api.codecs import arrow_columns
+from basalt.api.codecs.arrow import ARROW, END_OF_STREAM
+from basalt.api.codecs.arrow_columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Source, Stretch
+from basalt.errors import ConflictError, GenerationError, InputError
+from basalt.http.asgi.responses import Headers, Response, json_response
+from basalt.http.routes.messages import in_parts, load_arrow
+from basalt.http.routes.operations import Query, Request, RouteTable, choice, integer
+from basalt.http.routes.schemas import ARROW_STREAM
+from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
+from basalt.messaging.ranges.range_reading import undecided
 from basalt.messaging.ranges.ranges import SPLITS_MAX
+from basalt.messaging.read.fetch import Slice
+from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.records import Flag
 
-ISOLATION = choice(
-    "isolation", ("committed", "uncommitted"), "what counts: what committed readers see (the default), or everything"
-)
+RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
+RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
+AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
 
+_CARRIED = Flag.KEYS | Flag.HEADERS | Flag.EVENT_TIMES
+_CARRIED_COLUMNS = {"key", "headers", "event_time"}
 
-async def stable_end(request: Request) -> Answer:
-    """Up to where the topic reads the same for ever."""
-    found = await request.services.ranges.stable_end(named_topic(request), is_committed(request))
-    return json_answer(StableEnd(message_id(found.id), found.generation))
-
-
-async def advance(request: Request) -> Answer:
-    """The longest run within the limits."""
-    title = named_topic(request)
-    after, through = range_id(request, "after"), range_id(request, "through")
-    if through is not None and after is not None and after > through:
-        raise backwards(after, through)
-    found = await request.services.ranges.advance(
-        title, after, through=through, messages_max=request.integer("messagesMax"), bytes_max=request.integer("bytesMax"),
-        committed=is_committed(request),
-    )  # fmt: skip
-    tasks = tuple(TaskInfo(name, *task) for name, task in sorted(found.said.tasks.items()))
-    shown = Advance(
-        message_id(found.through), found.messages, found.payload_bytes, found.at_end, found.generation, found.expired,
-        found.said.task_count, found.tasks_property, tasks,
-    )  # fmt: skip
-    return json_answer(shown)
-
-
-async def splits(request: Request) -> Answer:
-    """A range in parts."""
-    title = named_topic(request)
-    after, through, count = range_id(request, "after"), range_id(request, "through"), request.integer("n")
-    if through is None or count is None:
-        field = "through" if through is None else "n"
-        raise InputError(f"the query parameter {field} is missing", field=field, hint="give `through`, an id, and `n`")
-    if after is not None and after > through:
-        raise backwards(after, through)
-    found = await request.services.ranges.splits(title, after, through, count, committed=is_committed(request))
-    parts = [
-        Split(message_id(each.after), MessageId(each.through), each.messages, each.payload_bytes)
-        for each in found.splits
-    ]
-    return json_answer(Splits(parts, found.generation))
-
-
-def is_committed(request: Request) -> bool:
-    """Whether only what committed readers see counts."""
-    return request.text("isolation") != "uncommitted"
-
-
-def range_id(request: Request, name: str) -> bytes | None:
-    """The id in a query parameter that `id_parameter` declares."""
-    text = request.text(name)
-    return None if text is None else bytes.fromhex(text)
+route = RouteTable("ranges")
 
 
 def id_parameter(name: str, meaning: str, *, required: bool = False) -> Query:
@@ -86,58 +53,177 @@ def id_parameter(name: str, meaning: str, *, required: bool = False) -> Query:
     return Query(name, read, schema, meaning, required)
 
 
-def backwards(after: bytes, through: bytes) -> InputError:
-    """Why a range cannot be."""
-    return InputError(
-        f"the range ends at {through.hex()}, before it begins at {after.hex()}",
-        field="through",
-        hint="give an id that is not before `after`",
-    )
-
-
-AFTER = id_parameter("after", "where the range begins, exclusively; without it at the oldest message")
-_TOPIC = (InvalidNameError, TopicNotFoundError)
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/stable-end",
-        handler=stable_end,
-        summary="Up to where the topic reads the same for ever",
-        tag="ranges",
-        query=(ISOLATION,),
-        answers={200: {JSON: StableEnd}},
-        errors=_TOPIC,
-    ),
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/advance",
-        handler=advance,
-        summary="How far a reader may go within limits, and what the markers on the way say",
-        tag="ranges",
-        query=(
-            AFTER,
-            id_parameter("through", "go no further than this id"),
-            integer("messagesMax", 1, LONG_MAX, "most messages; without it as many as there are"),
-            integer("bytesMax", 1, LONG_MAX, "most bytes of payloads, but for a first message that is larger"),
-            ISOLATION,
-        ),
-        answers={200: {JSON: Advance}},
-        errors=_TOPIC,
-    ),
-    Operation(
-        method="GET",
-        path=TOPIC_PATH + "/splits",
-        handler=splits,
-        summary="A range in parts of about the same size",
-        tag="ranges",
-        query=(
-            AFTER,
-            id_parameter("through", "where the range ends, inclusively", required=True),
-            replace(integer("n", 1, SPLITS_MAX, "most parts"), required=True),
-            ISOLATION,
-        ),
-        answers={200: {JSON: Splits}},
-        errors=(*_TOPIC, ConflictError),
-    ),
+ISOLATION = choice(
+    "isolation", ("committed", "uncommitted"), "what counts: what committed readers see (the default), or everything"
 )
+AFTER = id_parameter("after", "where the range begins, exclusively; without it at the oldest message")
+
+
+class Bounds(NamedTuple):
+    """The range that the parameters `after` and `through` name; None where one is left out."""
+
+    after: bytes | None
+    through: bytes | None
+
+
+@route("GET", TOPIC_PATH + "/stable-end", query=(ISOLATION,), answer=StableEnd, errors=EXISTING)
+async def stable_end(request: Request) -> Response:
+    """Up to where the topic reads the same for ever."""
+    found = await request.services.ranges.stable_end(named_topic(request), _is_committed(request))
+    return json_response(StableEnd(message_id(found.id), found.generation))
+
+
+@route(
+    "GET",
+    TOPIC_PATH + "/advance",
+    query=(
+        AFTER,
+        id_parameter("through", "go no further than this id"),
+        integer("messagesMax", 1, LONG_MAX, "most messages; without it as many as there are"),
+        integer("bytesMax", 1, LONG_MAX, "most bytes of payloads, but for a first message that is larger"),
+        ISOLATION,
+    ),
+    answer=Advance,
+    errors=EXISTING,
+)
+async def advance(request: Request) -> Response:
+    """How far a reader may go within limits, and what the markers on the way say."""
+    title = named_topic(request)
+    after, through = _bounds(request)
+    found = await request.services.ranges.advance(
+        title, after, through=through, messages_max=request.integer("messagesMax"),
+        bytes_max=request.integer("bytesMax"), committed=_is_committed(request),
+    )  # fmt: skip
+    tasks = tuple(TaskInfo(name, *task) for name, task in sorted(found.said.tasks.items()))
+    shown = Advance(
+        message_id(found.through), found.messages, found.payload_bytes, found.at_end, found.generation,
+        found.expired, found.said.task_count, found.tasks_property, tasks,
+    )  # fmt: skip
+    return json_response(shown)
+
+
+@route(
+    "GET",
+    TOPIC_PATH + "/splits",
+    query=(
+        AFTER,
+        id_parameter("through", "where the range ends, inclusively", required=True),
+        replace(integer("n", 1, SPLITS_MAX, "most parts"), required=True),
+        ISOLATION,
+    ),
+    answer=Splits,
+    errors=(*EXISTING, ConflictError),
+)
+async def splits(request: Request) -> Response:
+    """A range in parts of about the same size."""
+    title = named_topic(request)
+    (after, through), count = _bounds(request), request.integer("n")
+    if through is None or count is None:
+        field = "through" if through is None else "n"
+        raise InputError(f"the query parameter {field} is missing", field=field, hint="give `through`, an id, and `n`")
+    found = await request.services.ranges.splits(title, after, through, count, committed=_is_committed(request))
+    parts = [
+        Split(message_id(each.after), MessageId(each.through), each.messages, each.payload_bytes)
+        for each in found.splits
+    ]
+    return json_response(Splits(parts, found.generation))
+
+
+@route(
+    "GET",
+    TOPIC_PATH + "/range",
+    query=(
+        AFTER,
+        id_parameter("through", "where the range ends, inclusively: at most the topic's stable end", required=True),
+        Query("columns", str, {"type": "string"}, f"comma-separated, some of {', '.join(arrow_columns.COLUMNS)}"),
+        integer("bytesMax", 1, RANGE_BYTES_LIMIT, "cut the answer at so many bytes of payloads; 8 MiB by default"),
+        ISOLATION,
+        integer("generation", 1, INT_MAX, "refuse the call when the topic is of another generation"),
+    ),
+    answer={ARROW: ARROW_STREAM},
+    errors=(*EXISTING, GenerationError, ConflictError),
+    tag="messages",
+)
+async def read(request: Request) -> Response:
+    """The messages after one id and through another, as Arrow record batches."""
+    await load_arrow()
+    title = named_topic(request)
+    names = arrow_columns.wanted(request.text("columns"))
+    after, through = _bounds(request)
+    if through is None:
+        raise InputError("a range needs its end", field="through", hint="Ask stable-end or advance for one.")
+    committed, topics = _is_committed(request), request.services.topics
+    log = await topics.open(title)
+    topic = log.topic.of_generation(request.integer("generation"))
+    end = await request.services.ranges.stable_end(title, committed=committed)
+    if end.id is None or through > end.id:
+        raise undecided(through)
+    bytes_max = request.integer("bytesMax") or RANGE_BYTES_MAX
+    found = await request.services.ranges.read(log, after, through, bytes_max, committed=committed)
+    # If it was deleted meanwhile, rows were missing where nobody would miss them.
+    (await topics.get(title)).of_generation(topic.generation)
+    request.metrics.topics.fetched(title, found.messages, found.payload_bytes)
+    headers: Headers = [(b"basalt-generation", b"%d" % topic.generation)]
+    if found.next_id is not None:
+        headers.append((b"basalt-next", found.next_id.hex().encode("ascii")))
+    parts = in_parts(_arrow(found.slices, names, Source(topic.name.encode(), topic.generation), request.services.ids))
+    at_once = found.messages <= AT_ONCE_ROWS_MAX and not any(piece.batch.flags for piece in found.slices)
+    return Response(200, list(parts) if at_once else parts, ARROW, headers)
+
+
+def _is_committed(request: Request) -> bool:
+    """Tell whether only messages that committed readers see count."""
+    return request.text("isolation") != "uncommitted"
+
+
+def _bounds(request: Request) -> Bounds:
+    after, through = request.text("after"), request.text("through")
+    found = Bounds(None if after is None else bytes.fromhex(after), None if through is None else bytes.fromhex(through))
+    if found.after is not None and found.through is not None and found.after > found.through:
+        raise InputError(
+            f"the range ends at {found.through.hex()}, before it begins at {found.after.hex()}",
+            field="through",
+            hint="give an id that is not before `after`",
+        )
+    return found
+
+
+def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
+    yield arrow_columns.encode_start(names)
+    with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
+    for some in _batches(slices, with_carried):
+        stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
+        yield arrow_columns.encode_batch(names, stretches, source)
+    yield END_OF_STREAM
+
+
+def _batches(slices: Sequence[Slice], with_carried: bool) -> Iterator[list[Slice]]:
+    """The slices cut into record batches. Where depends on the messages alone, not on the rows or looks they came in."""
+    batch: list[Slice] = []
+    rows = size_bytes = 0
+    for whole in slices:
+        piece = whole
+        while piece.count:
+            part = piece.up_to(BATCH_ROWS_MAX - rows, BATCH_BYTES_MAX - size_bytes, 0 if batch else 1)
+            if part.count:
+                batch.append(part)
+                rows += part.count
+                size_bytes += part.payload_bytes
+            if part.stop == piece.stop:
+                break
+            yield batch
+            batch, rows, size_bytes = [], 0, 0
+            piece = piece.cut_at(part.stop)[1]
+    if batch:
+        yield batch
+
+
+def _stretch(piece: Slice, ids: TransactionIds, with_values: bool, with_carried: bool) -> Stretch:
+    lengths, payloads = piece.span() if with_values else (b"", b"")
+    carried = None
+    if with_carried and piece.batch.flags & _CARRIED:
+        carried = piece.extras()
+    writer = None if piece.written_by is None else ids.text(abs(piece.written_by)).encode("ascii")
+    return Stretch(
+        piece.count, piece.first_id(), piece.counted_at, piece.publish_ms, writer, lengths, payloads, carried
+    )

@@ -15,8 +15,9 @@ from basalt.http.asgi.responses import AVRO, JSON
 from basalt_engine.keys import NAME_CHARS_MAX
 
 Schema: TypeAlias = Mapping[str, object]
-# Content type to what it holds: a schema, a type that msgspec makes a schema of, or one of several such types.
-Content: TypeAlias = Mapping[bytes, Schema | type | UnionType | tuple[type, ...]]
+# What a body holds: a type that msgspec makes a schema of, or one of several; by content type, also a schema.
+Shape: TypeAlias = type | UnionType | tuple[type, ...]
+Content: TypeAlias = Mapping[bytes, Schema | Shape]
 
 JSON_LINES = b"application/x-ndjson"
 JSON_LINES_ALIAS = b"application/jsonl"

@@ -1,10 +1,8 @@
-"""The calls on transactions: begin, one-shot, commit, abort, checkpoint, invalidate, change sets, participants, showing.
-
-How ids are written: transactions/ids.py.
-"""
+"""The calls on transactions: begin, one-shot, commit, abort, checkpoint, invalidate; and on the named sessions of jobs."""
 
 from __future__ import annotations
 
+from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -23,6 +21,7 @@ from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_values import parse_json
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
+from basalt.commits.sessions import SessionStanding
 from basalt.errors import (
     BusyError,
     InputError,
@@ -37,23 +36,54 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.asgi.json_input import convert_json, decode_json, read_no_members
-from basalt.http.asgi.request_bodies import MESSAGE_TYPES, content_type, read_body
-from basalt.http.asgi.requests import Request
-from basalt.http.asgi.responses import AVRO, JSON, Answer, json_answer
+from basalt.http.asgi.request_bodies import (
+    MESSAGE_TYPES,
+    content_type,
+    convert_json,
+    read_body,
+    read_json,
+    read_no_members,
+    read_nothing,
+    read_optional_json,
+)
+from basalt.http.asgi.responses import AVRO, JSON, Response, json_response
 from basalt.http.routes import schemas
-from basalt.http.routes.operations import Operation
-from basalt.http.routes.transaction_answers import KINDS, committed_before, outcome_info, transaction_info
+from basalt.http.routes.operations import AS, REASON, Request, RouteTable, act_by
+from basalt.operations.transaction_bodies import KINDS, committed_before, outcome_info, transaction_info
 from basalt.transactions.rules.session_rules import WorkVersion
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import SessionBinding, Transaction
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
+SESSIONS_PATH = TRANSACTIONS_PATH + "/sessions"
+SESSION_PATH = SESSIONS_PATH + "/{session}"
+
+Participant = OutsideParticipant | TopicParticipant
+_ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
+
+route = RouteTable("transactions")
 
 
-async def begin(request: Request) -> Answer:
-    """Begin a transaction; or, when the body carries work, do it as a one-shot transaction."""
+@route(
+    "POST",
+    TRANSACTIONS_PATH,
+    body={JSON: (BeginRequest, OneShotRequest), AVRO: schemas.BINARY},
+    answer=(TransactionInfo, CommittedBefore, Outcome),
+    errors=(
+        InvalidNameError,
+        TopicNotFoundError,
+        SessionNotFoundError,
+        TransactionConflictError,
+        MarkerRefusedError,
+        SessionFencedError,
+        SessionForeignError,
+        RequestReusedError,
+        BusyError,
+    ),
+)
+async def begin(request: Request) -> Response:
+    """Begin a transaction; or, given work, do it as a one-shot transaction."""
     media_type = content_type(request, MESSAGE_TYPES)
     body = await read_body(request)
     if media_type == AVRO:
@@ -69,84 +99,133 @@ async def begin(request: Request) -> Answer:
     if session is None:
         found = await manager.begin(*wished)
     elif isinstance(session, WorkVersion):
-        found = await manager.sessions.begin_named(session, wished)
+        found = await request.services.sessions.begin_named(session, wished)
     else:
-        found = await manager.sessions.begin(session, wished)
+        found = await request.services.sessions.begin(session, wished)
     if isinstance(found, Session):
-        return json_answer(committed_before(request.services.ids, found))
-    return json_answer(_open(request, found, asked.snapshot))
+        return json_response(committed_before(request.services.ids, found))
+    return json_response(_open(request, found, asked.snapshot))
 
 
-async def show_all(request: Request) -> Answer:
-    """List the transactions that have not ended."""
+@route("GET", TRANSACTIONS_PATH, answer=TransactionList)
+async def show_all(request: Request) -> Response:
+    """The transactions that have not ended."""
     listed = await request.services.transactions.list()
-    return json_answer(TransactionList([transaction_info(request.services.ids, transaction) for transaction in listed]))
+    return json_response(
+        TransactionList([transaction_info(request.services.ids, transaction) for transaction in listed])
+    )
 
 
-async def show(request: Request) -> Answer:
-    """Show one transaction: all of it while it lasts, its outcome after that."""
+# Before the calls on one transaction, of which "sessions" is no id.
+
+
+@route("GET", SESSIONS_PATH, answer=SessionList)
+async def sessions(request: Request) -> Response:
+    """The named sessions."""
+    listed = await request.services.sessions.list()
+    return json_response(SessionList([_session_info(request, standing) for standing in listed]))
+
+
+@route("POST", SESSION_PATH, body=OpenSession, answer=OpenedSession, errors=(InvalidNameError, BusyError))
+async def open_session(request: Request) -> Response:
+    """Let a run hold a session, and fence every other run."""
+    asked = await read_json(request, OpenSession)
+    found = await request.services.sessions.open(request.path["session"], asked.run)
+    return json_response(OpenedSession(found.name, found.epoch, found.version))
+
+
+@route("GET", SESSION_PATH, answer=SessionInfo, errors=(SessionNotFoundError,))
+async def session(request: Request) -> Response:
+    """A session."""
+    return json_response(_session_info(request, await request.services.sessions.get(request.path["session"])))
+
+
+@route("DELETE", SESSION_PATH, query=(REASON, AS), errors=(SessionNotFoundError,))
+async def delete_session(request: Request) -> Response:
+    """End a session's open transactions, and forget it."""
+    await read_nothing(request)
+    services, name = request.services, request.path["session"]
+    await services.audit.act(
+        "delete session", f"session {name}", *act_by(request), lambda: services.sessions.delete(name)
+    )
+    return Response()
+
+
+@route("GET", TRANSACTION_PATH, answer=(TransactionInfo, Outcome), errors=(TransactionNotFoundError,))
+async def show(request: Request) -> Response:
+    """A transaction, or how it ended."""
     ids = request.services.ids
     found = await request.services.transactions.find(id_of(request))
-    return json_answer(transaction_info(ids, found) if isinstance(found, Transaction) else outcome_info(ids, found))
+    return json_response(transaction_info(ids, found) if isinstance(found, Transaction) else outcome_info(ids, found))
 
 
-async def commit(request: Request) -> Answer:
-    """Commit, with work that is to happen at that moment."""
+@route(
+    "POST",
+    TRANSACTION_PATH + "/commit",
+    body={JSON: schemas.WORK, AVRO: schemas.BINARY},
+    answer=Outcome,
+    errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
+)
+async def commit(request: Request) -> Response:
+    """Commit, and do the given work in the same moment."""
     transaction_id = id_of(request)
     media_type = content_type(request, MESSAGE_TYPES)
     body = await read_body(request)
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
     outcome = await request.services.transactions.commit(transaction_id, work, request.client_id)
-    return json_answer(outcome_info(request.services.ids, outcome))
+    return json_response(outcome_info(request.services.ids, outcome))
 
 
-async def abort(request: Request) -> Answer:
-    """Abort: everything that the transaction did to topics is undone."""
+@route("POST", TRANSACTION_PATH + "/abort", body=schemas.EMPTY_BODY, answer=Outcome, errors=_ENDING)
+async def abort(request: Request) -> Response:
+    """Abort, and undo what it did to topics."""
     transaction_id = id_of(request)
     await read_no_members(request)
-    return json_answer(outcome_info(request.services.ids, await request.services.transactions.abort(transaction_id)))
+    return json_response(outcome_info(request.services.ids, await request.services.transactions.abort(transaction_id)))
 
 
-async def invalidate(request: Request) -> Answer:
-    """Give a transaction up: its rows are hidden from snapshots for ever."""
+@route("POST", TRANSACTION_PATH + "/invalidate", body=schemas.EMPTY_BODY, answer=Invalidated, errors=_ENDING)
+async def invalidate(request: Request) -> Response:
+    """Put its writers on the invalid list."""
     transaction_id = id_of(request)
     await read_no_members(request)
-    return json_answer(Invalidated(await request.services.transactions.invalidate(transaction_id)))
+    return json_response(Invalidated(await request.services.transactions.invalidate(transaction_id)))
 
 
-async def checkpoint(request: Request) -> Answer:
-    """Give an open transaction a further write pointer."""
+@route("POST", TRANSACTION_PATH + "/checkpoint", body={JSON: CheckpointRequest}, answer=TransactionInfo, errors=_ENDING)
+async def checkpoint(request: Request) -> Response:
+    """A further write pointer."""
     transaction_id = id_of(request)
-    body = await read_body(request)
-    if body:
-        content_type(request, (JSON,))
-    asked = decode_json(body, CheckpointRequest) if body else CheckpointRequest()
+    asked = await read_optional_json(request, CheckpointRequest)
     transaction = await request.services.transactions.checkpoint(transaction_id)
-    return json_answer(_open(request, transaction, asked.snapshot))
+    return json_response(_open(request, transaction, asked.snapshot))
 
 
-async def set_changes(request: Request) -> Answer:
-    """Tell what an open transaction changed; a conflict is answered at once."""
+@route("POST", TRANSACTION_PATH + "/changes", body=ChangesRequest, errors=_ENDING)
+async def set_changes(request: Request) -> Response:
+    """Tell its change set, and learn of a conflict."""
     transaction_id = id_of(request)
-    content_type(request, (JSON,))
-    asked = decode_json(await read_body(request), ChangesRequest)
+    asked = await read_json(request, ChangesRequest)
     await request.services.transactions.set_changes(transaction_id, asked.changes, outside=asked.outside_writes)
-    return Answer()
+    return Response()
 
 
-async def take_part(request: Request) -> Answer:
-    """Register a participant of an open transaction."""
+@route(
+    "POST",
+    TRANSACTION_PATH + "/participants",
+    body=Participant,
+    errors=(*_ENDING, InvalidNameError, TopicNotFoundError),
+)
+async def take_part(request: Request) -> Response:
+    """Register a participant."""
     transaction_id = id_of(request)
-    content_type(request, (JSON,))
-    asked: OutsideParticipant | TopicParticipant = decode_json(
-        await read_body(request),
-        OutsideParticipant | TopicParticipant,  # type: ignore[arg-type]  # msgspec takes unions, `type[T]` does not
-    )
+    # msgspec takes unions, `type[T]` does not
+    asked: Participant = await read_json(request, Participant)  # type: ignore[arg-type]
     if isinstance(asked, TopicParticipant):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
         await request.services.transactions.mark_outside(transaction_id, asked.name)
-    return Answer()
+    return Response()
 
 
 def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> TransactionInfo:
@@ -199,114 +278,21 @@ def _name(asked: BeginRequest, session: str, run: str) -> WorkVersion:
     return WorkVersion(session, run, asked.version, asked.ledger)
 
 
-async def _one_shot(request: Request, work: Work, owner: str) -> Answer:
+async def _one_shot(request: Request, work: Work, owner: str) -> Response:
     outcome = await request.services.transactions.one_shot(work, owner, request.client_id)
-    return json_answer(outcome_info(request.services.ids, outcome))
+    return json_response(outcome_info(request.services.ids, outcome))
 
 
-Participant = OutsideParticipant | TopicParticipant
-
-_ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
-
-OF_ALL = (
-    Operation(
-        method="POST",
-        path=TRANSACTIONS_PATH,
-        handler=begin,
-        summary="Begin a transaction; or, given work, do it as a one-shot transaction",
-        tag="transactions",
-        body={JSON: (BeginRequest, OneShotRequest), AVRO: schemas.BINARY},
-        answers={200: {JSON: (TransactionInfo, CommittedBefore, Outcome)}},
-        errors=(
-            InvalidNameError,
-            TopicNotFoundError,
-            SessionNotFoundError,
-            TransactionConflictError,
-            MarkerRefusedError,
-            SessionFencedError,
-            SessionForeignError,
-            RequestReusedError,
-            BusyError,
-        ),
-    ),
-    Operation(
-        method="GET",
-        path=TRANSACTIONS_PATH,
-        handler=show_all,
-        summary="The transactions that have not ended",
-        tag="transactions",
-        answers={200: {JSON: TransactionList}},
-    ),
-)
-
-OF_ONE = (
-    Operation(
-        method="GET",
-        path=TRANSACTION_PATH,
-        handler=show,
-        summary="A transaction, or how it ended",
-        tag="transactions",
-        answers={200: {JSON: (TransactionInfo, Outcome)}},
-        errors=(TransactionNotFoundError,),
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/commit",
-        handler=commit,
-        summary="Commit, and do the given work in the same moment",
-        tag="transactions",
-        body={JSON: schemas.WORK, AVRO: schemas.BINARY},
-        answers={200: {JSON: Outcome}},
-        errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/abort",
-        handler=abort,
-        summary="Abort, and undo what it did to topics",
-        tag="transactions",
-        body=schemas.EMPTY_BODY,
-        answers={200: {JSON: Outcome}},
-        errors=_ENDING,
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/checkpoint",
-        handler=checkpoint,
-        summary="A further write pointer",
-        tag="transactions",
-        body={JSON: CheckpointRequest},
-        answers={200: {JSON: TransactionInfo}},
-        errors=_ENDING,
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/invalidate",
-        handler=invalidate,
-        summary="Put its writers on the invalid list",
-        tag="transactions",
-        body=schemas.EMPTY_BODY,
-        answers={200: {JSON: Invalidated}},
-        errors=_ENDING,
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/changes",
-        handler=set_changes,
-        summary="Tell its change set, and learn of a conflict",
-        tag="transactions",
-        body={JSON: ChangesRequest},
-        body_required=True,
-        errors=_ENDING,
-    ),
-    Operation(
-        method="POST",
-        path=TRANSACTION_PATH + "/participants",
-        handler=take_part,
-        summary="Register a participant",
-        tag="transactions",
-        body={JSON: Participant},
-        body_required=True,
-        errors=(*_ENDING, InvalidNameError, TopicNotFoundError),
-    ),
-)
+def _session_info(request: Request, standing: SessionStanding) -> SessionInfo:
+    session, text = standing.session, request.services.ids.text
+    return SessionInfo(
+        name=session.name,
+        run=session.run,
+        epoch=session.epoch,
+        version=session.version,
+        committed_by=text(session.committed_by) if session.committed_by else None,
+        used_ms=session.used_ms,
+        transactions=tuple(text(transaction.id) for transaction in standing.transactions),
+        ledger=session.counter_owner,
+        replaced=tuple(session.replaced),
+    )

@@ -184,7 +184,7 @@ class Usage:
         start = older.counted_to + b"\0" if older.counted_to else b""
         start = max(start, position(counts.truncated_ms, 0))
         if log.unconfirmed:
-            await self._logs.confirm_or_delete(log)
+            await log.confirm_or_delete()
         stop = log.durable_stop  # what comes after it is told to us
         async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:

@@ -101,7 +101,7 @@ class RollBacks:
     async def _decided(self, log: TopicLog) -> TopicLog:
         """The log, without rows in doubt."""
         if log.unconfirmed:
-            await self._logs.confirm_or_delete(log)
+            await log.confirm_or_delete()
         return log
 
     async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _Found:

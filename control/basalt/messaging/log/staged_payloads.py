@@ -137,6 +137,8 @@ class StagedPayloads:
         held: list[StagedWriter] = []
         try:
             for log, pointers in wanted.items():
+                if log.unconfirmed and pointers:
+                    await log.confirm_or_delete()  # what is published goes by which references there are
                 async with log.loading:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)

@@ -18,11 +18,13 @@ from basalt.messaging.log.counts import TopicCounts, count_appended
 from basalt.messaging.log.positions import EMPTY_LOG, Position, PositionRange, last_of, places
 from basalt.messaging.log.tail import Tail, Tails
 from basalt.runtime.group_commit import Group
+from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.states import Transaction
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.table import Delete, Store, Table
 
 if TYPE_CHECKING:
     from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
@@ -62,10 +64,12 @@ LOG_LIMITS = LogLimits()
 class LogMemory:
     """What the logs of one store share: how much of them stays in memory, and which must, and what all have appended."""
 
-    def __init__(self, tails: Tails, staged: StagedPayloads, limits: LogLimits, *, atomic: bool) -> None:
+    def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
+        self.call = StoreCalls(store)
+        self.rows_table = store.table(MessageTable.name)
         self.tails = tails
         self.staged = staged
-        self.atomic = atomic
+        self.atomic = store.atomic
         self._limits = limits
         self.waiting = 0  # fetches
         self.with_waiting: set[TopicLog] = set()
@@ -195,6 +199,7 @@ class TopicLog:
 
     __slots__ = (
         "__weakref__",
+        "_confirming",
         "_loading",
         "_lock",
         "_waiting",
@@ -238,6 +243,7 @@ class TopicLog:
         self.staged: dict[int, StagedWriter] | None = None
         self._waiting: set[asyncio.Future[None]] | None = None
         self._lock: asyncio.Lock | None = None
+        self._confirming: asyncio.Lock | None = None
         self._loading: asyncio.Lock | None = None
         # What readers know of the log. Rows that become durable are noted once it is not None.
         self.newest_row: bytes | None = None  # empty: there is none, or it is being read
@@ -271,6 +277,26 @@ class TopicLog:
         While a thread reads a remote store, the next group may begin to be written, its rows in any order.
         """
         return self.newest + b"\0" if self.in_flight is None else self.in_flight + b"\0"
+
+    async def confirm_or_delete(self) -> None:
+        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
+
+        A delete also hides what arrives after it, for a write carries the time of its sending.
+        """
+        if self._confirming is None:
+            self._confirming = asyncio.Lock()
+        async with self._confirming:
+            rows = tuple(self.unconfirmed)
+            if not rows:
+                return
+            await self.memory.call(_delete_absent, self.memory.rows_table, rows)
+            del self.unconfirmed[: len(rows)]  # a later group may have failed meanwhile, or the topic be gone
+            if self.unconfirmed:
+                return
+            self.memory.with_unconfirmed.discard(self)
+            if not self.writing:
+                self.in_flight = None
+        self.notify()
 
     # Appending.
 
@@ -503,3 +529,9 @@ class TopicLog:
         if self._loading is None:
             self._loading = asyncio.Lock()
         return self._loading
+
+
+def _delete_absent(table: Table, rows: Sequence[bytes]) -> None:
+    absent = [Delete(row) for row in rows if table.get(row) is None]
+    if absent:
+        table.write(absent)

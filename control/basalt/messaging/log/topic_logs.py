@@ -27,7 +27,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageTable
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Delete, Store
+from basalt_engine.table import Store
 
 
 class AbsentTopic:
@@ -43,9 +43,8 @@ class TopicLogs:
         self.catalog = catalog
         self.tails = Tails(tail_bytes_max)
         self.staged = StagedPayloads(store, clock, writers_max=limits.writers)
-        self.memory = LogMemory(self.tails, self.staged, limits, atomic=store.atomic)
-        self._rows_table = store.table(MessageTable.name)
-        self._messages = MessageTable(self._rows_table)
+        self.memory = LogMemory(store, self.tails, self.staged, limits)
+        self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
@@ -71,7 +70,7 @@ class TopicLogs:
         while log is None:
             log = await self._load(title)
             if log.unconfirmed:
-                await self.confirm_or_delete(log)
+                await log.confirm_or_delete()
                 log = self.find(title)
         return log
 
@@ -188,35 +187,10 @@ class TopicLogs:
             self._end(log)
             return log.topic
 
-    # Rows in doubt.
-
-    async def confirm_or_delete(self, log: TopicLog) -> None:
-        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
-
-        A delete also hides what arrives after it, for a write carries the time of its sending.
-        """
-        async with self._lock(log.topic.title):
-            rows = tuple(log.unconfirmed)
-            if not rows:
-                return
-            await self._call.about(log.topic.keys, self._delete_absent, rows)
-            del log.unconfirmed[: len(rows)]  # a later group may have failed meanwhile, or the topic be gone
-            if log.unconfirmed:
-                return
-            self.memory.with_unconfirmed.discard(log)
-            if not log.writing:
-                log.in_flight = None
-        log.notify()
-
     async def confirm_or_delete_all(self) -> None:
         """Decide about all rows in doubt, of every topic."""
         for log in list(self.memory.with_unconfirmed):
-            await self.confirm_or_delete(log)
-
-    def _delete_absent(self, rows: Sequence[bytes]) -> None:
-        absent = [Delete(row) for row in rows if self._rows_table.get(row) is None]
-        if absent:
-            self._rows_table.write(absent)
+            await log.confirm_or_delete()
 
     # How.
 

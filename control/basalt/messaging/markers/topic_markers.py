@@ -331,7 +331,7 @@ class TopicMarkers:
         tasks = {name: TaskState(*task) for name, task in saved.tasks.items()}
         tracked.settled = tracked.latest = MarkerState(saved.task_count, tasks)
         if log.unconfirmed:
-            await self._logs.confirm_or_delete(log)
+            await log.confirm_or_delete()
         stop = log.durable_stop
         start = tracked.through + b"\0" if tracked.through else b""
         async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:

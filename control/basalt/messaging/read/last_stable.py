@@ -12,7 +12,6 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import end_of
 from basalt.messaging.read.first_unstable import Holds
 from basalt.messaging.read.log_reads import LogReads
@@ -50,11 +49,10 @@ class _Moment(NamedTuple):
 class StableEnds:
     """The stable ends of one store's topics."""
 
-    def __init__(self, store: Store, reads: LogReads, logs: TopicLogs, holds: Holds, manager: Transactions) -> None:
+    def __init__(self, store: Store, reads: LogReads, holds: Holds, manager: Transactions) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._reads = reads
-        self._logs = logs
         self._holds = holds
         self._manager = manager
 
@@ -79,7 +77,7 @@ class StableEnds:
 
     async def _durable_stop(self, log: TopicLog) -> bytes:
         if log.unconfirmed:
-            await self._logs.confirm_or_delete(log)
+            await log.confirm_or_delete()
         return log.durable_stop
 
     async def _moment(self, log: TopicLog) -> _Moment:

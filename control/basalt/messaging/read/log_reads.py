@@ -37,7 +37,7 @@ class LogReads:
         look = functools.partial(self._look, markers=markers)
         while True:
             if log.unconfirmed:
-                await self._logs.confirm_or_delete(log)
+                await log.confirm_or_delete()
             topic = log.topic
             now_ms = self._clock.now_ms()
             begin = not_before(begin, topic.oldest_ms(now_ms))

@@ -65,7 +65,7 @@ class RocksStore:
 
     @property
     def busy(self) -> bool:
-        """True while somebody has the lock that a write needs: a checkpoint, or another writer."""
+        """Whether somebody has the lock that a write needs: a checkpoint, or another writer."""
         return self._lock.locked()
 
     def table(self, name: str) -> RocksTable:

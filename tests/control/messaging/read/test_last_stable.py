@@ -15,8 +15,8 @@ from basalt.settings.tree import TransactionSettings
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
-from tests.control.messaging.test_in_flight import SlowlySynced
-from tests.control.messaging.test_late_rows import LateStore
+from tests.control.messaging.log.test_topic_log_in_flight import SlowlySynced
+from tests.control.messaging.log.test_topic_logs_late_rows import LateStore
 from tests.wiring import A, Wired, ids, shop_work
 
 pytestmark = pytest.mark.anyio

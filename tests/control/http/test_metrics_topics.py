@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from basalt.catalog.topics import TopicName
+from basalt.http.metrics import topics as topic_metrics
 from basalt.http.metrics.topics import OTHER, TopicSeries
 
 
@@ -57,3 +58,12 @@ def test_a_deleted_topic_makes_room():
     series.forget(title("a"))
     series.published(title("b"), 2, 0)
     assert shown(series) == {"b": 2}
+
+
+def test_more_topics_than_candidates_are_counted_together_and_none_of_them_is_lost(monkeypatch):
+    monkeypatch.setattr(topic_metrics, "CANDIDATES_MAX", 2)
+    series = TopicSeries(shown_max=1)
+    for name, count in (("shown", 1), ("b", 10), ("c", 20), ("late", 1_000)):
+        series.published(TopicName("shop", name), count, 0)
+    found = {title.name: counts.published_messages for title, counts in series.series()}
+    assert found == {"c": 0, OTHER.name: 1_030}, "the busiest of two candidates; the third was never one"

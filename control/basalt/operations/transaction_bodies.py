@@ -1,4 +1,4 @@
-"""What the calls on transactions answer, made of what the manager knows."""
+"""Transactions as bodies of the API, made of the manager's own."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def transaction_table(join: TableJoin) -> TransactionTable:
 
 
 def outcome_info(ids: TransactionIds, outcome: outcomes.Outcome) -> Outcome:
-    """How a transaction ended."""
+    """Outcome of a transaction."""
     return Outcome(ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from basalt.api.codecs.arrow import library
-from basalt.http.routes import arrow
+from basalt.http.routes import ranges as routes
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
@@ -255,8 +255,8 @@ def test_a_range_of_no_topic_is_not_found(client: Client) -> None:
 def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "BATCH_ROWS_MAX", 7)
-    monkeypatch.setattr(arrow, "BATCH_BYTES_MAX", 20)
+    monkeypatch.setattr(routes, "BATCH_ROWS_MAX", 7)
+    monkeypatch.setattr(routes, "BATCH_BYTES_MAX", 20)
     path = client.topic()
     for number in range(30):
         client.publish(path, *[str(number)] * (number % 4 + 1))
@@ -268,7 +268,7 @@ def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
     ]
     assert all(count <= 7 and (size <= 20 or count == 1) for count, size in sizes)
     assert len(sizes) < 20
-    monkeypatch.setattr(arrow, "AT_ONCE_ROWS_MAX", 10)
+    monkeypatch.setattr(routes, "AT_ONCE_ROWS_MAX", 10)
     made_later = read(client, path)
     assert made_later.header("content-length") is None
     assert made_later.body == whole.body
@@ -277,7 +277,7 @@ def test_a_long_answer_comes_in_record_batches_and_while_it_is_made(
 def test_the_same_range_is_the_same_bytes_from_memory_from_the_store_and_after_a_restart(
     runner: asyncio.Runner, settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "BATCH_ROWS_MAX", 5)
+    monkeypatch.setattr(routes, "BATCH_ROWS_MAX", 5)
     store = MemoryStore()
     uncached = replace(settings, messaging=replace(settings.messaging, cache_bytes_max=0, fetch_messages_max=3))
     bodies = []

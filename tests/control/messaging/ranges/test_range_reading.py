@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from basalt.messaging.read.fetch import Limits, Start, end_of, fetch, start_from
 from basalt_engine.snapshot import TransactionSnapshot
-from tests.control.messaging.test_fetch import (
+from tests.control.messaging.read.test_fetch import (
     EVERYTHING,
     NOW_MS,
     SNAPSHOTS,

@@ -23,7 +23,7 @@ from basalt.messaging.ranges.range_scan import MESSAGE_WEIGHT_BYTES, before_id
 from basalt.messaging.ranges.ranges import Ranges
 from basalt_engine.records import Kind
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.messaging.test_topic_markers import emit, work
+from tests.control.messaging.markers.test_topic_markers import emit, work
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 VECTORS = {
     name: (bytes.fromhex(data), json.loads(value))
     for name, data, value in (

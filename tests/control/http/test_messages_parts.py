@@ -11,7 +11,8 @@ from basalt.api.codecs import avro
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import codings
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
-from basalt.http.routes.message_parts import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
+from basalt.http.routes import messages as routes
+from basalt.http.routes.messages import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
 
 AVRO = "avro/binary"
 BATCHES = "application/vnd.basalt.batches"
@@ -208,3 +209,14 @@ def test_long_stretches_are_sent_as_they_are_stored(client):
     assert client.call("POST", f"{path}/publish", body, AVRO).status == 200
     reply = client.call("POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest()), AVRO, accept=BATCHES)
     assert [type(part) for part in reply.parts] == [bytes, memoryview, bytes]
+
+
+def test_an_answer_above_the_limit_is_sent_in_parts_and_says_the_same(client, monkeypatch):
+    path = client.topic()
+    client.publish(path, "a", "b", "c")
+    whole = client.poll(path)
+    monkeypatch.setattr(routes, "WHOLE_BYTES_MAX", 2)
+    monkeypatch.setattr(routes, "PART_BYTES", 2)
+    parted = client.poll(path)
+    assert (whole.header("content-length"), parted.header("content-length")) == (str(len(whole.body)), None)
+    assert parted.body == whole.body

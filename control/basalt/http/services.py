@@ -1,0 +1,139 @@
+"""The services that routes and metrics reach, each named once, and the questions that take several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prometheus_client.registry import Collector
+
+from basalt.api.bodies.server import ManagerSnapshot, Part, Readiness, StoreInfo, StoreTable
+from basalt.catalog.tables import TableCatalog
+from basalt.catalog.topics import TopicName
+from basalt.cluster.leader import Leadership
+from basalt.commits.coordinator import Coordinator
+from basalt.commits.sessions import SessionCalls
+from basalt.errors import BasaltError
+from basalt.messaging.index.topic_stats import Usage
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.peek import Peek
+from basalt.messaging.publish import Messages
+from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.read.blocked_readers import Blocking
+from basalt.messaging.read.fetch import end_of
+from basalt.messaging.truncation import Truncation
+from basalt.operations.audit import Audit
+from basalt.operations.backups import Backups
+from basalt.operations.forced_ends import ForcedEnds
+from basalt.operations.inspection import Inspection
+from basalt.operations.prune_reports import PruneReports
+from basalt.operations.scheduler import Scheduler
+from basalt.pruning.prune import Pruner
+from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.store_calls import StoreCalls
+from basalt.settings import Settings
+from basalt.tables.tables import Tables
+from basalt.transactions.rules.pointers import TransactionIds
+from basalt_engine.clock import Clock
+from basalt_engine.installation import FACTS
+from basalt_engine.system import SystemTable
+from basalt_engine.table import TABLE_NAMES, Store
+
+_FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The services of one store, as routes and metrics are given them. Wired in `basalt.server.wiring`."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    writer: GroupCommit
+    topics: TopicLogs
+    messaging: Messages
+    markers: TopicMarkers
+    tables: Tables
+    table_catalog: TableCatalog
+    peek: Peek
+    usage: Usage
+    blocking: Blocking
+    ranges: Ranges
+    truncation: Truncation
+    transactions: Coordinator
+    sessions: SessionCalls
+    ids: TransactionIds
+    pruner: Pruner
+    prune_reports: PruneReports
+    inspection: Inspection
+    forced_ends: ForcedEnds
+    scheduler: Scheduler
+    backups: Backups
+    audit: Audit
+    started_ms: int
+    instance: str
+    collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
+    leadership: Leadership | None = None  # of a server that shares its store with others
+    stopping: bool = False
+
+    async def readiness(self) -> Readiness:
+        """Try each part that a request may need."""
+        parts = [await self._store_part(), self._transactions_part()]
+        parts.append(Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running"))
+        if self.leadership is not None:
+            leads = self.leadership.is_leader
+            detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
+            parts.append(Part("leader", leads, 0.0, detail))
+        return Readiness(all(part.ok for part in parts), tuple(parts))
+
+    async def store_info(self) -> StoreInfo:
+        """The store and about how many bytes its tables take."""
+        call = StoreCalls(self.store)
+        tables = [
+            StoreTable(name, await call(self.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
+            for name in TABLE_NAMES
+        ]
+        return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
+
+    def manager_snapshot(self) -> ManagerSnapshot:
+        """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""
+        state, current = self.transactions.state, self.transactions.manager.current()
+        oldest = state.oldest
+        return ManagerSnapshot(
+            read_pointer=current.read_pointer,
+            write_pointer=state.last_pointer,
+            in_progress=len(current.in_progress),
+            invalid=len(current.invalid),
+            oldest_in_progress=None if oldest is None else self.ids.text(oldest.id),
+            published=self.prune_reports.published,
+        )
+
+    async def join_topic(self, transaction_id: int, title: TopicName) -> None:
+        """The topic takes part in the transaction from now on."""
+        log = await self.topics.open(title)  # held, so that the stage finds it
+        await self.transactions.join_topic(transaction_id, log.topic)
+
+    async def end_of_topic(self, title: TopicName) -> bytes | None:
+        """The id behind the newest message of a topic; None where there is none."""
+        newest = (await self.topics.open(title)).newest
+        return end_of(newest) if newest else None
+
+    def holder(self, write_pointer: int) -> str:
+        """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
+        return self.ids.text(self.transactions.manager.id_of(write_pointer))
+
+    async def _store_part(self) -> Part:
+        start_ms = self.clock.monotonic_ms()
+        system = SystemTable(self.store.table(SystemTable.name))
+        try:
+            await StoreCalls(self.store)(FACTS.get, system)
+        except BasaltError as error:
+            return Part("store", False, self.clock.monotonic_ms() - start_ms, error.message)
+        return Part("store", True, self.clock.monotonic_ms() - start_ms, self.store.kind)
+
+    def _transactions_part(self) -> Part:
+        try:
+            count = self.transactions.state.in_progress_count
+        except BasaltError as error:
+            return Part("transactions", False, 0.0, error.message)
+        return Part("transactions", True, 0.0, f"{count} in progress")

@@ -1,0 +1,276 @@
+"""Answers to operators about transactions: which are open, what each holds back, what happened to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from basalt.api.bodies.messages import Holder
+from basalt.api.bodies.transactions import (
+    BlockedTopic,
+    EndDescription,
+    HangingList,
+    HangingTransaction,
+    HeldBack,
+    InspectedList,
+    InspectedTransaction,
+    Timeline,
+    TimelineStep,
+    TransactionDescription,
+    TransactionLoss,
+)
+from basalt.catalog.topics import TopicName
+from basalt.commits.coordinator import Coordinator
+from basalt.errors import TransactionEndedError, TransactionNotFoundError
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.peek import Peek
+from basalt.messaging.read.blocked_readers import Blocked, Blocking, RowsLeft
+from basalt.messaging.read.fetch import end_of
+from basalt.operations import diagnosis
+from basalt.operations.audit import Audit
+from basalt.operations.transaction_bodies import transaction_fields, transaction_table, transaction_topic
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.log.timeline import Step, key_text, timeline_of
+from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.pointers import POINTERS_PER_MS, TransactionIds
+from basalt.transactions.rules.states import State, Transaction
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position
+from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+SEARCHED_MAX = 1_000  # transactions whose topics one call looks into for rows that hold readers back
+CALL_ROWS_MAX = 100_000  # rows that one call reads to tell what is held back: some five seconds where they are large
+STORED_LOOKUPS_MAX = 10_000  # topics times write pointers, of which it is asked what they have stored
+AUDIT_LINES_MAX = 100  # of one transaction, in its timeline
+WRITE_POINTERS_SHOWN_MAX = 100
+SLICE_TRANSACTIONS = 500  # looked at without a pause: a few milliseconds
+
+STATES: Mapping[str, State] = {"open": State.OPEN, "committing": State.COMMITTING, "aborting": State.ABORTING}
+_MEANINGS = {
+    State.COMMITTED: "it is committed: every later reader sees all of it",
+    State.ABORTED: "it was aborted: readers of committed messages never see any of it",
+    State.INVALID: "it failed and may have left writes behind: they are hidden, and retention removes them",
+}
+
+
+class Filter(NamedTuple):
+    """The transactions that a list is to have: in this state, of this owner, open for longer, writing to this topic."""
+
+    state: str | None = None
+    owner: str | None = None
+    older_than_ms: int | None = None
+    topic: str | None = None  # namespace:topic
+
+    def lets_through(self, transaction: Transaction, now_ms: int) -> bool:
+        """Tell whether everything that is given is true of the transaction."""
+        return (
+            (self.state is None or transaction.state is STATES[self.state])
+            and (self.owner is None or transaction.owner == self.owner)
+            and (self.older_than_ms is None or now_ms - transaction.began_ms > self.older_than_ms)
+            and (self.topic is None or any(join.topic == f"{self.topic}:".encode() for join in transaction.topics))
+        )
+
+
+class Inspection:
+    """Answers operators' questions about the transactions of one store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, transactions: Coordinator, ids: TransactionIds, blocking: Blocking,
+        topics: TopicLogs, peek: Peek, audit: Audit,
+    ) -> None:  # fmt: skip
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._transactions = transactions
+        self._ids = ids
+        self._blocking = blocking
+        self._topics = topics
+        self._peek = peek
+        self._audit = audit
+
+    async def list(self, wanted: Filter) -> InspectedList:
+        """The transactions that have not ended, oldest first."""
+        everything = self._transactions.state.transactions()
+        now_ms = self._clock.now_ms()
+        shown = []
+        for number, each in enumerate(everything, 1):
+            if number % SLICE_TRANSACTIONS == 0:
+                await asyncio.sleep(0)  # others go in between
+            if wanted.lets_through(each, now_ms):
+                shown.append(InspectedTransaction(**self._fields(each, now_ms, self._blocking.surely(each))))
+        return InspectedList(len(everything), tuple(shown))
+
+    async def hanging(self, wanted: Filter) -> HangingList:
+        """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long."""
+        everything = self._transactions.state.transactions()
+        now_ms = self._clock.now_ms()
+        passing = wanted._replace(older_than_ms=None)
+        candidates = [each for each in everything if passing.lets_through(each, now_ms)]
+        rows, looked_at = RowsLeft(CALL_ROWS_MAX), 0
+        found: list[HangingTransaction] = []
+        for transaction in candidates[:SEARCHED_MAX]:
+            if rows.count <= 0:
+                break
+            looked_at += 1
+            blocks = await self._blocking.of(transaction, rows)
+            reasons = diagnosis.why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
+            if reasons:
+                fields = self._fields(transaction, now_ms, bool(blocks))
+                found.append(
+                    HangingTransaction(
+                        **fields,
+                        reasons=reasons,
+                        blocks=_worst_first(blocks),
+                        next_step=diagnosis.next_step(transaction, fields["id"], now_ms),
+                    )
+                )
+        found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
+        return HangingList(len(everything), len(candidates) - looked_at, tuple(found))
+
+    async def describe(self, transaction_id: int) -> TransactionDescription | EndDescription:
+        """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
+        state = self._transactions.state
+        transaction = state.find(transaction_id)
+        if transaction is None:
+            return await self._describe_end(state.outcome(transaction_id))
+        blocks = await self._blocking.of(transaction, RowsLeft(CALL_ROWS_MAX))
+        now_ms, loss = self._clock.now_ms(), transaction.doomed
+        fields = self._fields(transaction, now_ms, bool(blocks))
+        stored = self._stored_by_topic(transaction)
+        fields["topics"] = tuple(transaction_topic(join, stored.get(join.topic)) for join in transaction.topics)
+        return TransactionDescription(
+            **fields,
+            write_pointers=tuple(transaction.pointers[:WRITE_POINTERS_SHOWN_MAX]),
+            write_pointers_left_out=max(len(transaction.pointers) - WRITE_POINTERS_SHOWN_MAX, 0),
+            change_set=None if transaction.changes is None else len(transaction.changes),
+            change_set_bytes=sum(map(len, transaction.changes or ())),
+            lost_to=None
+            if loss is None
+            else TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
+            timed_out=transaction.timed_out,
+            blocks=_worst_first(blocks),
+            held_back=HeldBack(*diagnosis.held_back(state.image(), transaction)),
+            waits_for=diagnosis.waits_for(transaction, now_ms),
+            at_deadline=diagnosis.at_deadline(transaction),
+            next_step=diagnosis.next_step(transaction, fields["id"], now_ms),
+        )
+
+    async def timeline(self, transaction_id: int) -> Timeline:
+        """The steps of one transaction, those that operators forced among them."""
+        state = self._transactions.state
+        try:
+            known: Transaction | Outcome | None = state.find(transaction_id) or state.outcome(transaction_id)
+        except TransactionNotFoundError:
+            known = None
+        pointers: Sequence[int] = known.pointers if known is not None else ()
+        journal = self._transactions.journal
+        since_ms = journal.since_ms(self._clock.now_ms())
+        # On a thread, the copy of the journal as well: it may hold a hundred thousand edits.
+        found = await asyncio.to_thread(
+            lambda: timeline_of(pointers or (transaction_id,), journal.entries(), known, since_ms)
+        )
+        text = self._ids.text(transaction_id)
+        forced = await self._audit.about(f"transaction {text}", AUDIT_LINES_MAX)
+        if not found.steps and not forced:
+            state.outcome(transaction_id)  # raises: nothing is known of it
+        steps = [*found.steps]
+        for line in reversed(forced):
+            detail = {
+                "by": line.name or line.agent,
+                "address": line.address,
+                "reason": line.reason,
+                "outcome": line.outcome,
+            }
+            steps.append(Step(line.at_ms, True, line.act.replace(" ", "_"), detail))
+        steps.sort(key=lambda step: step.at_ms)
+        return Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
+
+    async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
+        """The transaction at which readers of committed messages stop, from an id or a time on."""
+        first = position(start, 0) if isinstance(start, int) else (start or b"")[:POSITION_BYTES]
+        found = await self._peek.first_hold(title, first)
+        searched_to = None if found.searched_to is None else end_of(found.searched_to[:POSITION_BYTES]).hex()
+        if found.held_by is None:
+            return Holder(searched_to=searched_to)
+        transaction_id = self._transactions.manager.id_of(found.held_by)
+        text, at = self._ids.text(transaction_id), None if found.held_at is None else found.held_at.hex()
+        try:
+            transaction = await self._transactions.get(transaction_id)
+        except (TransactionEndedError, TransactionNotFoundError):  # between the two looks
+            return Holder(text, at)
+        return Holder(text, at, transaction.owner, transaction.deadline_ms)
+
+    async def wrote_outside(self, outcome: Outcome) -> bool:
+        """Read an invalid transaction's note: did it write outside Basalt?"""
+        name = ExternalWriter.name(outcome.id)
+        return await self._call(self._system.get, ExternalWriter.KIND, name) is not None
+
+    async def _describe_end(self, outcome: Outcome) -> EndDescription:
+        invalid = self._transactions.state.invalid
+        left = sum(pointer in invalid for pointer in outcome.pointers)
+        wrote = outcome.state is State.INVALID and await self.wrote_outside(outcome)
+        return EndDescription(
+            id=self._ids.text(outcome.id),
+            write_pointer=outcome.write_pointer,
+            state=outcome.state.name,
+            kind=outcome.kind.name.lower(),
+            owner=outcome.owner,
+            began_ms=outcome.id // POINTERS_PER_MS,
+            ended_ms=outcome.at_ms,
+            timed_out=outcome.timed_out,
+            topics=tuple(map(transaction_topic, outcome.topics)),
+            tables=tuple(map(transaction_table, outcome.tables)),
+            outside_writes=wrote,
+            invalid_pointers=left,
+            meaning=_MEANINGS[outcome.state],
+            next_step=_after(outcome, left),
+        )
+
+    def _fields(self, transaction: Transaction, now_ms: int, holds_readers: bool) -> dict[str, Any]:
+        """The fields that lists and descriptions share."""
+        return {
+            **transaction_fields(self._ids, transaction),
+            "age_ms": max(now_ms - transaction.began_ms, 0),
+            "remaining_ms": max(transaction.deadline_ms - now_ms, 0),
+            "doomed": transaction.doomed is not None,
+            "holds_readers": holds_readers,
+        }
+
+    def _stored_by_topic(self, transaction: Transaction) -> dict[bytes, tuple[int, int]]:
+        """Messages and bytes that it has stored in each topic and not published, as far as they are in memory."""
+        pointers = transaction.pointers
+        if len(transaction.topics) * len(pointers) > STORED_LOOKUPS_MAX:
+            return {}
+        found = {}
+        for join in transaction.topics:
+            log = self._topics.find_joined(join)
+            staged = [] if log is None else [self._topics.staged.in_memory(log, pointer) for pointer in pointers]
+            known = [each for each in staged if each is not None]
+            if known:
+                found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
+        return found
+
+    def _step(self, step: Step) -> TimelineStep:
+        winner = step.detail.get("winner")
+        detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
+        return TimelineStep(step.at_ms, step.exact, step.event, detail)
+
+
+def _worst_first(blocks: Sequence[Blocked]) -> tuple[BlockedTopic, ...]:
+    ordered = sorted(blocks, key=lambda blocked: (-blocked.messages, -blocked.waiting))
+    return tuple(
+        BlockedTopic(*each.topic, None if each.at is None else each.at.hex(), each.messages, each.exact, each.waiting)
+        for each in ordered
+    )
+
+
+def _after(outcome: Outcome, invalid_pointers: int) -> str:
+    if outcome.state is not State.INVALID:
+        return "nothing"
+    if not invalid_pointers:
+        return "nothing: it is pruned"
+    return f"nothing, pruning forgets it: `basalt prune explain {outcome.write_pointer}` tells what is in the way"

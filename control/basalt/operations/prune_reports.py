@@ -1,0 +1,281 @@
+"""Answers to operators about pruning, made of a survey; and prune, restore and publish by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import msgspec
+
+from basalt.api.bodies.pruning import (
+    ExplainedWriter,
+    PruneCause,
+    PrunedWriters,
+    PruneHold,
+    PruneRun,
+    PruneStatus,
+    PublishedSnapshot,
+    RegionDetail,
+    RegionFile,
+    RegionInfo,
+    RestoredWriters,
+)
+from basalt.errors import ConflictError, NotFoundError, UnavailableError
+from basalt.operations.audit import Audit, By
+from basalt.operations.scheduler import Scheduler
+from basalt.pruning.prune import Pruner, PruneResult
+from basalt.pruning.rule import FREED_BY, Blocked, Cause, Certificates, Hold, blocked, due, fault_of
+from basalt.pruning.state import archived
+from basalt.pruning.survey import Survey
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.regions.report import UNKNOWN_ORIGIN, RegionReport
+from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+POINTERS_SHOWN_MAX = 1_000  # of those that one run pruned; the archive has all
+HOLDS_SHOWN_MAX = 100  # things in the way of one writer
+
+
+class PruneReports:
+    """Answers operators' questions about pruning, and prunes and restores by hand."""
+
+    def __init__(
+        self, store: Store, pruner: Pruner, scheduler: Scheduler, audit: Audit, when_restored: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._pruner = pruner
+        self._scheduler = scheduler
+        self._audit = audit
+        self._when_restored = when_restored
+
+    async def status(self) -> PruneStatus:
+        """The length of the invalid list, and what is in the way of its writers."""
+        survey = await self._pruner.survey()
+        return await asyncio.to_thread(_status, survey, self._pruner.last)
+
+    async def run(self, by: By, *, dry_run: bool) -> PruneRun:
+        """Prune now; or tell what a run would prune."""
+        if dry_run:
+            return _run(await self._pruner.run(dry_run=True))
+
+        async def do() -> PruneResult:
+            done = await self._scheduler.run_now(
+                "prune"
+            )  # so that it is in the job's history, and no two run at a time
+            result = self._pruner.last
+            if done.outcome != "ok" or result is None:
+                raise UnavailableError(
+                    f"the prune run {done.outcome}: {done.error}", hint="see `basalt job history prune`"
+                )
+            return result
+
+        return _run(
+            await self._audit.act(
+                "prune", "the invalid list", *by, do, lambda result: f"{len(result.pruned)} writers forgotten"
+            )
+        )
+
+    async def explain(self, write_pointer: int | None, limit: int) -> list[ExplainedWriter]:
+        """List what is in the way of one writer, or of the oldest ones that something is in the way of."""
+        survey = await self._pruner.survey()
+        if write_pointer is not None and write_pointer not in survey.moment.view.invalid:
+            raise NotFoundError(
+                f"write pointer {write_pointer} is not in the invalid list",
+                field="writePointer",
+                hint="it was pruned, has not failed, or never was: see `basalt prune history` and `basalt tx show`",
+            )
+
+        def explained() -> list[ExplainedWriter]:
+            held = (pointer for pointer in survey.invalid if not survey.certificate.may_go(pointer))
+            wanted = islice(held, limit) if write_pointer is None else [write_pointer]
+            return [_explained(survey, pointer) for pointer in wanted]
+
+        return await asyncio.to_thread(explained)
+
+    async def regions(self, which: str | None) -> list[RegionInfo]:
+        """The regions with what each holds back: all, those "blocking", or those "idle"."""
+        survey = await self._pruner.survey()
+        shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.invalid)
+        if which == "blocking":
+            return [region for region in shown if region.held_back]
+        if which == "idle":
+            return [region for region in shown if region.idle is not None]
+        return shown
+
+    async def region(self, region_id: str) -> RegionDetail:
+        """One region with its files; `NotFoundError` when no table has it now."""
+        survey = await self._pruner.survey()
+        return _region_detail(_regions_of(survey), survey.invalid, region_id)
+
+    async def history(self, limit: int) -> list[PrunedWriters]:
+        """List what was pruned, newest first."""
+        system = SystemTable(self._store.table(SystemTable.name))
+        entries = await StoreCalls(self._store)(lambda: list(islice(archived(system, newest_first=True), limit)))
+        return [
+            PrunedWriters(each.pruned_ms, len(each.pointers), each.pointers[0], each.pointers[-1]) for each in entries
+        ]
+
+    async def restore(self, since_ms: int, by: By, *, dry_run: bool) -> RestoredWriters:
+        """Make writers invalid again that were pruned since the time of the copy that a table was restored from."""
+        if dry_run:
+            return RestoredWriters(await self._pruner.restore(since_ms, dry_run=True), dry_run=True)
+        count = await self._audit.act(
+            "restore", f"writers pruned since {since_ms} ms", *by,
+            lambda: self._pruner.restore(since_ms), lambda count: f"{count} writers invalid again",
+        )  # fmt: skip
+        self._when_restored()
+        return RestoredWriters(count, dry_run=False)
+
+    async def publish(self) -> PublishedSnapshot:
+        """Publish the snapshot for the region servers now."""
+        publisher = self._pruner.publisher
+        if publisher is None:
+            raise ConflictError(
+                f"the store {self._store.kind} has no region servers to publish a snapshot for",
+                hint="retention goes by the manager's own snapshot here",
+            )
+        published = await publisher.publish()
+        assert published is not None, "only an unchanged one is left out"
+        return _published(published)
+
+    @property
+    def published(self) -> PublishedSnapshot | None:
+        """The snapshot that the region servers read; None where there are none, or nothing was published yet."""
+        publisher = self._pruner.publisher
+        latest = None if publisher is None else publisher.latest
+        return None if latest is None else _published(latest)
+
+
+def _published(snapshot: RegionSnapshot) -> PublishedSnapshot:
+    """A snapshot, its lists as numbers."""
+    return PublishedSnapshot(
+        snapshot.epoch, snapshot.sequence, snapshot.time_ms, snapshot.decided, snapshot.visibility_upper_bound,
+        snapshot.lifetime_ms_max, len(snapshot.in_progress), len(snapshot.invalid),
+    )  # fmt: skip
+
+
+def _run(result: PruneResult) -> PruneRun:
+    """A run."""
+    return PruneRun(
+        dry_run=result.dry_run,
+        invalid=result.invalid,
+        pruned=len(result.pruned),
+        waiting=result.waiting,
+        held=result.held,
+        regions=result.regions,
+        compactions=tuple(result.compactions),
+        pointers=tuple(result.pruned[:POINTERS_SHOWN_MAX]),
+    )
+
+
+def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
+    """Sum up a survey; costs a search for each invalid writer."""
+    certificate, terms = survey.certificate, survey.terms
+    causes: Counter[Cause | None] = Counter()
+    oldest = None
+    for pointer in survey.invalid:
+        cause = certificate.cause(pointer)
+        causes[cause] += 1
+        if oldest is None and cause is not None:
+            oldest = _explained(survey, pointer)
+    free = causes.pop(None, 0) if certificate.fault is None else 0
+    regions = survey.regions
+    return PruneStatus(
+        invalid=len(survey.invalid),
+        free=free,
+        causes=tuple(PruneCause(cause.value, causes[cause], FREED_BY[cause]) for cause in Cause if causes[cause]),
+        oldest=oldest,
+        lifetime_ms=terms.lifetime_ms,
+        skew_ms=terms.skew_ms,
+        restored=terms.restored,
+        fault=certificate.fault,
+        regions=None if regions is None else len(regions.regions),
+        reports=None if regions is None else sum(region.id in regions.reports for region in regions.regions),
+        last_run=None if last is None else _run(last),
+    )
+
+
+def _explained(survey: Survey, pointer: int) -> ExplainedWriter:
+    """Everything that is in the way of one writer."""
+    holds = survey.certificate.holds(pointer)
+    return ExplainedWriter(
+        write_pointer=pointer,
+        began_ms=pointer // POINTERS_PER_MS,
+        ends_ms=survey.terms.end_ms(pointer),
+        free=not holds and survey.certificate.fault is None,
+        holds=tuple(map(_hold, holds[:HOLDS_SHOWN_MAX])),
+        holds_left_out=max(0, len(holds) - HOLDS_SHOWN_MAX),
+    )
+
+
+def _regions(regions: Certificates, invalid: Sequence[int]) -> list[RegionInfo]:
+    """All regions, those first that hold back the oldest writers."""
+    pointers = due(regions, invalid)
+    found = blocked(regions, pointers)
+    last = len(pointers)
+    found.sort(key=lambda each: (last if each.first is None else each.first, each.region.table, each.region.start))
+    return [_region(regions, each, pointers) for each in found]
+
+
+def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str) -> RegionDetail:
+    """One region with its files; `NotFoundError` when no table has it now."""
+    pointers = due(regions, invalid)
+    one = [each for each in blocked(regions, pointers) if each.region.id == region_id]
+    if not one:
+        raise NotFoundError(
+            f"no region {region_id[:64]} has rows of writers now", field="region", hint="see `basalt prune regions`"
+        )
+    shown = _region(regions, one[0], pointers)
+    report = regions.reports.get(region_id)
+    return RegionDetail(
+        **msgspec.structs.asdict(shown),
+        name=one[0].region.name.decode("latin-1"),
+        snapshot_epoch=None if report is None else report.snapshot_epoch,
+        snapshot_sequence=None if report is None else report.snapshot_sequence,
+        snapshot_time_ms=None if report is None else report.snapshot_time_ms,
+        store_files=() if report is None else tuple(RegionFile(*file) for file in report.files),
+        counters={} if report is None else dict(report.counters),
+    )
+
+
+def _region(regions: Certificates, found: Blocked, pointers: Sequence[int]) -> RegionInfo:
+    region = found.region
+    report: RegionReport | None = regions.reports.get(region.id)
+    fault = fault_of(region, report, regions.terms)
+    return RegionInfo(
+        id=region.id,
+        table=region.table,
+        server=region.server,
+        start=region.start.hex(),
+        stop=region.stop.hex(),
+        report_ms=None if report is None else report.report_ms,
+        oldest_edit_ms=None if report is None or report.oldest_edit_ms < 0 else report.oldest_edit_ms,
+        files=None if report is None else len(report.files),
+        unknown_files=None if report is None else sum(file.decided == UNKNOWN_ORIGIN for file in report.files),
+        held_back=found.writers,
+        oldest_held=None if found.first is None else pointers[found.first],
+        idle=None if fault is None else f"{fault.cause.value}: {fault.detail}",
+    )
+
+
+def _hold(hold: Hold) -> PruneHold:
+    region = hold.region
+    return PruneHold(
+        cause=hold.cause.value,
+        detail=hold.detail,
+        freed_by=FREED_BY[hold.cause],
+        table=None if region is None else region.table,
+        region=None if region is None else region.id,
+        server=None if region is None else region.server or None,
+        file=None if hold.file is None else hold.file.name,
+    )
+
+
+def _regions_of(survey: Survey) -> Certificates:
+    if survey.regions is None:
+        raise ConflictError("this store has no regions", hint="`basalt prune explain` tells what is in the way here")
+    return survey.regions
