@@ -27,6 +27,7 @@ from basalt.hbase_admin.gateway import (
 from basalt.hbase_admin.install import Installer
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
+from basalt_engine.installation import FACTS, InstallationFacts
 from basalt_engine.regions.report import NO_SNAPSHOT, RegionReport
 from basalt_engine.regions.snapshot import KIND as SNAPSHOT
 from basalt_engine.regions.snapshot import NAME as LATEST
@@ -45,7 +46,6 @@ from basalt_engine.stores.hbase.tables import (
     table_name,
 )
 from basalt_engine.stores.hbase.thrift2 import Region, Thrift2
-from basalt_engine.system import FACTS, InstallationFacts
 
 Level = Literal["ok", "warning", "error"]
 
