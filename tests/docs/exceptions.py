@@ -146,20 +146,14 @@ FULL_FOLDERS = {}
 
 # Docstrings that begin with "What", "How", "Whether" or "Where", by package: to be lowered. What is not here has none.
 QUESTIONING_DOCSTRINGS = {
-    "control/basalt/catalog": 4,
     "control/basalt/client": 9,
-    "control/basalt/cluster": 10,
     "control/basalt/commits": 9,
     "control/basalt/errors.py": 1,
-    "control/basalt/hbase_admin": 13,
     "control/basalt/http": 7,
     "control/basalt/messaging": 69,
-    "control/basalt/operations": 9,
-    "control/basalt/pruning": 26,
-    "control/basalt/retention": 6,
-    "control/basalt/runtime": 9,
+    "control/basalt/operations": 5,
+    "control/basalt/runtime": 5,
     "control/basalt/server": 2,
-    "control/basalt/settings": 9,
     "control/basalt/tables": 3,
     "control/basalt/thrift": 14,
     "control/basalt/transactions": 46,

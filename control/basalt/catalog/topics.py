@@ -61,16 +61,16 @@ class Topic(NamedTuple):
 
     @property
     def truncated_before_ms(self) -> int:
-        """What was published before is out of reach for ever; 0 where nothing was truncated."""
+        """The publish time before which everything is out of reach for ever; 0 where nothing was truncated."""
         return self.metadata.truncated_before_ms
 
     def oldest_ms(self, now_ms: int) -> int:
-        """What was published before is out of reach for every reader: its TTL is over, or the topic was truncated."""
+        """The publish time before which no reader reaches a message: its TTL is over, or the topic was truncated."""
         return max(now_ms - self.ttl_ms + 1, self.truncated_before_ms, 0)
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks give markers here; None where their markers say."""
+        """The number of tasks that give markers here; None where their markers say it."""
         tasks = self.metadata.others.get("tasks", "")
         return int(tasks) if DIGITS.fullmatch(tasks) else None
 
@@ -90,7 +90,7 @@ class Topic(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What a user sees: every value as text, defaults included."""
+        """The properties as a user sees them: every value as text, defaults included."""
         stored = self.metadata
         return {
             **stored.others,

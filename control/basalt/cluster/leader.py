@@ -45,7 +45,7 @@ class Leadership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this server leads at this moment."""
+        """True while this server leads."""
         return self._term is not None and self._term.is_on()
 
     @property
@@ -56,7 +56,7 @@ class Leadership:
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader answers, so far as this server knows; None when there is none, or it is this one."""
+        """The leader's address, as far as this server knows it; None when there is none, or it is this one."""
         record = self._lease.record
         if record is None or record.is_released or record.instance == self.candidate.instance:
             return None
@@ -140,7 +140,7 @@ class Leadership:
             self._write(LEASE.encode(record))
 
     def _may_write(self) -> bool:
-        """Whether to renew the lease or to take it, by what is known of the record."""
+        """True when the lease may be renewed, or taken, by what is known of the record."""
         if self._lease.role is Role.LEADER:
             return self._lease.known
         now_ms = self._clock.monotonic_ms()

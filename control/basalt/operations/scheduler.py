@@ -42,7 +42,7 @@ Outcome: TypeAlias = Literal["ok", "failed", "stopped"]
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """How a job is scheduled: all of it from the settings, but `paused`, which an operator says at run time."""
+    """The schedule of a job: all of it from the settings, but `paused`, which an operator sets at run time."""
 
     interval_ms: int
     window: str | None
@@ -124,7 +124,7 @@ def within(window: DayWindow | None, time_ms: int) -> int:
 
 
 class _Scheduled:
-    """What the scheduler knows of one job."""
+    """One job and its state."""
 
     def __init__(self, job: Job, settings: JobSettings) -> None:
         self.job = job
@@ -230,7 +230,7 @@ class Scheduler:
         return list(reversed(runs))[: max(limit, 0)]
 
     def run_totals(self) -> dict[str, dict[str, int]]:
-        """How many runs of each job ended in which way since the server started."""
+        """Count the runs of each job since the server started, by how they ended."""
         return {name: dict(scheduled.totals) for name, scheduled in self._jobs.items()}
 
     async def fire(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What pruning keeps in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
+"""The entries of pruning in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
 
 Formats: docs/formats/system-table.md.
 """
@@ -93,5 +93,5 @@ def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> Non
 
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
-    """What was forgotten at or after a time."""
+    """Read the writers that were forgotten at or after a time."""
     return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

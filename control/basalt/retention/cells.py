@@ -43,7 +43,7 @@ _POINTER_BYTES = 8  # at the end of a key: the version; what is before them name
 
 
 class Transactions(Protocol):
-    """What the sweep needs of the transaction manager."""
+    """The part of the transaction manager that the sweep needs."""
 
     async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
@@ -51,7 +51,7 @@ class Transactions(Protocol):
 
 
 class Looked(NamedTuple):
-    """What was found in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
+    """The findings in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
 
     `waiting`: there are versions that a later pass may judge otherwise. `tombstone` hides older versions that may be yet to come by.
     """
@@ -69,7 +69,7 @@ class Looked(NamedTuple):
 
 @dataclass
 class Pass:
-    """How far the look at a table has come. It began after the write of number `writes`; `notes` are about writers that had ended then."""
+    """The state of the look at one table. It began after the write of number `writes`; `notes` are about writers that had ended then."""
 
     keys: TableKeys
     next: bytes
@@ -255,6 +255,6 @@ def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool,
 
 
 def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:
-    """Whether all that these writers wrote is there to be seen."""
+    """True when all that these writers wrote is there to be seen."""
     in_progress = moment.view.in_progress
     return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

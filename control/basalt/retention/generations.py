@@ -115,7 +115,7 @@ class OldGenerations:
             group.add(SystemTable.name, SystemTable.delete(kind, name))
 
     def _is_there(self, deleted: TopicName) -> bool:
-        """Whether it was created again meanwhile: what is kept of it may be of that generation."""
+        """True when it was created again meanwhile: what is kept of it may be of that generation."""
         try:
             self._logs.loaded(deleted)
         except TopicNotFoundError:
