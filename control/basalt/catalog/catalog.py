@@ -1,4 +1,4 @@
-"""What topics and transactional tables have in common: names, generations, and how their rows in the metadata table change.
+"""The common part of topics and transactional tables: names, generations, and changes of their rows of metadata.
 
 This server is the only one that changes them; the check-and-write guards against a second server all the same. A deleted
 entry keeps its row, with a negative generation, so that no generation number is used twice. Format: docs/formats/metadata.md.

@@ -61,16 +61,16 @@ class Topic(NamedTuple):
 
     @property
     def truncated_before_ms(self) -> int:
-        """What was published before is out of reach for ever; 0 where nothing was truncated."""
+        """The publish time at which the topic was truncated: no reader gets older messages. 0 when it never was."""
         return self.metadata.truncated_before_ms
 
     def oldest_ms(self, now_ms: int) -> int:
-        """What was published before is out of reach for every reader: its TTL is over, or the topic was truncated."""
+        """The oldest publish time that readers may still get: the TTL of older messages is over, or they were truncated."""
         return max(now_ms - self.ttl_ms + 1, self.truncated_before_ms, 0)
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks give markers here; None where their markers say."""
+        """The property `tasks`: the number of tasks that give markers; None without it: then the markers say."""
         tasks = self.metadata.others.get("tasks", "")
         return int(tasks) if DIGITS.fullmatch(tasks) else None
 
@@ -90,7 +90,7 @@ class Topic(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What a user sees: every value as text, defaults included."""
+        """All properties as a user sees them: every value as text, defaults included."""
         stored = self.metadata
         return {
             **stored.others,

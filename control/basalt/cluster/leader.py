@@ -45,7 +45,7 @@ class Leadership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this server leads at this moment."""
+        """True while this server has a term whose lease has not run out."""
         return self._term is not None and self._term.is_on()
 
     @property
@@ -56,7 +56,7 @@ class Leadership:
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader answers, so far as this server knows; None when there is none, or it is this one."""
+        """The leader's URL in the newest lease record known here; None when nobody leads, or this server does."""
         record = self._lease.record
         if record is None or record.is_released or record.instance == self.candidate.instance:
             return None
@@ -140,7 +140,7 @@ class Leadership:
             self._write(LEASE.encode(record))
 
     def _may_write(self) -> bool:
-        """Whether to renew the lease or to take it, by what is known of the record."""
+        """True when the leader may renew the lease, or a standby that seeks it may take it."""
         if self._lease.role is Role.LEADER:
             return self._lease.known
         now_ms = self._clock.monotonic_ms()

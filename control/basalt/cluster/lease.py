@@ -37,7 +37,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_released(self) -> bool:
-        """Whether its holder gave it up."""
+        """True once the holder gave the lease up: anybody may take it at once."""
         return not self.holder
 
 
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
 
 class Role(enum.Enum):
-    """What a server is at the moment."""
+    """The role of a server at the moment."""
 
     STANDBY = "standby"
     LEADER = "leader"
@@ -62,7 +62,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What one server knows of the lease. Times are those of its own monotonic clock."""
+    """The knowledge that one server has of the lease. Times are those of its own monotonic clock."""
 
     role: Role = Role.STANDBY
     stored: bytes | None = None  # the record as it was last read or written here
@@ -109,7 +109,7 @@ Event = Read | Wrote | Refused | Unanswered | Passed | Ended
 
 
 def step(lease: Lease, event: Event) -> Lease:
-    """What the server knows after the event."""
+    """Return what the server knows after the event; pure."""
     match event:
         case Read(stored, at_ms):
             return _read(lease, stored, at_ms)
@@ -149,7 +149,7 @@ def _wrote(lease: Lease, stored: bytes, sent_ms: float, at_ms: float) -> Lease:
 
 
 def is_free(lease: Lease, instance: str, now_ms: float) -> bool:
-    """Whether a standby may take the lease now."""
+    """True when a standby may take the lease now: it was given up, is this server's own, or was not renewed in time."""
     record = lease.record
     if lease.role is Role.LEADER or not lease.known:
         return False

@@ -13,7 +13,7 @@ from basalt_engine.errors import FencedError
 
 
 class Term:
-    """Whether this server still leads under `epoch`."""
+    """The time during which this server leads under `epoch`: until its lease runs out, or it is ended."""
 
     def __init__(self, clock: Clock, epoch: int, until_ms: float) -> None:
         self.epoch = epoch
@@ -24,7 +24,7 @@ class Term:
         self._lock = threading.Lock()
 
     def is_on(self) -> bool:
-        """Whether the lease holds at this moment. Cheap: it is asked before every request and every write."""
+        """True until the lease runs out or the term is ended. Cheap: it is asked before every request and every write."""
         return self._over is None and self._clock.monotonic_ms() < self._until_ms
 
     def check(self) -> None:

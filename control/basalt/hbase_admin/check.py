@@ -1,4 +1,4 @@
-"""What `basalt hbase check` looks at, and what it says of it.
+"""The rules of `basalt hbase check`, and the view of an installation that they judge.
 
 `look` reads an installation once, as a `View`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
 rules over a view: each yields one line, with a level, what was found and what to do about it.
@@ -107,7 +107,7 @@ def seconds(duration_ms: float) -> str:
 
 
 class Gateway(NamedTuple):
-    """What a Thrift gateway answered; `fault` when it did not."""
+    """The answer of a Thrift gateway; `fault` says why there is none."""
 
     setting: str
     address: str | None
@@ -119,7 +119,7 @@ class Gateway(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether it answered, and is what it should be."""
+        """True when the gateway answered and is of the type that the setting needs."""
         return not self.fault and self.server_type == self.wanted_type
 
 
@@ -198,7 +198,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def gateway_findings(gateways: tuple[Gateway, ...]) -> Iterator[Finding]:
-    """Whether each gateway answers, is the right kind, and whether both are of one cluster."""
+    """Findings about the gateways: each must answer and be of the right type, and both must belong to one cluster."""
     for gateway in gateways:
         yield _gateway(gateway)
     clusters = {gateway.cluster for gateway in gateways if not gateway.fault}
@@ -454,7 +454,7 @@ def _metadata_seen(reports: Mapping[str, RegionReport]) -> Finding:
 
 
 def _faults(reports: Mapping[str, RegionReport]) -> Finding:
-    """What a coprocessor met that it should not: it then keeps rows, and goes on. Counted since its server started."""
+    """Report the faults that coprocessors counted since their servers started; at a fault they keep rows and go on."""
     found: dict[tuple[str, str], int] = {}
     for report in reports.values():
         for name in FAULTS:

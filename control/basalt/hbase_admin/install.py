@@ -37,7 +37,7 @@ class Installer:
         return {name: self._look(name) for name in names if name in there}
 
     def plan(self, wanted: Wanted) -> list[Step]:
-        """What an installation would do now, the row of facts last; `ConflictError` when it must not do anything."""
+        """The steps of an installation, as of now, the row of facts last; `ConflictError` when it must not take any."""
         found = self.found()
         installed = self.buckets(found)
         steps = plan(self._layouts(wanted, found), found, wanted, installed)

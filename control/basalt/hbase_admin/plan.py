@@ -1,4 +1,4 @@
-"""What an installation has to do, as a value: from the tables that should be there and those that are.
+"""The steps of an installation, as a value: from the tables that should be there and those that are.
 
 Pure, so that a dry run tells exactly what a run would do, and a second run finds nothing left. `create_line` and
 `alter_line` write the same as lines for `hbase shell`, for operators whose Thrift gateways may not make tables.
@@ -40,7 +40,7 @@ class FoundTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator asked for; None where that is left as it is, and to the default where nothing is yet."""
+    """The operator's choices. None leaves a value as it is in an installed table; a new table gets the default."""
 
     buckets: int
     flush_interval_ms: int | None = None
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 
     @property
     def lacks_coprocessor(self) -> bool:
-        """Whether this makes a table without one."""
+        """True when the step creates a table without the coprocessor."""
         return self.action == "create" and own_coprocessor(self.descriptor.attributes) is None
 
 
@@ -90,7 +90,7 @@ def plan(
 
 
 def buckets_conflict(asked: int, installed: int) -> str:
-    """How it is told that the salt buckets asked for are not those of the installation."""
+    """The message for a number of salt buckets that is not the installation's."""
     return f"the installation has {installed} salt buckets, store.hbase.buckets asks for {asked}"
 
 

@@ -37,7 +37,7 @@ class Uninstall:
         return [LostTable(name, len(self._gateway.regions(name))) for name in names if name in there]
 
     def topics(self) -> int:
-        """How many topics go with them, those that were deleted included."""
+        """The number of entries in the metadata table, which go with the tables; deleted ones count too."""
         table = table_name(self._prefix, "metadata")
         if not self._serves(table):
             return 0

@@ -28,7 +28,7 @@ POLL_MS = 500  # between two looks at the reports
 
 
 class Upgraded(NamedTuple):
-    """What the regions' reports say after an upgrade."""
+    """The sum of the regions' reports after an upgrade."""
 
     regions: int
     reported: int  # of them, since their table was altered
@@ -36,7 +36,7 @@ class Upgraded(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether every region has told that it runs one and the same jar."""
+        """True once every region has reported, and all with one and the same jar."""
         return self.reported == self.regions and len(self.jars) == 1
 
 

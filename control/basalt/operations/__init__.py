@@ -1,1 +1,1 @@
-"""What operators use: the scheduler and its jobs, audit, backups, and the diagnosis of transactions."""
+"""The tools of operators: the scheduler and its jobs, audit, backups, and the diagnosis of transactions."""

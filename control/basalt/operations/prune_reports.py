@@ -80,7 +80,7 @@ class PruneReports:
         )
 
     async def explain(self, write_pointer: int | None, limit: int) -> list[ExplainedWriter]:
-        """What is in the way of one writer, or of the oldest ones that something is in the way of."""
+        """The obstacles to pruning one writer, or without one those of the `limit` oldest writers that have any."""
         survey = await self._pruner.survey()
         if write_pointer is not None and write_pointer not in survey.moment.view.invalid:
             raise NotFoundError(
@@ -112,7 +112,7 @@ class PruneReports:
         return _region_detail(_regions_of(survey), survey.invalid, region_id)
 
     async def history(self, limit: int) -> list[PrunedWriters]:
-        """What was pruned, newest first."""
+        """The runs that pruned something, newest first, each with the number and the ends of its write pointers."""
         system = SystemTable(self._store.table(SystemTable.name))
         entries = await StoreCalls(self._store)(lambda: list(islice(archived(system, newest_first=True), limit)))
         return [
@@ -200,7 +200,7 @@ def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
 
 
 def _explained(survey: Survey, pointer: int) -> ExplainedWriter:
-    """What is in the way of one writer."""
+    """The obstacles to pruning one writer, at most `HOLDS_SHOWN_MAX` of them in full."""
     holds = survey.certificate.holds(pointer)
     return ExplainedWriter(
         write_pointer=pointer,

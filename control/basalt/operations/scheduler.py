@@ -43,7 +43,7 @@ Outcome: TypeAlias = Literal["ok", "failed", "stopped"]
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """How a job is scheduled: all of it from the settings, but `paused`, which an operator says at run time."""
+    """The schedule of a job: all of it from the settings, but `paused`, which an operator changes at run time."""
 
     interval_ms: int
     window: str | None
@@ -125,7 +125,7 @@ def within(window: DayWindow | None, time_ms: int) -> int:
 
 
 class _Scheduled:
-    """What the scheduler knows of one job."""
+    """A job with its settings, its last runs and its next time."""
 
     def __init__(self, job: Job, settings: JobSettings) -> None:
         self.job = job
@@ -231,7 +231,7 @@ class Scheduler:
         return list(reversed(runs))[: max(limit, 0)]
 
     def run_totals(self) -> dict[str, dict[str, int]]:
-        """How many runs of each job ended in which way since the server started."""
+        """The numbers of runs since the server started, by job and by how they ended."""
         return {name: dict(scheduled.totals) for name, scheduled in self._jobs.items()}
 
     async def fire(self, name: str) -> None:

@@ -39,7 +39,7 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Transactions(Protocol):
-    """What pruning needs of the transaction manager."""
+    """The part of the transaction manager that pruning needs."""
 
     async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
@@ -55,7 +55,7 @@ class Transactions(Protocol):
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What a run found and did; of a dry run, what it would have done. `waiting`: their lifetime is not over yet."""
+    """The result of a run; of a dry run, what it would have been. `waiting`: writers whose lifetime is not over."""
 
     dry_run: bool
     at_ms: int
@@ -67,7 +67,7 @@ class PruneResult(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> int:
-        """How many writers something but time is in the way of."""
+        """The number of writers that something other than time keeps from being pruned."""
         return self.invalid - self.waiting - len(self.pruned)
 
 
@@ -99,7 +99,7 @@ class Pruner:
         return self._publisher
 
     async def survey(self) -> Survey:
-        """What can be said about the writers in the invalid list now."""
+        """Judge the writers in the invalid list as of now; prunes nothing."""
         return await self._surveyor.survey(await self._transactions.manager_snapshot())
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:

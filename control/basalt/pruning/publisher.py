@@ -31,7 +31,7 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Transactions(Protocol):
-    """What publishing needs of the transaction manager."""
+    """The part of the transaction manager that publishing needs."""
 
     async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
@@ -53,12 +53,12 @@ class SnapshotPublisher:
 
     @property
     def latest(self) -> RegionSnapshot | None:
-        """What this process has published last."""
+        """The snapshot that this process published last; None before the first, and when another process overwrote it."""
         return None if self._written is None else self._written[1]
 
     @property
     def age_ms(self) -> int:
-        """How old that is; since the start, when there is none yet."""
+        """The age of `latest`; the time since the start while there is none."""
         since_ms = self._started_ms if self.latest is None else self.latest.time_ms
         return max(0, self._clock.now_ms() - since_ms)
 

@@ -28,7 +28,7 @@ class Region(NamedTuple):
 
 
 class Cluster(Protocol):
-    """What pruning needs of a store whose tables are split over region servers."""
+    """The part that pruning needs of a store whose tables are split over region servers."""
 
     def regions(self) -> list[Region]:
         """The regions of the tables that rows with writers are in, without those that were split or merged away."""
@@ -69,7 +69,7 @@ class ListedRegion(Protocol):
 
 
 class RegionStore(Protocol):
-    """What is needed of the store."""
+    """The part of the store that lists a table's regions."""
 
     def regions(self, name: str) -> Sequence[ListedRegion]:
         """The regions of a table, in order."""
@@ -77,7 +77,7 @@ class RegionStore(Protocol):
 
 
 class Compactor(Protocol):
-    """What asks for compactions."""
+    """The connection through which compactions are asked for."""
 
     def major_compact(self, region_name: bytes) -> None:
         """Have the region of this whole name compacted soon."""

@@ -68,7 +68,7 @@ class Hold(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What the rule goes by: `lifetime_ms` is the longest that any region may know.
+    """The parameters of the rule: `lifetime_ms` is the longest that any region may know.
 
     `restored` is the write pointer from which on snapshots know what was last restored from a copy, 0 for nothing: files
     filtered by an earlier one may have rows of writers that it had forgotten.
@@ -100,7 +100,7 @@ OUTSIDE_HOLD = Hold(Cause.OUTSIDE, "it also wrote outside Basalt, where pruning 
 
 
 def lifetime_hold(terms: Terms, pointer: int) -> Hold:
-    """What is in the way of a writer that may still write."""
+    """The hold on a writer that may still write: its lifetime is not over."""
     return Hold(Cause.LIFETIME, f"ends in {terms.end_ms(pointer) - terms.now_ms + 1} ms")
 
 
@@ -130,7 +130,7 @@ class Certificates:
         self._least = list(accumulate((decided for _, decided in reversed(files)), min))[::-1]
 
     def may_go(self, pointer: int) -> bool:
-        """Whether no row of this invalid writer can be anywhere."""
+        """True when no row of this invalid writer can be in any region; False while the list of regions has a fault."""
         return self.fault is None and self.cause(pointer) is None
 
     def cause(self, pointer: int) -> Cause | None:
@@ -187,7 +187,7 @@ def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold 
 
 
 def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_ms: int) -> list[Hold]:
-    """What is in the way of the writer in one region."""
+    """The holds on the writer in one region: memstore, files, or a report that is missing, bad or too old."""
     report = reports.get(region.id)
     fault = fault_of(region, report, terms)
     if fault is not None or report is None:
@@ -224,7 +224,7 @@ def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -
 
 
 def key_space_fault(regions: Sequence[Region]) -> str | None:
-    """What is wrong with the list: a table without regions, a hole or an overlap. None when each key has one region.
+    """The first fault of the list: a table without regions, a hole or an overlap. None when each key has one region.
 
     While a region is split or moved the list may be read at a bad moment; it is right again soon after.
     """
@@ -250,7 +250,7 @@ class EmbeddedCertificate:
         self.terms = terms
 
     def may_go(self, pointer: int) -> bool:
-        """Whether no row of this invalid writer is left that counts."""
+        """True when its lifetime is over, all its writes are in Basalt, and retention has dealt with its notes."""
         return self.cause(pointer) is None
 
     def cause(self, pointer: int) -> Cause | None:
@@ -285,7 +285,7 @@ class Blocked(NamedTuple):
 
     @property
     def writers(self) -> int:
-        """How many writers it holds back."""
+        """The number of writers that it holds back; each counts once, by files or as uncertain."""
         before = sum(max(0, min(span.stop, self.uncertain.start) - span.start) for span in self.by_files)
         return before + len(self.uncertain)
 
@@ -326,5 +326,5 @@ def worth_compacting(
 
 
 def _index_of_end(certificates: Certificates, pointers: Sequence[int], time_ms: int) -> int:
-    """How many of the ascending writers have ended before a time; later ones end later."""
+    """The number of ascending writers that have ended before a time: a binary search, for later writers end later."""
     return bisect_left(pointers, time_ms, key=certificates.terms.end_ms)

@@ -1,4 +1,4 @@
-"""What pruning keeps in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
+"""Pruning's notes in the system table: its terms (kind `prune`) and the writers that were forgotten (kind `pruned`).
 
 Formats: docs/formats/system-table.md.
 """
@@ -94,5 +94,5 @@ def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> Non
 
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
-    """What was forgotten at or after a time."""
+    """The entries of the archive about writers that were forgotten at or after a time, oldest first by default."""
     return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

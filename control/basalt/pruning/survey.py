@@ -30,11 +30,11 @@ log = logging.getLogger("basalt.pruning")
 
 
 class Certificate(Protocol):
-    """What judges writers, with regions or without."""
+    """A judge of writers, with regions or without."""
 
     @property
     def terms(self) -> Terms:
-        """What it goes by."""
+        """The parameters of its rule."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Certificate(Protocol):
         ...
 
     def may_go(self, pointer: int) -> bool:
-        """Whether no row of this invalid writer can be anywhere."""
+        """True when the writer may be forgotten: no row of it can be left that counts."""
         ...
 
     def cause(self, pointer: int) -> Cause | None:
@@ -56,7 +56,7 @@ class Certificate(Protocol):
 
 
 class Survey(NamedTuple):
-    """What was found. `regions` is None where the store has none."""
+    """The facts that one survey found. `regions` is None where the store has none."""
 
     moment: ManagerSnapshot
     state: PruneState
@@ -70,7 +70,7 @@ class Survey(NamedTuple):
 
     @property
     def terms(self) -> Terms:
-        """What the rule goes by."""
+        """The parameters of the rule that the certificate went by."""
         return self.certificate.terms
 
 
@@ -88,7 +88,7 @@ class Surveyor:
         self._forget_outside = forget_outside
 
     async def survey(self, moment: ManagerSnapshot) -> Survey:
-        """What can be said about the writers in this moment's invalid list."""
+        """Read reports, or retention's notes, and judge the writers in this moment's invalid list by them."""
         if self._cluster is None:
             return await self._call.long(self._survey_notes, moment)
         return await self._call.long(self._survey_cluster, moment, self._cluster)

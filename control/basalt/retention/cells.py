@@ -43,7 +43,7 @@ _POINTER_BYTES = 8  # at the end of a key: the version; what is before them name
 
 
 class Transactions(Protocol):
-    """What the sweep needs of the transaction manager."""
+    """The part of the transaction manager that the sweep needs."""
 
     async def manager_snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
@@ -51,7 +51,7 @@ class Transactions(Protocol):
 
 
 class Looked(NamedTuple):
-    """What was found in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
+    """The result of a look at some rows: keys to remove, tombstones to remove after them, and counts by reason.
 
     `waiting`: there are versions that a later pass may judge otherwise. `tombstone` hides older versions that may be yet to come by.
     """
@@ -69,7 +69,7 @@ class Looked(NamedTuple):
 
 @dataclass
 class Pass:
-    """How far the look at a table has come. It began after the write of number `writes`; `notes` are about writers that had ended then."""
+    """The progress of the look at a table. It began after write number `writes`; `notes`: about writers that had ended then."""
 
     keys: TableKeys
     next: bytes
@@ -209,7 +209,7 @@ class CellVersions:
 
 
 def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
-    """What is to be done about rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
+    """Judge the rows that come next in a pass (key, and True for a tombstone); no rows: the pass ends. Pure."""
     verdicts, run = judge_cells(found, {current.keys.prefix: current.keys.generation}, horizon, current.run)
     older: list[bytes] = []
     tombstones: list[bytes] = []
@@ -255,6 +255,6 @@ def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool,
 
 
 def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:
-    """Whether all that these writers wrote is there to be seen."""
+    """True when all these writers have ended: no more of their writes can come."""
     in_progress = moment.view.in_progress
     return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

@@ -218,5 +218,5 @@ def payload_writers_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -
 
 
 def _payload_starts(topic: Topic) -> list[bytes]:
-    """What the payload rows of this generation start with, in each bucket; behind it comes the write pointer."""
+    """The key prefix of this generation's payload rows in each bucket; behind it comes the write pointer."""
     return [topic.keys.message_start(salt) for salt in range(topic.keys.buckets)]

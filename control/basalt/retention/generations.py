@@ -116,7 +116,7 @@ class OldGenerations:
             group.add(SystemTable.name, SystemTable.delete(kind, name))
 
     def _is_there(self, deleted: TopicName) -> bool:
-        """Whether it was created again meanwhile: what is kept of it may be of that generation."""
+        """True when the topic was created again meanwhile: the entries about it may be of that generation, and stay."""
         try:
             self._logs.loaded(deleted)
         except TopicNotFoundError:

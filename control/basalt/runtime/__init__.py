@@ -1,1 +1,1 @@
-"""What one server process needs below every service: the one writer, where a store is called, logging."""
+"""The base of one server process, below every service: the one writer, the calls of a store, logging."""

@@ -1,4 +1,4 @@
-"""How long things took, counted in buckets: what a histogram of GET /metrics is made of."""
+"""Durations, counted in buckets: a histogram of GET /metrics is made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DURATION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 
 @dataclass(slots=True)
 class Durations:
-    """How long the things of one kind took."""
+    """The durations of one kind of work: a count for each bucket, and the sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
     sum_s: float = 0.0

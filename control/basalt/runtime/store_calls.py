@@ -1,4 +1,4 @@
-"""Where the event loop calls a store: at once when it is local, on a thread when it waits for a network.
+"""Calls of a store from the event loop: at once when it is local, on a thread when it waits for a network.
 
 A region of a remote store may stop answering, and each read of it then keeps a thread for 10 to 15 s. So the threads of a
 remote store are shared out. Writes have a thread of their own, which reads never take. A topic has at most

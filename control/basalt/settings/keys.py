@@ -31,7 +31,7 @@ class Key:
 
     @property
     def unit(self) -> str:
-        """What a bare number counts, after the key's last word but `max` and `default`: bytes, ms, or nothing."""
+        """The unit of a bare number, by the key's last word other than `max` and `default`: "bytes", "ms", or empty."""
         words = [word for word in self.path[-1].split("_") if word not in ("max", "default")]
         return words[-1] if words[-1] in ("bytes", "ms") else ""
 

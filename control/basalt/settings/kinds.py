@@ -1,4 +1,4 @@
-"""What a setting's value may look like, and how each form of it is read: pure rules, one class per kind of value.
+"""The kinds of values that settings have, and the reading of each form: pure rules, one class per kind of value.
 
 A value comes as text (environment, flag, secret file) or as a TOML value. Sizes take KiB, MiB and GiB, durations ms, s, m,
 h and d; a bare number is in the unit that the key's name ends with. docs/reference/settings.md is written from `describe`.
@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Kind(Protocol):
-    """How the values of one key are read, written and described. `read` raises `ValueError` with the reason."""
+    """Reads, writes and describes the values of one key. `read` raises `ValueError` with the reason."""
 
     help: str
 
@@ -175,7 +175,7 @@ class NamePrefix(_Quoted):
 
 @dataclass(frozen=True, slots=True)
 class Address(_Quoted):
-    """Where another server listens, or "off"."""
+    """The address at which another server listens, or "off", which reads as None."""
 
     def read(self, value: object) -> str | None:
         if not isinstance(value, str):
@@ -264,7 +264,7 @@ class DayWindow:
     stop_minute: int
 
     def contains(self, time_ms: int) -> bool:
-        """Whether the moment (milliseconds since 1970) lies in the window on its day."""
+        """True when the moment (milliseconds since 1970) lies in the window, in UTC; a window may go over midnight."""
         minute = time_ms // MINUTE_MS % (24 * 60)
         if self.start_minute < self.stop_minute:
             return self.start_minute <= minute < self.stop_minute

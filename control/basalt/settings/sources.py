@@ -1,4 +1,4 @@
-"""Where settings come from: flags over environment over a TOML file over defaults, each value with its origin.
+"""The sources of settings: flags over environment over a TOML file over defaults, each value with its origin.
 
 Everything that is wrong is found before anything is used: `problems` lists it all, `load_settings` raises the first.
 """

@@ -39,7 +39,7 @@ INTERVAL_MS_MAX = 30 * DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from: `text` is for people; a `secret` value was read from a file of its own and is not shown."""
+    """The origin of a value: `text` is for people; a `secret` value came from a file of its own and is not shown."""
 
     text: str
     secret: bool = False
@@ -50,7 +50,7 @@ DEFAULT = Origin("default")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HBaseSettings:
-    """Where HBase is and how its tables are laid out; read only when store.kind is hbase."""
+    """The addresses of HBase and the layout of its tables; read only when store.kind is hbase."""
 
     thrift: Annotated[str | None, Address("HBase's first Thrift gateway, for the major compactions of pruning")] = None
     thrift2: Annotated[str | None, Address("HBase's Thrift 2 gateway, through which rows are read and written")] = None
@@ -207,7 +207,7 @@ class JobsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What the server logs on standard error."""
+    """The level and form of the server's log, which goes to standard error."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
