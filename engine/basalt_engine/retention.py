@@ -60,7 +60,7 @@ LIVE = Verdict(Fate.KEEP, "live")
 
 
 def is_old_generation(generation: int, current: int) -> bool:
-    """True when the topic was deleted, or created again, after `generation`; `current` is negative once it is deleted."""
+    """True when the topic was deleted or created again after `generation`; `current` is negative once it is deleted."""
     return generation < abs(current) or (current < 0 and generation == -current)
 
 

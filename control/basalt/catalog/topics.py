@@ -65,7 +65,7 @@ class Topic(NamedTuple):
         return self.metadata.truncated_before_ms
 
     def oldest_ms(self, now_ms: int) -> int:
-        """The oldest publish time that readers may still get: the TTL of older messages is over, or they were truncated."""
+        """The oldest publish time that readers may get: older messages are past their TTL, or truncated."""
         return max(now_ms - self.ttl_ms + 1, self.truncated_before_ms, 0)
 
     @property

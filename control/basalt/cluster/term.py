@@ -24,7 +24,7 @@ class Term:
         self._lock = threading.Lock()
 
     def is_on(self) -> bool:
-        """True until the lease runs out or the term is ended. Cheap: it is asked before every request and every write."""
+        """True until the lease runs out or the term is ended. Cheap: every request and every write asks."""
         return self._over is None and self._clock.monotonic_ms() < self._until_ms
 
     def check(self) -> None:

@@ -170,7 +170,7 @@ class CommitStage:
         self._manager.totals.commits.add((self._clock.monotonic_ms() - started_ms) / 1_000)
 
     def _join(self, group: Group, write_pointer: int, plan: TopicPlan) -> None:
-        """Log the plan's topics: where rows and outcome are not one batch, recovery must know where to look for rows."""
+        """Log the plan's topics: if rows and outcome are not one batch, recovery must know where to look for rows."""
         for topic in plan.topics:
             self._manager.join(group, write_pointer, topic, self._topics.newest_ms(topic))
 

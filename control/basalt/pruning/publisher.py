@@ -53,7 +53,7 @@ class SnapshotPublisher:
 
     @property
     def latest(self) -> RegionSnapshot | None:
-        """The snapshot that this process published last; None before the first, and when another process overwrote it."""
+        """The snapshot that this process published last; None before the first, and after another process wrote one."""
         return None if self._written is None else self._written[1]
 
     @property

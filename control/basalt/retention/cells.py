@@ -69,7 +69,7 @@ class Looked(NamedTuple):
 
 @dataclass
 class Pass:
-    """The progress of the look at a table. It began after write number `writes`; `notes`: about writers that had ended then."""
+    """The progress of a look at a table, begun after write number `writes`; the writers in `notes` had ended then."""
 
     keys: TableKeys
     next: bytes

@@ -75,7 +75,7 @@ class VisibleCells:
         self._cell: tuple[bytes, bytes] | None = None
         self.newest = max(snapshot.read_pointer, *snapshot.own, 0)  # no later writer's version is seen
         self.done = False  # no older version of this cell is looked for
-        self.passed = 0  # how many of this cell were not for the reader, one after the other
+        self.passed = 0  # versions of this cell in a row that the reader does not get
 
     def shows(self, version: CellVersion) -> bool:
         """True when the reader gets this version. Call it with versions in the order of their keys: it keeps state."""

@@ -64,7 +64,7 @@ class Block(NamedTuple):
         )
 
     def holds(self, now_ms: int, invalid: InvalidList) -> bool:
-        """True while reading would find the same: no message has expired, and all `skipped` writers are still invalid."""
+        """True while reading would find the same: no message has expired, and all `skipped` are still invalid."""
         return self.from_ms <= now_ms < self.until_ms and all(pointer in invalid for pointer in self.skipped)
 
     @property

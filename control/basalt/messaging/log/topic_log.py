@@ -447,7 +447,7 @@ class TopicLog:
         self.uncommitted[write_pointer] = (start if known is None else known[0], stop)
 
     def uncommitted_range(self, transaction: Transaction, from_position: bytes) -> Range | None:
-        """The range in which the transaction's rows may lie, open-ended if they were not noted; None when it has none."""
+        """The range in which the transaction's rows may lie, open-ended if not all were noted; None: it has none."""
         if not self.memory.knows(transaction):
             return from_position, None
         noted = self.uncommitted or {}

@@ -68,7 +68,7 @@ class Blocking:
         return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
 
     async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
-        """The topics in which it blocks readers, in the order in which it joined them. Each search and count uses up `rows`."""
+        """The topics in which it blocks readers, in the order of its joins. Each search and count uses up `rows`."""
         found = [await self._in_topic(transaction, join, rows) for join in transaction.topics]
         return [blocked for blocked in found if blocked is not None]
 
