@@ -57,7 +57,7 @@ class UnsupportedMediaTypeError(InputError):
 
 
 class NotFoundError(InputError):
-    """What the call names does not exist."""
+    """The thing that the call names does not exist."""
 
     code: ClassVar[str] = "not_found"
 

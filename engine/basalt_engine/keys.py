@@ -71,7 +71,7 @@ def table_prefix(namespace: str, table: str) -> bytes:
 
 
 def is_table_prefix(prefix: bytes) -> bool:
-    """Whether this is the prefix of a transactional table, not of a topic."""
+    """True for the prefix of a transactional table, False for that of a topic."""
     return f":{TABLE_MARK}".encode("ascii") in prefix
 
 
@@ -81,7 +81,7 @@ def base_bucket(prefix: bytes, buckets: int) -> int:
 
 
 class TopicKeys(NamedTuple):
-    """How the rows of one generation of one topic are keyed.
+    """The keys of the rows of one generation of one topic.
 
     `spread` neighbouring buckets take its rows in turn; 1 keeps them all in the topic's base bucket.
     """
@@ -109,7 +109,7 @@ class TopicKeys(NamedTuple):
         return bytes([salt]) + self.prefix + _MESSAGE_SUFFIX.pack(self.generation, publish_ms, sequence)
 
     def payload_start(self, write_pointer: int) -> bytes:
-        """What the keys of all payload rows of this writer start with.
+        """The prefix of the keys of all payload rows of this writer.
 
         They lie in one bucket, which depends on the writer and not on the spread, for that may change meanwhile.
         """

@@ -52,7 +52,7 @@ class MessageRow(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What the row takes in memory, roughly."""
+        """The row's approximate size in memory."""
         return 200 + (len(self.batch) if self.batch is not None else 0)
 
 
@@ -164,7 +164,7 @@ def _bounded(rows: Iterable[Row], rows_max: int | None, bytes_max: int | None) -
 
 
 def is_husk(columns: Columns) -> bool:
-    """Whether this is what a roll back leaves of a row that the store itself had dropped meanwhile: nobody's message."""
+    """True for what a roll back leaves of a row that the store had dropped meanwhile: a negated writer, no message."""
     return len(columns) == 1 and columns.get(WRITER, b"")[:1] >= b"\x80"
 
 

@@ -32,7 +32,7 @@ _ON_INVALID_BY_NUMBER = {number: value for value, number in _ON_INVALID.items()}
 
 
 class TopicMetadata(NamedTuple):
-    """What is stored of a topic. `spread_scanned` is the widest spread this generation ever had: rows may lie there."""
+    """The stored properties of a topic. `spread_scanned` is the widest spread that this generation ever had."""
 
     generation: int
     ttl_ms: int
@@ -65,7 +65,7 @@ class TopicMetadata(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, prefix: bytes) -> TopicMetadata:
-        """What `encode` wrote for the topic of this prefix; `CorruptionError` otherwise."""
+        """Decode what `encode` wrote; `CorruptionError`, which names the topic of this prefix, for anything else."""
         topic = prefix.decode("ascii", "replace")
         if len(data) < _FIXED.size + _CRC_BYTES:
             raise CorruptionError(

@@ -38,7 +38,7 @@ _NO_EVENT_TIME = -(1 << 63)
 
 
 class Kind(enum.IntEnum):
-    """What the messages of a batch are."""
+    """The kind of all messages of a batch: a user's, or one kind of marker. The numbers are in the batch's header."""
 
     USER = 0
     WATERMARK = 1
@@ -49,7 +49,7 @@ _KINDS = tuple(Kind)  # by number: a call of the enumeration costs as much as a 
 
 
 class Compression(enum.IntEnum):
-    """How a batch's body is compressed."""
+    """The compression of a batch's body."""
 
     NONE = 0
     ZSTD = 1
@@ -65,7 +65,7 @@ class Flag:
 
 
 class Extras(NamedTuple):
-    """What one message may carry beside its payload. Times in milliseconds; `ttl_ms` counts from publishing."""
+    """The optional fields of one message beside its payload. Times in milliseconds; `ttl_ms` counts from publishing."""
 
     key: bytes | None = None
     headers: Headers = ()
@@ -133,7 +133,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def decode_headers(data: Buffer) -> Headers:
-    """What `encode_headers` wrote; `CorruptionError` when it is cut."""
+    """Decode what `encode_headers` wrote; `CorruptionError` when it is cut."""
     headers, at = [], 0
     view = memoryview(data)
     try:
@@ -185,7 +185,7 @@ class RecordBatch:
 
     @property
     def payloads_stop(self) -> int:
-        """Where in the body the last payload ends."""
+        """The offset in the body at which the last payload ends."""
         return self._payloads_at + self.payload_bytes
 
     @property
@@ -228,7 +228,7 @@ class RecordBatch:
         return ttls
 
     def extras(self) -> list[Extras]:
-        """What each message carries beside its payload."""
+        """The optional fields of each message, in order; decoded at the first call."""
         if self._made_extras is None:
             self._made_extras = self._read_extras()
         return self._made_extras
@@ -277,7 +277,7 @@ def _fixed_bytes(flags: int) -> int:
 
 
 def count_messages(data: Buffer) -> int:
-    """How many messages an encoded batch holds, from its header alone."""
+    """The number of messages in an encoded batch, from its header alone: nothing is checked."""
     return int.from_bytes(data[4:8], "big")
 
 

@@ -17,7 +17,7 @@ POINTERS_PER_MS = 1_000_000  # write pointers are milliseconds times this, plus 
 
 
 class Fate(enum.Enum):
-    """What compaction does with a row."""
+    """The three things that compaction may do with a row."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
 
 class TopicRule(NamedTuple):
-    """What the metadata table says of a topic. `generation` is negative once the topic is deleted."""
+    """The part of a topic's metadata that retention needs. `generation` is negative once the topic is deleted."""
 
     generation: int
     ttl_ms: int
@@ -60,7 +60,7 @@ LIVE = Verdict(Fate.KEEP, "live")
 
 
 def is_old_generation(generation: int, current: int) -> bool:
-    """Whether rows of `generation` belong to a past incarnation; `current` is negative once the topic is deleted."""
+    """True when the topic was deleted or created again after `generation`; `current` is negative once it is deleted."""
     return generation < abs(current) or (current < 0 and generation == -current)
 
 

@@ -17,7 +17,7 @@ SEARCHED_MAX = 256  # pointers added one by one; of more, sorting the whole list
 
 
 class Visibility(enum.Enum):
-    """What a reader does at a row of some writer."""
+    """The three things that a reader may do at a row."""
 
     VISIBLE = "visible"
     SKIP = "skip"  # never to be seen: rolled back or invalid
@@ -94,7 +94,7 @@ class TransactionSnapshot(NamedTuple):
     excluded: int | None = None
 
     def judge(self, written_by: int | None) -> Visibility:
-        """What to do at a row whose column t is `written_by`: None without a transaction, negative when rolled back."""
+        """Decide about a row by its column t, `written_by`: None without a transaction, negative when rolled back."""
         if written_by is None:
             return Visibility.VISIBLE
         if written_by < 0 or written_by == self.excluded:
@@ -108,7 +108,7 @@ class TransactionSnapshot(NamedTuple):
         return Visibility.VISIBLE
 
     def is_visible(self, written_by: int | None) -> bool:
-        """Whether a row of this writer belongs to the snapshot."""
+        """True when a reader with this snapshot gets rows of this writer."""
         return self.judge(written_by) is Visibility.VISIBLE
 
 

@@ -1,4 +1,4 @@
-"""What begin, commit and one-shot transactions do in the group commit, whoever asked: a coroutine, or a call that is told.
+"""The stages of begin, commit and one-shot transactions in the group commit, for coroutines and for callbacks alike.
 
 Where the store is atomic over tables a commit's rows and its edit are one batch. Elsewhere the log first gets what is
 intended, and recovery rolls back a commit that got no outcome; the edit of a one-shot transaction follows its rows, and
@@ -23,7 +23,7 @@ from basalt_engine.errors import BasaltError
 
 
 class Beginning(NamedTuple):
-    """What a begin asks for, but for the session."""
+    """The arguments of a begin, but for the session."""
 
     kind: Kind = Kind.SHORT
     timeout_ms: int | None = None
@@ -33,7 +33,7 @@ class Beginning(NamedTuple):
 
 
 class _GroupPart:
-    """What one group does to topics: it is in the group already, and whoever reads the log again finds out if it fails."""
+    """A part whose changes are in the group already. A failed write needs no undoing: the log is read again."""
 
     def closing(self, group: Group) -> None:
         pass
@@ -170,7 +170,7 @@ class CommitStage:
         self._manager.totals.commits.add((self._clock.monotonic_ms() - started_ms) / 1_000)
 
     def _join(self, group: Group, write_pointer: int, plan: TopicPlan) -> None:
-        """Where rows and outcome are not one batch, recovery must know where the rows of a lost commit lie."""
+        """Log the plan's topics: if rows and outcome are not one batch, recovery must know where to look for rows."""
         for topic in plan.topics:
             self._manager.join(group, write_pointer, topic, self._topics.newest_ms(topic))
 

@@ -177,7 +177,7 @@ class Coordinator:
         return await self._run(lambda group: self.state.get(transaction_id))
 
     async def outcome(self, transaction_id: int) -> Outcome:
-        """Where a transaction durably stands or how it ended."""
+        """The durable state of a transaction: its outcome, or the state in which it is."""
         return await self._run(lambda group: self.state.outcome(transaction_id))
 
     async def find(self, transaction_id: int) -> Transaction | Outcome:

@@ -21,7 +21,7 @@ log = logging.getLogger("basalt.transactions")
 
 
 class Recovery:
-    """What makes the manager's state known, and drives decided roll backs to their end."""
+    """Reads the manager's state from the log, and drives decided roll backs to their end."""
 
     def __init__(
         self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant, writer: GroupCommit

@@ -38,7 +38,7 @@ class Publication(NamedTuple):
 
 
 class TopicPlan(NamedTuple):
-    """What a commit will publish, checked before its stage. Markers come after the messages that they are about.
+    """The messages and markers that a commit will publish, checked before its stage. Markers come after their messages.
 
     It holds the logs, so that its stage finds them in memory.
     """
@@ -79,7 +79,7 @@ class TopicParticipant:
         self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
-        """Where the rows of transactions up to this pointer lie is to be searched, when they are rolled back."""
+        """Forget where rows of transactions up to this pointer lie: their roll backs search for them."""
         self._logs.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
@@ -221,7 +221,7 @@ class TopicParticipant:
             self._staged.remove_unpublished(group, log, pointer)
 
     def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
-        """What was stored under the pointers and no reference publishes yet."""
+        """The payloads staged under the pointers that no reference publishes yet, by topic and pointer."""
         found = []
         places = {pointer: place for place, pointer in enumerate(pointers)}
         # A topic that was deleted took along all that was stored in it.

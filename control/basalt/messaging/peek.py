@@ -102,7 +102,7 @@ def _messages(part: Slice, snapshot: TransactionSnapshot | None) -> list[Peeked]
 
 
 def state_of(written_by: int | None, snapshot: TransactionSnapshot | None) -> State:
-    """What became of a row whose column t is `written_by`."""
+    """Put the fate of a row, by its column t, into a word; "unknown" without a snapshot to judge the writer by."""
     if written_by is None:
         return "plain"
     if written_by < 0:

@@ -31,7 +31,7 @@ class Truncated(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What a truncation would take from readers: at least so much where it is not `exact`, for there is more to read."""
+    """The messages that a truncation would take from readers; a lower bound if not `exact`: there was more to read."""
 
     messages: int
     payload_bytes: int
@@ -65,7 +65,7 @@ class Truncation:
         return found
 
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
-        """What `truncate` would answer; it fails as that would."""
+        """Return the answer that `truncate` would give, and fail where it would; changes nothing."""
         return (await self._checked(title, before_ms, generation))[1]
 
     async def _checked(self, title: TopicName, before_ms: int, generation: int | None) -> tuple[TopicLog, Truncated]:
@@ -84,7 +84,7 @@ class Truncation:
         return log, Truncated(before_ms, True)
 
     async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
-        """How much readers would not get any more."""
+        """Count the messages that readers would not get any more after a truncation at `before_ms`."""
         stop = before(position(before_ms, 0))
         if not stop:
             return Lost(0, 0, True)

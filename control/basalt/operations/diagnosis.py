@@ -1,4 +1,4 @@
-"""What one transaction waits for, what becomes of it when its time is up, and what an operator should do: in words.
+"""A diagnosis of one transaction, in words: what it holds back, its fate at the deadline, what an operator should do.
 
 Rules without I/O: `basalt tx describe`, `explain tx` and `tx find-hanging` only show what these say.
 """
@@ -14,7 +14,7 @@ HALF = 2  # a transaction that has used more than a half of its time-out is look
 
 
 class HeldBack(NamedTuple):
-    """What cannot go on because the transaction has not ended. Pointers are bounds of the whole store.
+    """The work that cannot go on because the transaction has not ended. Pointers are bounds of the whole store.
 
     `visibility_bound` is what compactions may drop replaced versions up to; `decided` is what pruning may look at.
     `change_sets` are those of committed transactions that are kept only because this one may still clash with them.
@@ -29,7 +29,7 @@ class HeldBack(NamedTuple):
 
 
 def held_back(image: StateImage, transaction: Transaction) -> HeldBack:
-    """What the transaction, which is one of the image's, holds back beside readers."""
+    """The work that the transaction, one of the image's, holds back beside readers: compactions, pruning, memory."""
     live = [other for other in image.transactions if not other.was_invalid]
     first = min((other.id for other in live), default=None)
     bounds = [_bound(other.read_pointer, other.concurrent.first) for other in live]
@@ -65,7 +65,7 @@ def waits_for(transaction: Transaction, now_ms: int) -> str:
 
 
 def at_deadline(transaction: Transaction) -> str:
-    """What happens when its time is up."""
+    """The fate of the transaction at its deadline, in a sentence."""
     if transaction.state is State.COMMITTING:
         return "it is committed once its rows are written, and undone if the server dies before: its time-out counts no more"
     if transaction.state is State.ABORTING:
@@ -80,7 +80,7 @@ def at_deadline(transaction: Transaction) -> str:
 
 
 def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
-    """What an operator may do about it."""
+    """The advice to an operator about the transaction, in a sentence; `name` is its id in the commands."""
     if transaction.state is State.COMMITTING:
         return "wait, and do not restart the server: its rows are being written, and a commit that this interrupts is undone"
     if transaction.state is State.ABORTING:

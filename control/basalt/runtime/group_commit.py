@@ -74,7 +74,7 @@ class NotLoadedError(Exception):
 
 
 class Part(Protocol):
-    """What one service gathers over the stages of a group."""
+    """The work that one service gathers over the stages of a group, and its duties before and after the write."""
 
     def closing(self, group: Group) -> None:
         """After the last stage, before the write: add what was gathered. Must not fail."""
@@ -101,16 +101,16 @@ class Waiter(Protocol[T_contra]):
         ...
 
     def set_result(self, result: T_contra, /) -> None:
-        """What the stage returned is durable."""
+        """Take what the stage returned; it is durable."""
         ...
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """What the stage raised, or why the group was not written. See `GroupCommit.run`."""
+        """Take what the stage raised, or the reason why the group was not written. See `GroupCommit.run`."""
         ...
 
 
 class Group:
-    """What the stages of one turn have added."""
+    """The mutations, parts and callbacks that the stages of one turn have added."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -124,7 +124,7 @@ class Group:
         self._mutations[phase].extend([(table, mutation) for mutation in mutations])
 
     def part(self, owner: object, create: Callable[[], PartT]) -> PartT:
-        """What `owner` gathers in this group; made by `create` at the first call. It outlives a stage that raises."""
+        """The part of `owner` in this group; made by `create` at the first call. It outlives a stage that raises."""
         found: PartT | None = self._parts.get(owner)
         if found is None:
             found = self._parts[owner] = create()

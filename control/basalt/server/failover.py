@@ -39,7 +39,7 @@ log = logging.getLogger("basalt.member")
 
 
 class _Serving(NamedTuple):
-    """What answers while a term lasts."""
+    """The services and faces that answer while a term lasts."""
 
     term: Term
     services: Services

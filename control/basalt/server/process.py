@@ -154,7 +154,7 @@ def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path
 
 
 def _url_of(host: str, listener: socket.socket) -> str:
-    """Where clients on other hosts find this server, as far as it can tell."""
+    """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
     name = socket.gethostname() if host in ANY_HOST else host
     return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
 

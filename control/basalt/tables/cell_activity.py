@@ -40,5 +40,5 @@ class CellActivity:
         self._quiet_at[table] = writes
 
     def is_quiet(self, table: TableKey) -> bool:
-        """Whether there is nothing to look for in the table."""
+        """True when nothing was written to the table since a look that found nothing more to do."""
         return self._quiet_at.get(table) == self.writes(table)

@@ -1,4 +1,4 @@
-"""Where reads of cells run: short ones on the event loop, all others on a thread.
+"""Runs reads of cells: short ones on the event loop, all others on a thread.
 
 How much a read will look at is known only once it has: a row may have one cell or a hundred thousand, and each of them
 many versions. So a read that may be short is tried on the loop, over a table that gives up after a bounded amount of work.

@@ -45,7 +45,7 @@ class CellPut(NamedTuple):
 
 
 class CellWrites(NamedTuple):
-    """What one call changes: rows to delete come first, then puts, then cells to delete."""
+    """The changes of one call: rows to delete come first, then puts, then cells to delete."""
 
     puts: Collection[CellPut] = ()
     deletes: Collection[tuple[bytes, bytes]] = ()

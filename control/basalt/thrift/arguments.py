@@ -49,7 +49,7 @@ class TooManyEntriesError(Exception):
 
 
 class Header(NamedTuple):
-    """What a message is, and where its arguments start."""
+    """The head of a message: method, kind and sequence number, and the offset at which its arguments start."""
 
     name: str
     kind: int
@@ -58,7 +58,7 @@ class Header(NamedTuple):
 
 
 class Field(NamedTuple):
-    """How one field is read. `kind` is its type on the wire."""
+    """One field of a struct, and the function that reads it. `kind` is its type on the wire."""
 
     name: str
     kind: int
@@ -66,7 +66,7 @@ class Field(NamedTuple):
 
 
 def message_head(kind: int, name: str) -> bytes:
-    """How a message of this method begins: all that is before its sequence number."""
+    """The first bytes of any message of this method: all that is before its sequence number."""
     encoded = name.encode("ascii")
     return _HEADER.pack(VERSION_1, kind, len(encoded)) + encoded
 

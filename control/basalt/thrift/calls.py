@@ -111,7 +111,7 @@ class Calls:
         }
 
     def entries_max(self, method: Method) -> int:
-        """How many entries the set that comes with a call may have."""
+        """The most entries that the set in a call's arguments may have: write pointers, or else changes."""
         return ENTRIES_MAX if method.name == "truncateInvalidTx" else self._limits.changes_max
 
     def begin(self, method: Method, arguments: dict[str, Any], waiter: Waiter[Any]) -> Pieces | Encode | None:

@@ -56,12 +56,12 @@ log = logging.getLogger("basalt.tephra")
 
 
 class House(Protocol):
-    """What a connection needs of its server."""
+    """The part of its server that a connection needs."""
 
     calls: Calls
 
     def enter(self, connection: Connection) -> bool:
-        """Whether there is room for it."""
+        """Take the connection in; False when there is no room for it."""
         ...
 
     def leave(self, connection: Connection, error: Exception | None) -> None:
@@ -362,5 +362,5 @@ class Connection(asyncio.Protocol):
 
 
 def _is_frame(data: bytes) -> bool:
-    """Whether this is one whole frame and nothing else: so nearly every call comes, and needs no buffer."""
+    """True for exactly one whole frame: nearly every call comes that way, and needs no buffer."""
     return len(data) > LENGTH_BYTES and _LENGTH.unpack_from(data)[0] == len(data) - LENGTH_BYTES <= FRAME_BYTES_MAX

@@ -29,7 +29,7 @@ log = logging.getLogger("basalt.tephra")
 
 
 class _Discoverable(msgspec.Struct):
-    """What Twill writes and reads of a service."""
+    """The JSON by which Twill's discovery announces a service: clients of Tephra read it."""
 
     service: str
     hostname: str
@@ -43,7 +43,7 @@ def node_path(host: str, port: int) -> str:
 
 
 def node_data(host: str, port: int) -> bytes:
-    """What clients read there."""
+    """The content of the node, from which clients learn host and port."""
     return msgspec.json.encode(_Discoverable(SERVICE, host, port))
 
 
@@ -99,7 +99,7 @@ class Registration:
                 log.warning("could not register at ZooKeeper %s: %s", self._where, error or type(error).__name__)
 
     def _create(self) -> bool:
-        """Whether the node is there, with this client's session as its life."""
+        """Create the ephemeral node; True when it is there and belongs to this client's session."""
         try:
             self._client.create(self._path, self._data, ephemeral=True, makepath=True)
         except NodeExistsError:

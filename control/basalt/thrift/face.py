@@ -77,7 +77,7 @@ class ThriftFace:
 
     @property
     def port(self) -> int | None:
-        """Where it listens."""
+        """The port on which it listens; None when there is no server."""
         return None if self._server is None else self._server.port
 
     async def stop(self) -> None:
@@ -89,7 +89,7 @@ class ThriftFace:
 
 
 def _advertised(advertise: str | None, host: str, port: int) -> tuple[str, int]:
-    """Where clients are told to go."""
+    """The host and port that clients are told: `advertise` if set, else the server's own, never a wildcard."""
     if advertise is None:
         return socket.getfqdn() if host in ANYWHERE else host, port
     told_host, _, told_port = advertise.rpartition(":")

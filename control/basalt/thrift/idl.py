@@ -1,4 +1,4 @@
-"""What tephra.thrift says, as thriftpy2 reads it: the types, and each method's arguments, result and exceptions."""
+"""The contents of tephra.thrift, read by thriftpy2: the types, and each method's arguments, result and exceptions."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class TephraServer:
     # For connections.
 
     def enter(self, connection: Connection) -> bool:
-        """Whether there is room for it."""
+        """Take the connection in, if need be in place of an idle one; False without room, or while the server stops."""
         if self._stopping:
             return False
         if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():

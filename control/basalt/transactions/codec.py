@@ -63,7 +63,7 @@ _IN_PROGRESS_ID, _CHECKPOINTS_ID = 4, 8
 
 
 class TransactionFields(NamedTuple):
-    """What the bytes carry. Lists are ascending; `kind` is "short" or "long"; `visibility` one of VISIBILITY_*.
+    """The fields of a transaction's bytes. Lists ascend; `kind` is "short" or "long"; `visibility` one of VISIBILITY_*.
 
     Decoded lists are arrays, shared between transactions that carry the same one: never change them.
     """
@@ -279,7 +279,7 @@ class SnapshotBytes:
         return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
 
     def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
-        """What the transaction of these bytes may see."""
+        """The snapshot through which the transaction of these bytes reads."""
         return TransactionSnapshot(
             read_pointer=fields.read_pointer,
             write_pointer=fields.write_pointer,

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class ManagerSnapshot(NamedTuple):
-    """What was true of all transactions at one moment, durably, for those who draw conclusions from what is *not* in a list.
+    """The durable state of all transactions at one moment, for those who draw conclusions from what is *not* in a list.
 
     `write_pointer` is the last one that was given out.
     """
@@ -101,7 +101,7 @@ class ActiveSnapshots:
 
 
 class Totals:
-    """How many transactions each thing has happened to since the server started, and how long their commits took."""
+    """The numbers of transactions by event since the server started, and how long their commits took."""
 
     _EVENTS = {
         edits.Began: "begun",
@@ -236,7 +236,7 @@ class TransactionManager:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a working state; else the log is to be read first."""
+        """True while there is a working state; otherwise read the log first."""
         return self._state is not None
 
     def current(self) -> TransactionSnapshot:
@@ -244,12 +244,12 @@ class TransactionManager:
         return self._current
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
-        """What is durable, and what the working state shows: the same object where they do not differ."""
+        """The durable snapshot, and that of the working state: the same object where they do not differ."""
         return self._current, self.state.view()
 
     @property
     def log_length(self) -> tuple[int, int]:
-        """How many entries of the log, and bytes of them, follow its newest snapshot: what a restart replays."""
+        """The number of log entries, and their bytes, after the newest log snapshot: a restart replays them."""
         return self._log.entries_since_snapshot, self._log.bytes_since_snapshot
 
     async def snapshot(self) -> ManagerSnapshot:
@@ -283,7 +283,7 @@ class TransactionManager:
         return self._state is not None
 
     def is_untouched(self, group: Group) -> bool:
-        """Whether no earlier stage of the group has moved the state."""
+        """True when no earlier stage of the group has moved the state."""
         entry = self._entry(group)
         return not entry.intents and not entry.outcomes
 
@@ -338,7 +338,7 @@ class TransactionManager:
             self.journal.add(now_ms, entry)
 
     def lost(self) -> None:
-        """What the log holds now is unknown until it is read: no call may build on the working state."""
+        """Drop the working state: the log may hold something else, and must be read again before the next call."""
         self._state = None
 
     # For recovery, which `basalt.commits` drives.

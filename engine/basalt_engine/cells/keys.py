@@ -21,7 +21,7 @@ _SALTED_PREFIX = re.compile(f".{_NAME}:{TABLE_MARK}{_NAME}:".encode(), re.DOTALL
 
 
 class TableKeys(NamedTuple):
-    """How the rows of one generation of one table are keyed."""
+    """The keys of the rows of one generation of one table."""
 
     prefix: bytes
     generation: int
@@ -34,15 +34,15 @@ class TableKeys(NamedTuple):
 
     @property
     def start(self) -> bytes:
-        """What all keys of this generation start with."""
+        """The prefix of all keys of this generation: salt, table prefix, generation number."""
         return bytes([self.salt]) + self.prefix + self.generation.to_bytes(_GENERATION_BYTES, "big")
 
     def row_start(self, row: bytes) -> bytes:
-        """What the keys of all versions in this row start with."""
+        """The prefix of the keys of all versions of all cells in this row."""
         return self.start + escaped(row) + END
 
     def cell_start(self, row: bytes, column: bytes) -> bytes:
-        """What the keys of all versions of this cell start with."""
+        """The key of any version of this cell, but for the write pointer at its end."""
         return self.row_start(row) + escaped(column) + END
 
     def cell_key(self, row: bytes, column: bytes, write_pointer: int) -> bytes:

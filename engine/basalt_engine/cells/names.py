@@ -34,13 +34,13 @@ def unescaped(data: bytes) -> bytes | None:
 
 
 def change_key(prefix: bytes, generation: int, row: bytes, column: bytes | None = None) -> bytes:
-    """What a change set says of a write to this row, or to this cell of it: two that are equal are in conflict."""
+    """The entry of a change set for a write to this row, or to this cell of it: two equal entries are in conflict."""
     changed = prefix + generation.to_bytes(4, "big") + escaped(row)
     return changed if column is None else changed + END + escaped(column)
 
 
 def change_text(key: bytes) -> str | None:
-    """What a key of `change_key` names, for people: "row 'r' of table shop:stock"; None for a key that is none of its."""
+    """The row or cell of a key of `change_key`, for people: "row 'r' of table shop:stock"; None for other keys."""
     found = _CHANGE.fullmatch(key)
     if found is None:
         return None

@@ -24,7 +24,7 @@ _POINTER_BYTES = 8
 
 
 class Horizon(NamedTuple):
-    """How far transactions are decided, durably, at a moment before the first row was read.
+    """The pointers up to which transactions are decided, durably, at a moment before the first row was read.
 
     Every writer up to `upper_bound` is visible to all readers that there are and that come, or in `invalid`. Of writers up
     to `purge_bound` a tombstone may go, for all older versions of its cell, also those that are yet to come, are before
@@ -37,7 +37,7 @@ class Horizon(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What was learnt of the cell that is being passed: its keys but for the writer, and whether a version is settled."""
+    """The state of a walk over versions: the current cell's key without a writer, and whether a version is settled."""
 
     cell: bytes = b""
     settled: bool = False

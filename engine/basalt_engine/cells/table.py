@@ -30,7 +30,7 @@ ROW_READ_BYTES_MAX = 64 << 20
 
 
 class CellVersion(NamedTuple):
-    """What one writer wrote of one cell; `value` is None where it deleted the cell."""
+    """The version that one writer wrote of one cell; `value` is None where it deleted the cell."""
 
     row: bytes
     column: bytes
@@ -75,10 +75,10 @@ class VisibleCells:
         self._cell: tuple[bytes, bytes] | None = None
         self.newest = max(snapshot.read_pointer, *snapshot.own, 0)  # no later writer's version is seen
         self.done = False  # no older version of this cell is looked for
-        self.passed = 0  # how many of this cell were not for the reader, one after the other
+        self.passed = 0  # versions of this cell in a row that the reader does not get
 
     def shows(self, version: CellVersion) -> bool:
-        """Whether the reader gets this version."""
+        """True when the reader gets this version. Call it with versions in the order of their keys: it keeps state."""
         cell = version[:2]
         if cell != self._cell:
             self._cell, self.done, self.passed = cell, False, 0
@@ -101,7 +101,7 @@ def visible(
 
 
 class CellRows(Protocol):
-    """What reading cells needs of the table that holds them."""
+    """The part of a table that reading cells needs."""
 
     def scan(self, start: bytes, stop: bytes | None, *, rows_max: int, bytes_max: int | None = None) -> Iterator[Row]:
         """As `basalt_engine.table.Table` has it."""
@@ -128,7 +128,7 @@ class CellTable:
         return _mutation(keys, row, column, write_pointer, TOMBSTONE)
 
     def get(self, keys: TableKeys, row: bytes, column: bytes, snapshot: TransactionSnapshot) -> CellVersion | None:
-        """What the reader sees of one cell; None when it is absent."""
+        """The version of one cell that the reader sees; None when the cell is absent."""
         seen = VisibleCells(snapshot)
         return next(filter(seen.shows, self._named(keys, row, [column], seen)), None)
 
@@ -142,7 +142,7 @@ class CellTable:
         all_own: bool = False,
         limits: PageLimits | None = None,
     ) -> list[CellVersion]:
-        """What the reader sees of a row, by column; of these columns only, if any are named."""
+        """The cells of a row that the reader sees, by column; only those of `columns`, if they are given."""
         seen = VisibleCells(snapshot, all_own=all_own)
         filling = _Filling(limits or PageLimits())
         if columns is None:
@@ -248,7 +248,7 @@ class _Filling:
         self.cells: list[CellVersion] = []
 
     def ends_before(self, version: CellVersion) -> bool:
-        """Whether the page ends before this version, which was looked at next: a row is not split."""
+        """True when the page is full and this version, the next one, begins another row: a row is not split."""
         if version.row != self._row:
             full = len(self.cells) >= self._limits.cells_max or self._bytes >= self._limits.bytes_max
             if self._row is not None and (full or self._versions >= self._limits.versions_max):
@@ -298,7 +298,7 @@ def decode_version(found: Row, start: int) -> CellVersion:
 
 
 def is_tombstone(columns: Columns) -> bool | None:
-    """Whether this is what a deleted cell's row holds; None when it holds what no row of the table does."""
+    """True for the row of a deleted cell, False for that of a value; None for content that no row of the table has."""
     content = columns.get(CONTENT)
     if len(columns) != 1 or content is None or (content[:1] != VALUE and content != TOMBSTONE):
         return None

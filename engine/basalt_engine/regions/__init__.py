@@ -1,1 +1,1 @@
-"""What Basalt and region servers tell each other: snapshots and reports."""
+"""The rows by which Basalt and region servers talk to each other: snapshots and reports."""

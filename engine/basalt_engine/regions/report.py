@@ -1,4 +1,4 @@
-"""What a region server says of one region: how old its memstore is, and which files could hold rows of which writers.
+"""A region server's report about one region: the age of its memstore, and which files could hold rows of which writers.
 
 Kind `region` of the system table, named by the region's encoded name. Format: docs/formats/region-report.md; the
 coprocessor writes it (Java class `RegionReport`), and pruning reads it.

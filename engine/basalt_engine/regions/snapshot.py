@@ -1,4 +1,4 @@
-"""What region servers know of transactions: the newest durable snapshot, as bytes of one row of the system table.
+"""The snapshot of transactions that region servers go by, the newest durable one: bytes of a row of the system table.
 
 Kind `snapshot`, name `latest`. Format: docs/formats/region-snapshot.md; the Java class is `Snapshot`. A reader refuses
 whatever is not exactly as written here: it then keeps every row, while a list misread would drop the wrong ones.

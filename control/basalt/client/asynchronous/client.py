@@ -176,7 +176,7 @@ class AsyncTransaction(AsyncHandle[OpenTransaction]):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None while it is open, and when that could not be learnt."""
+        """The transaction's end; None while it is open, and when the end could not be learnt."""
         return self._scope.outcome
 
     async def __aenter__(self) -> Self:

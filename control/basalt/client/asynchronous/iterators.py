@@ -37,7 +37,7 @@ class AsyncReader(_AsyncItems[Message]):
 
     @property
     def next_id(self) -> bytes | None:
-        """Where reading goes on after the last page, exclusively; None before the first."""
+        """The id after which the next page begins, exclusively; None before the first page."""
         return self._cursor.next_id
 
     @property

@@ -177,7 +177,7 @@ class Transaction(Handle[OpenTransaction]):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None while it is open, and when that could not be learnt."""
+        """The transaction's end; None while it is open, and when the end could not be learnt."""
         return self._scope.outcome
 
     def __enter__(self) -> Self:

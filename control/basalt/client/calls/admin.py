@@ -93,7 +93,7 @@ def publish_snapshot(scope: ClientScope) -> Steps[PublishedSnapshot]:
 
 
 def prune_status(scope: ClientScope) -> Steps[PruneStatus]:
-    """How pruning stands: how long the invalid list is, and what is in the way."""
+    """The state of pruning: how long the invalid list is, and what is in the way."""
     return (yield from ask(_get(PruneStatus, "show how pruning stands", "prune")))
 
 
@@ -106,7 +106,7 @@ def prune(scope: ClientScope, *, dry_run: bool = False, reason: str = "", by: st
 def prune_explain(
     scope: ClientScope, write_pointer: int | None = None, *, limit: int | None = None
 ) -> Steps[list[ExplainedWriter]]:
-    """What is in the way of one failed writer, or of the oldest that something is in the way of."""
+    """The obstacles to pruning one failed writer, or by default the oldest writers that have any."""
     given = (("writePointer", write_pointer), ("limit", limit))
     query = tuple((name, str(value)) for name, value in given if value is not None)
     return (
@@ -126,7 +126,7 @@ def prune_region(scope: ClientScope, region: str) -> Steps[RegionDetail]:
 
 
 def prune_history(scope: ClientScope, *, limit: int | None = None) -> Steps[list[PrunedWriters]]:
-    """What was pruned, newest first."""
+    """The writers that were pruned, run by run, newest first."""
     query = () if limit is None else (("limit", str(limit)),)
     return (yield from ask(_get(list[PrunedWriters], "show what was pruned", "prune", "history", query=query)))
 
@@ -214,7 +214,7 @@ def invalidate_transaction(
 
 
 def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLine]]:
-    """What operators did by hand, newest first: what, who, why, and how it ended."""
+    """The acts of operators, newest first: what they did, who, why, and how it ended."""
     query = () if limit is None else (("limit", str(limit)),)
     return (yield from ask(_get(list[AuditLine], "read the audit", "audit", query=query)))
 
@@ -225,7 +225,7 @@ def backup(scope: ClientScope, name: str) -> Steps[Backup]:
 
 
 def ready(scope: ClientScope) -> Steps[Readiness]:
-    """Whether the server can do its work, part by part. Not ready is an answer, not an exception."""
+    """The server's readiness, part by part. Not ready is an answer, not an exception."""
     return (
         yield from ask(Call("ask for readiness", "GET", "/readyz", json_of(Readiness), Effect.NONE, accepted=(503,)))
     )

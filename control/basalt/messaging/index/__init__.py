@@ -1,1 +1,1 @@
-"""How much lies where in a log: counts and statistics."""
+"""An index of the messages in a log: counts and statistics, by stretch and by topic."""

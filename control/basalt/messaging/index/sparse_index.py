@@ -1,4 +1,4 @@
-"""What is known of stretches of a topic without reading them: how many messages, how many bytes, what the markers said.
+"""Facts about stretches of a topic that need no reading: the number of messages, their bytes, what the markers said.
 
 Pure, and only in memory: readers of ranges fill it as they go. Blocks are about as long as `BLOCK_MESSAGES` or `BLOCK_BYTES`, whichever is
 less, and begin and end anywhere, so also within a row that refers to a million stored messages. Only what is
@@ -56,7 +56,7 @@ class Block(NamedTuple):
         )
 
     def takes(self, later: Block) -> bool:
-        """Whether both together are still one entry."""
+        """True when this block and the one that follows it are together small enough for one block."""
         return (
             self.messages + later.messages <= BLOCK_MESSAGES
             and self.payload_bytes + later.payload_bytes <= BLOCK_BYTES
@@ -64,12 +64,12 @@ class Block(NamedTuple):
         )
 
     def holds(self, now_ms: int, invalid: InvalidList) -> bool:
-        """Whether reading would find the same now."""
+        """True while reading would find the same: no message has expired, and all `skipped` are still invalid."""
         return self.from_ms <= now_ms < self.until_ms and all(pointer in invalid for pointer in self.skipped)
 
     @property
     def entries(self) -> int:
-        """What it counts against the limits: what tasks said takes room too, and so do the writers that it passes over."""
+        """The number of entries that it counts as: one, and more for what tasks said and the writers that it skips."""
         return 1 + len(self.said.tasks) + len(self.skipped) // SKIPPED_PER_ENTRY
 
 

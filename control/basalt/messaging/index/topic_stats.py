@@ -1,4 +1,4 @@
-"""How much each topic holds, without reading it: messages, bytes, rates, and the first and last message.
+"""Statistics of each topic that need no reading: messages, bytes, rates, and the first and last message.
 
 Counts are kept from a topic's first row on, by its log, and saved now and then as a system entry (kind
 `usage`, docs/formats/system-table.md) with the position up to which they count. What no saved count covers is read once.
@@ -96,7 +96,7 @@ class Usage:
         group.when_failed(partial(_forget, log))
 
     def count(self, topic: Topic, row: MessageRow) -> RowCount:
-        """What a row holds."""
+        """Count a row's messages; payload rows that it refers to are read from the store."""
         return count_row(row, lambda reference: self._reads.stored_rows(topic, reference), topic.ttl_ms)
 
     # What is asked.

@@ -1,4 +1,4 @@
-"""How messages become rows: where a publish is cut, and rows that grow within their group.
+"""Rows in the making: the cuts of a publish, and rows that grow within their group.
 
 Publishes without a transaction that meet in one group and one topic become one row.
 """
@@ -81,7 +81,7 @@ class RowBuilder:
     def can_take(
         self, ms: int, sequence: int, written_by: int | None, cut: Cut, extras: Sequence[Extras] | None
     ) -> bool:
-        """Whether messages of this writer, from this place on, fit in as well: a row's messages are neighbours."""
+        """True when the cut can join this row: neither has a writer, the cut follows the row's last message, and fits."""
         if self.ms != ms or self.reference is not None or written_by is not None or self.written_by is not None:
             return False
         if self.kind is not Kind.USER:
@@ -91,7 +91,7 @@ class RowBuilder:
         return self.size_bytes + cut.size_bytes + self._mixed_bytes(cut, extras) <= BATCH_BYTES_MAX
 
     def _mixed_bytes(self, cut: Cut, extras: Sequence[Extras] | None) -> int:
-        """What messages without extras take more in one row with some that have them."""
+        """The bytes added by mixing: in a row where some messages have extras, the others need empty ones."""
         if (extras is None) == (self.extras is None):
             return 0
         return EXTRAS_OVERHEAD_BYTES * (self.messages if extras is not None else cut.stop - cut.start)
@@ -129,7 +129,7 @@ class RowBuilder:
 
 
 def cuts(payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None) -> list[Cut]:
-    """Where to cut a publish into rows; a message that is larger than a row may be is alone in its row."""
+    """Cut a publish into rows of at most `BATCH_BYTES_MAX`; a larger message is alone in its row."""
     lengths = list(map(len, payloads))
     payload_bytes, size_bytes = sum(lengths), MESSAGE_OVERHEAD_BYTES * len(lengths)
     sizes = None if extras is None else list(map(_extras_bytes, extras))

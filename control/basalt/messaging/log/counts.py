@@ -1,4 +1,4 @@
-"""How many messages a topic holds: sums by publish time, from which those that expired can be left out. Pure.
+"""Counts of a topic's messages: sums by publish time, from which those that expired can be left out. Pure.
 
 A topic's counts are incomplete until what was counted before this process began, and rows that no saved count covers, are
 added in front of what was appended since. Format of saved counts: docs/formats/system-table.md, kind `usage`.
@@ -48,7 +48,7 @@ class Expiry(NamedTuple):
 
 
 class RowCount(NamedTuple):
-    """What one row holds: messages that live as long as the topic says, and those that expire sooner."""
+    """The counts of one row: messages that live for the topic's TTL, and in `own` those that expire sooner."""
 
     publish_ms: int
     messages: int
@@ -57,7 +57,7 @@ class RowCount(NamedTuple):
 
 
 def count_row(row: MessageRow, stored: Callable[[MessageRow], Iterable[PayloadRow]], ttl_ms: int) -> RowCount:
-    """What a row holds; `stored` reads the payload rows that it refers to, `ttl_ms` is the topic's."""
+    """Count a row's messages; `stored` reads the payload rows that it refers to, `ttl_ms` is the topic's."""
     publish_ms = position_fields(row.position)[0]
     messages = payload_bytes = 0
     own: list[Expiry] = []
@@ -81,7 +81,7 @@ def count_row(row: MessageRow, stored: Callable[[MessageRow], Iterable[PayloadRo
 
 
 def count_appended(row: MessageRow, messages: int, payload_bytes: int, ttl_ms: int) -> RowCount:
-    """What a row holds that was just appended, with so many messages and bytes of payloads."""
+    """Count a row that was just appended by the appender's own numbers; only TTLs of messages need a decoded batch."""
     publish_ms = position_fields(row.position)[0]
     if row.batch is None:
         return RowCount(publish_ms, messages, payload_bytes)
@@ -290,7 +290,7 @@ class SavedCounts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicCounts:
-    """What one generation of a topic holds."""
+    """The counts of one generation of a topic, kept up to date by its log."""
 
     __slots__ = (
         "buckets", "changed_ms", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals",
@@ -368,7 +368,7 @@ class TopicCounts:
         self.changed_ms, self.unsaved_bytes = None, 0
 
     def body(self, generation: int) -> bytes:
-        """What to save."""
+        """Encode the counts for the system table (kind `usage`)."""
         kept = self.buckets
         return msgspec.json.encode(
             SavedCounts(

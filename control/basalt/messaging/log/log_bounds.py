@@ -1,4 +1,4 @@
-"""Where a log ends and where it starts, as far as its rows cannot tell: durable, written together with their removal.
+"""The end and the start of a log, as far as its rows cannot tell: durable, written together with their removal.
 
 The end is the newest place that was ever given out (kind `newest`): a row that is gone cannot tell it after a restart, and
 a place that was given out once must never be given out again. The start is the time before which everything is gone (kind
@@ -79,7 +79,7 @@ def expired_before_ms(system: SystemTable, topic: Topic) -> int:
 
 
 def expired(system: SystemTable, topic: Topic) -> LogStart | None:
-    """What is known of rows of this generation that the TTL has taken; None when none ever went."""
+    """The note about the rows of this generation that the TTL has taken; None when none ever went."""
     found = read(system, EXPIRED, topic, LogStart)
     return None if found is None or found.generation != topic.generation else found
 

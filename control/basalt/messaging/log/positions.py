@@ -1,4 +1,4 @@
-"""Where the next messages of a topic go: times and sequences that never go back. Pure.
+"""The positions of a topic's next messages: times and sequences that never go back. Pure.
 
 The next place is later than the newest one whatever the clock says: a clock that went back, a full millisecond and a
 restart all go on from it.
@@ -30,7 +30,7 @@ EMPTY_LOG = Position(-1, SEQUENCE_MAX)  # the newest place of a log that has giv
 
 
 def places(newest: Position, now_ms: int, count: int) -> list[PositionRange]:
-    """Where `count` messages go after the newest one: one range, or two when the millisecond's sequences run out.
+    """The positions of the next `count` messages: one range, or two when the millisecond's sequences run out.
 
     `count` is at most `BATCH_MESSAGES_MAX`, all the sequences of one millisecond.
     """

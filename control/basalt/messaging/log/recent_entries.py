@@ -1,4 +1,4 @@
-"""What is remembered of topics, or of writers: the least recently used is forgotten, where it can be read again.
+"""A memory for entries about topics or writers: the least recently used is forgotten, where it can be read again.
 
 It cannot be read again while a group of the group commit has changed it and is not durable yet: the store does not know
 of it. Such an entry is pinned until the group is durable or has failed, and does not count against the limit.

@@ -26,7 +26,7 @@ ROW_BYTES = 100  # what the roll back of a row counts in the queue
 
 
 class RowsOfWriter(NamedTuple):
-    """Where a writer's rows lie: the positions of the first and the last of them."""
+    """The positions of the first and the last row of one writer."""
 
     first: bytes
     last: bytes

@@ -38,7 +38,7 @@ Wanted = Mapping["TopicLog", Collection[int]]  # writers, by topic
 
 
 class StagedWriter:
-    """What one writer has staged in one topic: its newest place, and the rows that no reference publishes yet."""
+    """The payloads that one writer staged in one topic: its newest place, and the rows that no reference publishes."""
 
     __slots__ = (
         "announced",
@@ -197,7 +197,7 @@ class StagedPayloads:
         writer.newest = last_of(ranges)
 
     def unpublished(self, log: TopicLog, write_pointer: int) -> Reference | None:
-        """What the writer's next reference would publish; None when it staged nothing since the last one."""
+        """The reference that publishes all that the writer staged since the last one; None when there is nothing."""
         writer = self._known(log, write_pointer)
         if writer is None or writer.first is None:
             return None
@@ -209,7 +209,7 @@ class StagedPayloads:
         return 0 if writer is None else writer.payload_bytes
 
     def in_memory(self, log: TopicLog, write_pointer: int) -> tuple[int, int] | None:
-        """How many messages, of how many bytes, the writer has staged and not published; None when only the store knows."""
+        """The number and bytes of the messages that the writer has staged and not published; None: not in memory."""
         writer = self._kept(log, write_pointer)
         return None if writer is None else (writer.messages, writer.payload_bytes)
 
@@ -308,7 +308,7 @@ class StagedPayloads:
         return writer
 
     def _known(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
-        """What is known of the writer; None when it has staged nothing. Nothing is kept of the many that do not."""
+        """The writer's entry; None when it has staged nothing. `NotLoadedError` when only the store can tell."""
         writer = self._kept(log, write_pointer)
         if writer is not None:
             self._touch(writer)
@@ -324,7 +324,7 @@ class StagedPayloads:
     # Reading.
 
     async def _read(self, log: TopicLog, write_pointer: int) -> StagedWriter:
-        """What the store has of the writer, a page at a time: it may have staged more than fits into memory."""
+        """Read the writer from the store, a page at a time: it may have staged more than fits into memory."""
         published_to, announced = await self._call(self._read_note, log.topic, write_pointer)
         writer = StagedWriter(log, write_pointer, published_to)
         writer.announced = announced
@@ -365,7 +365,7 @@ class StagedPayloads:
         return found, found[-1][0] + b"\0"
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
-        """Whether the topic has, or had, a message row at this position: one that expired has published all the same.
+        """True when the topic has, or had, a message row at this position: one that expired has published all the same.
 
         Where the store drops expired rows itself, nobody notes which. Then a row that would have expired by now counts as
         one that was there: its payloads would have expired with it, and must not be published under a later time.

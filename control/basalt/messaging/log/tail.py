@@ -156,5 +156,5 @@ class Tails:
 
 
 def _size_bytes(row: MessageRow | None) -> int:
-    """What a row, or the place of one that was removed, counts against the limit."""
+    """The bytes that a row, or the place of a removed one (None), counts against the limit."""
     return SLOT_BYTES if row is None else row.size_bytes

@@ -45,12 +45,12 @@ class RolledBack(NamedTuple):
     stop: bytes
 
     def has(self, written_by: int | None, position: bytes) -> bool:
-        """Whether a row that this writer wrote at this position is one of them."""
+        """True when a row of this writer at this position is one of those that were rolled back."""
         return written_by in self.write_pointers and self.start <= position < self.stop
 
 
 class LogLimits(NamedTuple):
-    """How much of logs stays in memory, and how many fetches may wait."""
+    """The most that stays in memory of logs, and the most fetches that may wait."""
 
     logs: int = LOGS_MAX
     detailed: int = DETAILED_MAX
@@ -62,7 +62,7 @@ LOG_LIMITS = LogLimits()
 
 
 class LogMemory:
-    """What the logs of one store share: how much of them stays in memory, and which must, and what all have appended."""
+    """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
 
     def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
         self.call = StoreCalls(store)
@@ -84,7 +84,7 @@ class LogMemory:
         self.detailed: OrderedDict[TopicLog, None] = OrderedDict()
 
     def knows(self, transaction: Transaction) -> bool:
-        """Whether all rows that the transaction published were noted by this process, and not forgotten."""
+        """True when this process noted all rows that the transaction published, and has not forgotten them."""
         return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
 
     def check_waiting(self) -> None:
@@ -447,7 +447,7 @@ class TopicLog:
         self.uncommitted[write_pointer] = (start if known is None else known[0], stop)
 
     def uncommitted_range(self, transaction: Transaction, from_position: bytes) -> Range | None:
-        """Where rows of the transaction may lie, none of them before a position; None when it has none."""
+        """The range in which the transaction's rows may lie, open-ended if not all were noted; None: it has none."""
         if not self.memory.knows(transaction):
             return from_position, None
         noted = self.uncommitted or {}
@@ -492,7 +492,7 @@ class TopicLog:
 
     @property
     def waiting(self) -> int:
-        """How many fetches wait."""
+        """The number of fetches that wait for rows of this topic."""
         return 0 if self._waiting is None else len(self._waiting)
 
     def notify(self) -> None:

@@ -261,4 +261,4 @@ def _outdated_unless_done(log: TopicLog) -> Iterator[None]:
 
 
 def _let_go(_: object) -> None:
-    """What was held is dropped with the call."""
+    """Do nothing: the argument is what kept the logs in memory, and goes with the call."""

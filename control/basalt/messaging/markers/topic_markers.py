@@ -60,7 +60,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class MarkerFacts(NamedTuple):
-    """What the markers of a topic say to readers of committed messages up to `at`, an id that no message has."""
+    """The markers of a topic, put together for readers of committed messages up to `at`, an id that no message has."""
 
     state: MarkerState
     watermark_ms: int | None
@@ -192,7 +192,7 @@ class TopicMarkers:
     # What is asked.
 
     async def facts(self, title: TopicName, *, wait_ms: int = 0) -> MarkerFacts:
-        """What the topic's markers say; waits up to `wait_ms` for the topic's end."""
+        """Put the topic's settled markers together; waits up to `wait_ms` for the topic's end."""
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
             log = await self._logs.open(title)
@@ -308,7 +308,7 @@ class TopicMarkers:
             tracked.settle(stop, snapshot)
 
     async def _read(self, log: TopicLog) -> TrackedMarkers:
-        """What the store has of the topic; rows that are rolled back while it is read may have been read before that."""
+        """Read the markers from the store, and drop those that were rolled back after they were read."""
         seen: list[RolledBack] = []
         log.roll_backs_seen = seen
         try:
@@ -320,7 +320,7 @@ class TopicMarkers:
         return tracked
 
     async def _load(self, log: TopicLog) -> TrackedMarkers:
-        """What was saved, and the markers that follow it in the log."""
+        """Read the saved markers, and those that follow them in the log."""
         topic = log.topic
         tracked = TrackedMarkers()
         saved = await self._call.about(None, log_bounds.read, self._system, KIND, topic, Saved)
@@ -351,7 +351,7 @@ def check_shape(marker: Marker, part: str = "") -> None:
 
 
 def _tracked(log: TopicLog) -> TrackedMarkers:
-    """What `check` has found in memory."""
+    """The log's markers, of which `check` has made sure that they are in memory."""
     found: TrackedMarkers = log.markers
     return found
 

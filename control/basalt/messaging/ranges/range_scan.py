@@ -41,7 +41,7 @@ NO_LIMIT = 1 << 62
 
 
 class Bounds(NamedTuple):
-    """How much a walk takes: messages, bytes of their payloads, and the weight of both together."""
+    """The most that a walk takes: messages, bytes of their payloads, and the weight of both together."""
 
     messages: int = NO_LIMIT
     payload_bytes: int = NO_LIMIT
@@ -49,12 +49,12 @@ class Bounds(NamedTuple):
 
 
 def weight(messages: int, payload_bytes: int) -> int:
-    """What reading these takes, in bytes."""
+    """The cost of reading these messages, in bytes: their payloads, and `MESSAGE_WEIGHT_BYTES` for each."""
     return payload_bytes + MESSAGE_WEIGHT_BYTES * messages
 
 
 class Tally:
-    """What was taken so far, and how much more may be."""
+    """The sum of all that was taken so far, against the bounds of the walk."""
 
     __slots__ = ("_bounds", "messages", "payload_bytes", "said")
 
@@ -65,7 +65,7 @@ class Tally:
         self.said: MarkerState = NOTHING_KNOWN
 
     def admits(self, block: Block) -> bool:
-        """Whether all of the block can be taken."""
+        """True when the whole block can be taken within the bounds."""
         messages, payload_bytes = self.messages + block.messages, self.payload_bytes + block.payload_bytes
         bounds = self._bounds
         return (
@@ -95,7 +95,7 @@ class Tally:
 
 
 class _Fresh:
-    """What was read behind `after` and is not in the index yet."""
+    """The block in the making: rows that were read behind `after` and are not in the index yet."""
 
     __slots__ = ("after", "from_ms", "messages", "payload_bytes", "said", "skipped", "until_ms")
 

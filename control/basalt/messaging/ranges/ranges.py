@@ -210,7 +210,7 @@ class Ranges:
             self.index.settle(log)
 
     async def _has_expired(self, log: TopicLog, after: bytes, settled: Settled) -> bool:
-        """Whether the TTL, or a truncation, has taken messages behind `after`, as far as anybody can tell now.
+        """True when the TTL, or a truncation, has taken messages behind `after`, as far as anybody can tell now.
 
         Where a store drops rows by itself nobody sees them go: if what is out of reach begins behind `after`, there may have been some.
         """
@@ -227,7 +227,7 @@ class Ranges:
         return _end(after) < floor and await self._call(self._is_there, topic, Start(after, False), floor, settled)
 
     def _is_there(self, topic: Topic, start: Start, stop: bytes, settled: Settled) -> bool:
-        """Whether a message lies behind `start` that readers would have seen; or there are more rows than one look takes in."""
+        """True when readers would have seen a message up to `stop`, or there are more rows than one page holds."""
         page = read_page(self._reads.messages, topic.read_keys, start.position, stop)
         return page.rest is not None or any(
             not start.is_past(row)

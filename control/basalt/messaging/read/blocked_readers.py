@@ -1,4 +1,4 @@
-"""Where one open transaction makes readers of committed messages wait, and how much waits behind it.
+"""The topics in which one open transaction makes readers of committed messages wait, and how much waits behind it.
 
 Only rows that its client published before the commit do that. `holds` answers the other question: at whose row a reader
 of one topic stops.
@@ -39,13 +39,13 @@ class Blocked(NamedTuple):
 
 
 class RowsLeft:
-    """How many more rows a call may read, over all its searches and counts."""
+    """The rows that a call may still read, over all its searches and counts."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def for_one(self) -> int:
-        """How many one search, or one count, may read; it counts as one row though it finds none."""
+        """The most rows that the next search or count may read. Takes one off: a search that finds none costs too."""
         most = min(max(self.count, 0), ROWS_MAX)
         self.count -= 1
         return most
@@ -62,13 +62,13 @@ class Blocking:
         self._usage = usage
 
     def surely(self, transaction: Transaction) -> bool:
-        """Whether it has published rows since this server started; costs its topics and pointers."""
+        """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
         logs = map(self._logs.find_joined, transaction.topics)
         pointers = frozenset(transaction.pointers)
         return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
 
     async def of(self, transaction: Transaction, rows: RowsLeft) -> list[Blocked]:
-        """Where it holds readers back, in the order in which it joined its topics. The rows that it reads are taken off."""
+        """The topics in which it blocks readers, in the order of its joins. Each search and count uses up `rows`."""
         found = [await self._in_topic(transaction, join, rows) for join in transaction.topics]
         return [blocked for blocked in found if blocked is not None]
 

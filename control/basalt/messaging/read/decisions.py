@@ -1,4 +1,4 @@
-"""What is known of writers here and now, for those who look rather than read: peek, holds, retention.
+"""The state of writers here and now, for those who look rather than read: peek, holds, retention.
 
 Nothing is known while the transaction manager reads its log, nor where transactions are managed elsewhere; who asks then
 must not take that for a decision.

@@ -71,7 +71,7 @@ class Slice:
 
     @property
     def counted_at(self) -> int:
-        """Where in the ids the two bytes are that each message has for itself."""
+        """The offset in the ids of the two bytes in which the messages of this slice differ."""
         return len(self._head)
 
     def last_id(self) -> bytes:
@@ -91,7 +91,7 @@ class Slice:
         return self.batch.extras()[self.start : self.stop]
 
     def _tail(self) -> bytes:
-        """What the ids end with, after the number that counts the messages."""
+        """The end of each id, after the number that counts the messages."""
         return _NO_PAYLOAD_ROW if self._stored_ms is None else b""
 
     def _part(self, start: int, stop: int) -> Slice:
@@ -145,7 +145,7 @@ class Slice:
 
 
 class Fetch(NamedTuple):
-    """What one fetch found. `next_id`: go on from here, exclusively; None when nothing was passed.
+    """The result of one fetch. `next_id`: go on from here, exclusively; None when nothing was passed.
 
     Who asked for markers is told of which generation of the topic it is, and the topic's property `tasks`.
     """
@@ -162,7 +162,7 @@ class Fetch(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a fetch begins: a message id (or any 20 bytes), and whether that message itself counts."""
+    """The point at which a fetch begins: a message id (or any 20 bytes), and whether that message itself counts."""
 
     id: bytes
     inclusive: bool
@@ -175,7 +175,7 @@ class Start(NamedTuple):
         return self.id[:POSITION_BYTES]
 
     def is_past(self, row: MessageRow) -> bool:
-        """Whether all messages of the row lie before the start, as its position and reference alone can tell.
+        """True when all messages of the row lie before the start, as its position and reference alone can tell.
 
         A reader that goes on from a row's last message need not decode the row again, nor wait for its writer.
         """
@@ -234,7 +234,7 @@ def row_slices(
 
 
 class Limits(NamedTuple):
-    """How much one fetch returns: `least` messages whatever their bytes, and none after the id `through`."""
+    """The limits of one fetch: it returns `least` messages whatever their bytes, and none after the id `through`."""
 
     messages_max: int
     bytes_max: int
@@ -242,7 +242,7 @@ class Limits(NamedTuple):
     through: bytes | None = None
 
     def end_before(self, row: MessageRow) -> bool:
-        """Whether all messages of the row, and so of those after it, come after `through`."""
+        """True when all messages of the row, and so of those after it, come after `through`."""
         if self.through is None or row.position <= self.through[:POSITION_BYTES]:
             return False
         if row.batch is None:
@@ -255,7 +255,7 @@ class Limits(NamedTuple):
         return piece if self.through is None else piece.through(self.through)
 
     def end_at(self, id_: bytes) -> bool:
-        """Whether nothing more is to be read from this id on."""
+        """True when a fetch that has come to this id is at `through`: nothing more is to be read."""
         return self.through is not None and id_ >= self.through
 
 

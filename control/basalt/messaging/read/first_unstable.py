@@ -68,7 +68,7 @@ class Holds:
         return HoldSearch()
 
     def _stretch(self, log: TopicLog) -> Range | None:
-        """Where rows of transactions in progress may lie in the topic."""
+        """The range of the topic in which rows of transactions in progress may lie; None when there are none."""
         ranges = []
         for transaction in self._decisions.in_progress():
             for join in transaction.topics:

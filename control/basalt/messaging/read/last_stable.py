@@ -39,7 +39,7 @@ class Settled(NamedTuple):
 
 
 class _Moment(NamedTuple):
-    """What holds at one moment: `stop` is behind the newest durable place, `newest` the newest row where that is known."""
+    """A log at one moment: `stop` is behind the newest durable place, `newest` the newest row where that is known."""
 
     stop: bytes
     newest: bytes

@@ -47,7 +47,7 @@ def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
 
 
 def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
-    """How many edits came before, and the entry's edits. `CorruptionError` naming `what` and the offset."""
+    """Decode an entry: the number of edits before it, and its edits. `CorruptionError` names `what` and the offset."""
     body = opened(data, what, VERSION, _HEADER.size)
     _, first_edit, count = _HEADER.unpack_from(body)
     reader = Reader(body, what, _HEADER.size)

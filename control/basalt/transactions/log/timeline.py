@@ -27,7 +27,7 @@ _HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored}
 
 
 class ToldChanges(NamedTuple):
-    """What the journal keeps of a change set, which may have 10 MiB."""
+    """The size of a change set, which the journal keeps in its place: a set may have 10 MiB."""
 
     id: int
     outside: bool

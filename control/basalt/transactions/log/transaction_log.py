@@ -52,7 +52,7 @@ class SnapshotDraft:
 
     @property
     def things(self) -> int:
-        """How many things it holds; encoding takes some microseconds for each."""
+        """The number of things to encode: transactions, outcomes, changes, ...; each takes some microseconds."""
         image, outcomes = self.image, self.image.outcomes
         sets = (*(each.changes for each in image.committed), *(each.changes or () for each in image.transactions))
         lists: tuple[Sized, ...] = (

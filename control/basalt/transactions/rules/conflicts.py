@@ -20,12 +20,12 @@ CHANGE_BYTES = 160  # that one change takes in memory beside its own bytes: in a
 
 
 def memory_bytes(changes: Collection[bytes]) -> int:
-    """How much memory a change set takes."""
+    """The approximate memory that a change set takes."""
     return sum(map(len, changes)) + CHANGE_BYTES * len(changes) if changes else 0
 
 
 class CommittedSet(msgspec.Struct, frozen=True):
-    """What one transaction changed. Transactions from pointer `seen_from` on see it and so do not clash with it."""
+    """The change set of a committed transaction. Those from pointer `seen_from` on see it, so do not clash with it."""
 
     id: int
     owner: str

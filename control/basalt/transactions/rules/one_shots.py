@@ -35,7 +35,7 @@ class UsedTopic(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What the log must hold of the topics that a one-shot transaction writes to."""
+    """The edits by which the log learns to which topics a one-shot transaction writes."""
 
     before: tuple[Edit, ...] = ()  # durable before its rows are written
     with_outcome: tuple[Edit, ...] = ()
@@ -68,7 +68,7 @@ class OneShotTopics:
     # Proposals.
 
     def use(self, write_pointer: int, joins: Iterable[Join]) -> Use:
-        """What to log of these topics, to which no one-shot transaction of the same group has written yet."""
+        """The edits to log for these topics, to which no one-shot transaction of the same group has written yet."""
         new: list[Join] = []
         renewed: list[Join] = []
         for join in joins:

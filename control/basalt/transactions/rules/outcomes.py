@@ -1,4 +1,4 @@
-"""What is remembered of ended transactions and answered requests, so that a retry after a lost answer finds the first one.
+"""The memory of ended transactions and answered requests, so that a retry after a lost answer finds the first one.
 
 Every memory forgets by size and by age, oldest first, and only when an edit adds to it: replaying the same edits forgets
 the same entries. The newest outcomes are objects. Older ones are packed into blocks of immutable bytes, a few bytes an
@@ -41,7 +41,7 @@ _COMPRESSION = 1  # of zlib: what is left is mostly zeros
 
 
 class Call(enum.IntEnum):
-    """What a request id was used for; the numbers are on disk."""
+    """The call that a request id was used for; the numbers are on disk."""
 
     BEGIN = 1
     COMMIT = 2
@@ -49,7 +49,7 @@ class Call(enum.IntEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How a transaction ended, or where it stands. `at_ms` is when it ended (its deadline while it has not).
+    """The end of a transaction, or its state until then. `at_ms` is when it ended (its deadline while it has not).
 
     `pointers`, `topics` and `tables` are kept for invalid transactions only: an abort that comes late rolls those topics
     back and takes the pointers off the invalid list, unless there are tables: cells are never rolled back.
@@ -85,7 +85,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def abort_rolls_back(self) -> bool:
-        """Whether an abort that comes late promises that its writes are undone: see `Transaction.abort_rolls_back`."""
+        """True when a late abort promises that its writes are undone: see `Transaction.abort_rolls_back`."""
         return not self.tables and self.kind is Kind.SHORT
 
     def revived(self) -> Transaction:
@@ -139,7 +139,7 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """What the block takes, nearly."""
+        """The approximate memory that the block takes."""
         return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
 
     def unpack(self) -> list[Outcome]:
@@ -208,7 +208,7 @@ def _by_row(column: bytes, width: int, count: int) -> bytes:
 
 
 class RememberedOutcomes(NamedTuple):
-    """What an `OutcomeMemory` holds, each part oldest first."""
+    """The contents of an `OutcomeMemory`, each part oldest first."""
 
     recent: tuple[Outcome, ...] = ()
     invalid: tuple[Outcome, ...] = ()

@@ -1,4 +1,4 @@
-"""What may happen to a named session, and to a transaction that is begun by a session's name: proposals, pure.
+"""The rules of named sessions, and of transactions that are begun by a session's name: proposals, pure.
 
 What a session is: sessions.py. A run that opens a session ends the open transactions of the runs before it in the same
 proposal, so an open transaction of a session always has the session's epoch.
@@ -29,7 +29,7 @@ from basalt.transactions.rules.transaction_table import TransactionTable, begun,
 
 
 class Taking(NamedTuple):
-    """How a run comes to hold a session."""
+    """The epoch under which a run takes a session, and the edits that give it to the run."""
 
     epoch: int
     edits: tuple[Edit, ...]
@@ -102,7 +102,7 @@ class SessionRules:
             raise refusals.no_epoch(found, session.epoch)
 
     def is_done(self, session: SessionBinding) -> bool:
-        """Whether the version, if there is one, was committed before. Refuses what `admit` refuses."""
+        """True when the binding has a version and it was committed before. Refuses what `admit` refuses."""
         self.admit(session)
         return self.get(session.name).covers(session.version)
 
@@ -142,7 +142,7 @@ class SessionRules:
 
 
 class WorkVersion(NamedTuple):
-    """What a named transaction is begun by. `counter_owner` says who counts the versions; None: that is not compared."""
+    """The name by which a transaction is begun. `counter_owner` counts the versions; None: that is not compared."""
 
     session: str
     run: str

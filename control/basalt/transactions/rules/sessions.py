@@ -22,7 +22,7 @@ from basalt_engine.errors import CorruptionError
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What is known of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
+    """The state of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
 
     `counter_owner` says whose count the versions are (the id of a query, say), if anybody said so. `replaced` are the runs that held the session before,
     the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
@@ -46,11 +46,11 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def counts_for_somebody(self) -> bool:
-        """Whether somebody relies on its version, who may come back after any time."""
+        """True when its version has an owner, who relies on it and may come back after any time."""
         return self.counter_owner is not None and self.version is not None
 
     def covers(self, version: int | None) -> bool:
-        """Whether the version was committed before."""
+        """True when the version is at most the one that was committed last; False for None."""
         return version is not None and self.version is not None and version <= self.version
 
 

@@ -1,4 +1,4 @@
-"""What a transaction is and which states it may go through: values and one table, no I/O.
+"""Transactions and the states that they may go through: values and one table, no I/O.
 
     OPEN --commit--> COMMITTING --finish--> COMMITTED        COMMITTING and ABORTING last while the rows of the
       |--abort-----> ABORTING ----finish--> ABORTED          participants are written or rolled back; `inline` moves
@@ -39,7 +39,7 @@ class VisibilityLevel(enum.IntEnum):
 
 
 class State(enum.IntEnum):
-    """Where a transaction stands; the numbers are on disk."""
+    """The states of a transaction; the numbers are on disk."""
 
     OPEN = 1
     COMMITTING = 2
@@ -50,7 +50,7 @@ class State(enum.IntEnum):
 
 
 class Event(enum.Enum):
-    """What may happen to a transaction."""
+    """The events that may move a transaction to another state."""
 
     CHECKPOINT = "checkpoint"
     JOIN = "join"
@@ -172,12 +172,12 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cannot_roll_back(self) -> bool:
-        """Whether its writes can only be hidden when it does not commit: nobody here can, or may, undo them."""
+        """True when its writes, if it does not commit, can only be hidden: they are cells, or are outside Basalt."""
         return self.outside or bool(self.tables)
 
     @property
     def abort_rolls_back(self) -> bool:
-        """Whether an abort promises that its writes are undone.
+        """True when an abort promises that its writes are undone.
 
         Of a long one nobody knows where its client wrote, unless it is of a session, which says so.
         """
@@ -189,7 +189,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.concurrent.as_tuple()
 
     def snapshot(self) -> TransactionSnapshot:
-        """What this transaction may see."""
+        """The snapshot through which this transaction reads."""
         excluded = self.write_pointer if self.level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT else None
         return TransactionSnapshot(
             read_pointer=self.read_pointer,

@@ -54,7 +54,7 @@ class TransactionState:
 
     @property
     def edits_applied(self) -> int:
-        """How many edits have made this state, since the log began."""
+        """The number of edits, since the log began, that have made this state."""
         return self._table.edits_applied
 
     @property
@@ -79,7 +79,7 @@ class TransactionState:
 
     @property
     def in_progress_count(self) -> int:
-        """How many write pointers are in progress."""
+        """The number of write pointers in progress."""
         return len(self._table.in_progress)
 
     @property
@@ -94,15 +94,15 @@ class TransactionState:
 
     @property
     def change_memory_bytes(self) -> int:
-        """What all change sets take: of transactions in progress, and of committed ones that somebody may clash with."""
+        """The memory of all change sets: of transactions in progress, and of committed ones that may still clash."""
         return self._table.change_memory_bytes
 
     def view(self) -> TransactionSnapshot:
-        """What a reader without a transaction may see; the same object until it changes."""
+        """The snapshot for a reader without a transaction; the same object until it changes."""
         return self._table.view()
 
     def visibility_upper_bound(self) -> int:
-        """What replaced versions up to it no reader in progress, and none that comes, needs. Costs the transactions."""
+        """The pointer up to which no reader, present or coming, needs replaced versions. Costs the transactions."""
         return self._table.visibility_upper_bound()
 
     def image(self) -> StateImage:
@@ -133,7 +133,7 @@ class TransactionState:
         return self._table.transactions.get(transaction_id)
 
     def outcome(self, transaction_id: int) -> Outcome:
-        """Where a transaction stands or how it ended; `TransactionNotFoundError` when that is not known."""
+        """The outcome of a transaction, or its state while in progress; `TransactionNotFoundError` when unknown."""
         found = self._find(transaction_id)
         if isinstance(found, Transaction):
             return Outcome.of(found, found.state, found.deadline_ms, found.timed_out)
@@ -264,7 +264,7 @@ class TransactionState:
     def may_defer_changes(
         self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int = 0
     ) -> bool:
-        """Whether a change set may be kept for the commit and need not be logged now. Nothing changes here.
+        """True when a change set may be kept for the commit and need not be logged now. Nothing changes here.
 
         False where it must be told by `set_changes`, which finds out why: it clashes, or the transaction is not one whose
         change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what other deferred sets take.

@@ -1,4 +1,4 @@
-"""What is true of all transactions, and how each edit changes it. The only writer is `TransactionTable.apply`.
+"""The state of all transactions, and the change that each edit makes to it. Only `TransactionTable.apply` writes it.
 
 Costs: an edit costs neither the length of the invalid list nor, but for copying a few hundred pointers, the number of
 transactions in progress. Only edits that change the invalid list copy it.
@@ -160,7 +160,7 @@ class TransactionTable:
         )
 
     def view(self) -> TransactionSnapshot:
-        """What a reader without a transaction may see now; made anew only after it changed."""
+        """The snapshot for a reader without a transaction; made anew only after it changed."""
         if self._view is None:
             if self._flat[0] is not self.in_progress:
                 self._flat = (self.in_progress, self.in_progress.as_tuple())
@@ -181,7 +181,7 @@ class TransactionTable:
 
     @property
     def change_memory_bytes(self) -> int:
-        """What all change sets take: of transactions in progress, and of committed ones that somebody may clash with."""
+        """The memory of all change sets: of transactions in progress, and of committed ones that may still clash."""
         return self._open_changes_bytes + self.conflicts.memory_bytes
 
     def check_room(self, ending: int = 0) -> None:
@@ -386,7 +386,7 @@ class TransactionTable:
         self.sessions.claimed(edit)
 
     def _is_open(self, session: str) -> bool:
-        """Whether the session has a transaction that may still commit by a call of its client."""
+        """True when the session has an open transaction, which may still commit by a call of its client."""
         return any(self.transactions[key].state is State.OPEN for key in self.sessions.open_in(session))
 
     def _topics_used(self, edit: edits.TopicsUsed) -> None:

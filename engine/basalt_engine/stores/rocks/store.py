@@ -65,7 +65,7 @@ class RocksStore:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody has the lock that a write needs: a checkpoint, or another writer."""
+        """True while a checkpoint or another writer holds the lock that a write needs."""
         return self._lock.locked()
 
     def table(self, name: str) -> RocksTable:
