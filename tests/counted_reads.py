@@ -1,4 +1,4 @@
-"""A local store that tells how many bytes are read of it before others get their turn on the event loop."""
+"""A local store that tells how many bytes are read of it before others get their turn, and how many are kept in memory."""
 
 from __future__ import annotations
 
@@ -21,22 +21,30 @@ class CountedReads(MemoryStore):
         self.since_turn_bytes = 0  # since others had their turn last
         self.most_bytes = 0  # between two turns of the others
         self.read_bytes = 0  # in all
+        self.held_bytes = 0  # that somebody still refers to
+        self.most_held_bytes = 0
 
     def table(self, name: str) -> Any:
         """The table, whose scans are counted."""
         table = super().table(name)
         return _CountedTable(table, self) if name in COUNTED else table
 
-    def count(self, size_bytes: int) -> None:
-        """So many bytes were handed out."""
+    def hand_out(self, value: bytes) -> bytes:
+        """The value, counted."""
+        size_bytes = len(value)
+        self.held_bytes += size_bytes
+        self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
         self.read_bytes += size_bytes
         self.since_turn_bytes += size_bytes
         self.most_bytes = max(self.most_bytes, self.since_turn_bytes)
+        handed_out = _HandedOut(value)
+        handed_out.store = self
+        return handed_out
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Begin to count, with others that want their turn as often as they can get it."""
-        self.since_turn_bytes = self.most_bytes = self.read_bytes = 0
+        self.since_turn_bytes = self.most_bytes = self.read_bytes = self.most_held_bytes = 0
         others = asyncio.create_task(self._others())
         try:
             yield
@@ -49,6 +57,15 @@ class CountedReads(MemoryStore):
             await asyncio.sleep(0)
 
 
+class _HandedOut(bytes):
+    """Bytes that tell when nobody refers to them any more."""
+
+    store: CountedReads
+
+    def __del__(self) -> None:
+        self.store.held_bytes -= len(self)
+
+
 class _CountedTable:
     def __init__(self, inner: MemoryTable, store: CountedReads) -> None:
         self._inner = inner
@@ -59,5 +76,4 @@ class _CountedTable:
 
     def scan(self, *args: Any, **kwargs: Any) -> Iterator[Row]:
         for row in self._inner.scan(*args, **kwargs):
-            self._store.count(sum(map(len, row.columns.values())))
-            yield row
+            yield Row(row.key, {column: self._store.hand_out(value) for column, value in row.columns.items()})

@@ -77,8 +77,9 @@ class LogReads:
             verify=cached is None, markers=markers, before=before, hidden_bytes_max=hidden_bytes_max,
         )  # fmt: skip
 
-    def stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:
-        """The payload rows that a reference publishes."""
+    def stored_rows(self, topic: Topic, row: MessageRow, *, reverse: bool = False) -> Iterable[PayloadRow]:
+        """The payload rows that a reference publishes, in order, or the last one first."""
         assert row.reference is not None
         assert row.written_by is not None
-        return self.payloads.scan(topic.keys, abs(row.written_by), row.reference.first, row.reference.last)
+        first, last, _ = row.reference
+        return self.payloads.scan(topic.keys, abs(row.written_by), first, last, reverse=reverse)
