@@ -76,10 +76,12 @@ class PayloadTable:
         start = keys.payload_start(write_pointer)
         return DeleteRange(start + first, start + last + b"\0")
 
-    def scan(self, keys: TopicKeys, write_pointer: int, first: bytes, last: bytes) -> Iterator[PayloadRow]:
-        """The writer's rows with first <= position <= last, in the order in which they were stored."""
+    def scan(
+        self, keys: TopicKeys, write_pointer: int, first: bytes, last: bytes, *, reverse: bool = False
+    ) -> Iterator[PayloadRow]:
+        """The writer's rows with first <= position <= last, in the order in which they were stored, or in `reverse`."""
         start = keys.payload_start(write_pointer)
-        for row in self._table.scan(start + first, start + last + b"\0"):
+        for row in self._table.scan(start + first, start + last + b"\0", reverse=reverse):
             yield _decode(row.key, row.columns.get(BATCH))
 
     def unbound(

@@ -184,6 +184,11 @@ class RecordBatch:
         return lengths
 
     @property
+    def body_bytes(self) -> int:
+        """The bytes of everything that the messages carry, uncompressed."""
+        return len(self._data)
+
+    @property
     def payloads_stop(self) -> int:
         """The offset in the body at which the last payload ends."""
         return self._payloads_at + self.payload_bytes

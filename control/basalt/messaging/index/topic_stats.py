@@ -9,7 +9,7 @@ removes it. One with a TTL of its own counts up to a 32nd of that TTL longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic, TopicName
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.counts import FINER, Buckets, Count, Part, RowCount, SavedCounts, TopicCounts, count_row
-from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.row_pages import PAGE_BYTES, PAGE_ROWS, pages
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import Limits, row_slices, start_from
@@ -29,6 +29,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow
+from basalt_engine.payloads import PayloadRow
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store, prefix_stop
 
@@ -188,15 +189,45 @@ class Usage:
         stop = log.durable_stop  # what comes after it is told to us
         async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
-                for row, counted in await self._counted(topic, page):
-                    if counts.first and row.position >= counts.first:
-                        return older
-                    older.add(row.position, counted)
+                async with aclosing(self._counted(topic, page)) as parts:
+                    async for row, counted in parts:
+                        if counts.first and row.position >= counts.first:
+                            return older
+                        older.add(row.position, counted)
         return older
 
-    async def _counted(self, topic: Topic, page: list[MessageRow]) -> list[tuple[MessageRow, RowCount]]:
-        """The rows with what each holds, for which payload rows may have to be read."""
-        return await self._call.about(topic.keys, lambda: [(row, self.count(topic, row)) for row in page])
+    async def _counted(self, topic: Topic, page: list[MessageRow]) -> AsyncGenerator[tuple[MessageRow, RowCount], None]:
+        """The rows with what each holds, for which payload rows may have to be read.
+
+        A row that refers to many comes several times, with a part of what it holds: a transaction may have stored more
+        than fits into memory.
+        """
+        while page:
+            counted, page = await self._call.about(topic.keys, self._count_some, topic, page)
+            for each in counted:
+                yield each
+            if page:
+                await asyncio.sleep(0)
+
+    def _count_some(
+        self, topic: Topic, rows: list[MessageRow]
+    ) -> tuple[list[tuple[MessageRow, RowCount]], list[MessageRow]]:
+        """What the first rows hold, as far as a page of payload rows reaches; and the rows that are left to count."""
+        counted: list[tuple[MessageRow, RowCount]] = []
+        page = _PayloadPage()
+
+        def some(reference: MessageRow) -> Iterator[PayloadRow]:
+            return page.some_of(self._reads.stored_rows(topic, reference))
+
+        for index, row in enumerate(rows):
+            if row.reference is None:
+                counted.append((row, self.count(topic, row)))
+                continue
+            counted.append((row, count_row(row, some, topic.ttl_ms)))
+            if page.last is not None:
+                rest = row._replace(reference=row.reference._replace(first=page.last + b"\0"))
+                return counted, [rest, *rows[index + 1 :]]
+        return counted, []
 
     def _saved(self, topic: Topic, truncated_ms: int) -> TopicCounts:
         counts = TopicCounts(truncated_ms)
@@ -242,7 +273,7 @@ class Usage:
         while found:
             found = False
             async for page in pages(self._call, self._reads.messages, topic.read_keys, start, stop):
-                for row, counted in await self._counted(topic, page):
+                async for row, counted in self._counted(topic, page):
                     if row.position <= counts.counted_to:  # later ones are told to us, and added then
                         finer.add(counted.publish_ms, counted.messages, counted.payload_bytes)
                         start, found = row.position + b"\0", True
@@ -259,10 +290,11 @@ class Usage:
         for row in islice(rows, LAST_ROWS_MAX):
             if position_fields(row.position)[0] < topic.oldest_ms(now_ms):
                 return None
-            slices = row_slices(row, lambda reference: stored(topic, reference), verify=True)
-            living = [part for whole in slices for part in whole.unexpired(now_ms)]
-            if living:
-                return living[-1].last_id()
+            # The last payload row first: nearly always the newest message is in it, and no other need be read.
+            for whole in row_slices(row, lambda reference: stored(topic, reference, reverse=True), verify=True):
+                living = whole.unexpired(now_ms)
+                if living:
+                    return living[-1].last_id()
         return None
 
     async def _stored_bytes(self, topic: Topic) -> int:
@@ -274,6 +306,24 @@ class Usage:
             )
             await asyncio.sleep(0)
         return total
+
+
+class _PayloadPage:
+    """The payload rows that are counted at a time, of one reference or of several."""
+
+    def __init__(self) -> None:
+        self.last: bytes | None = None  # the row with which the page was full
+        self._rows = self._bytes = 0
+
+    def some_of(self, stored: Iterable[PayloadRow]) -> Iterator[PayloadRow]:
+        """Those of these rows that the page has room for."""
+        for row in stored:
+            yield row
+            self._rows += 1
+            self._bytes += len(row.batch)
+            if self._rows >= PAGE_ROWS or self._bytes >= PAGE_BYTES:
+                self.last = row.position
+                return
 
 
 def _forget(log: TopicLog) -> None:

@@ -61,7 +61,8 @@ def count_row(row: MessageRow, stored: Callable[[MessageRow], Iterable[PayloadRo
     publish_ms = position_fields(row.position)[0]
     messages = payload_bytes = 0
     own: list[Expiry] = []
-    for data in [row.batch] if row.batch is not None else [payload.batch for payload in stored(row)]:
+    # One payload row at a time: together they may be more than fits into memory.
+    for data in [row.batch] if row.batch is not None else (payload.batch for payload in stored(row)):
         batch = decode(data, verify=False)
         if batch.kind is not Kind.USER:  # markers are not messages
             continue

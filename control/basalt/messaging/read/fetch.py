@@ -6,6 +6,7 @@ those of docs/reference/http-api.md, "What a reader may rely on".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from basalt_engine.records import Extras, Kind, RecordBatch, count_messages, dec
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 
 ROWS_MAX = 10_000  # rows one fetch looks at; behind a long stretch of hidden rows it answers "go on from here"
+LOOK_BYTES_MAX = 4 << 20  # passed in one look without being shown, some 10 ms; then others get their turn
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
 _NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
 _NUMBERS = [number.to_bytes(2, "big") for number in range(1 << 16)]  # at hand, for every poll needs thousands
@@ -159,6 +161,7 @@ class Fetch(NamedTuple):
     generation: int | None = None
     tasks: int | None = None
     full: bool = False  # it ended because a message did not fit the limits
+    paused_rows: int | None = None  # it paused after so many rows, for the bytes that it passed: go on with it
 
 
 class Start(NamedTuple):
@@ -259,6 +262,44 @@ class Limits(NamedTuple):
         return self.through is not None and id_ >= self.through
 
 
+class _Taken:
+    """What a fetch has found so far, and the bytes that it passed in this look without showing them."""
+
+    __slots__ = ("hidden_bytes", "messages", "payload_bytes", "slices")
+
+    def __init__(self, before: Fetch | None) -> None:
+        self.slices: list[Slice] = [] if before is None else list(before.slices)
+        self.messages, self.payload_bytes = (0, 0) if before is None else (before.messages, before.payload_bytes)
+        self.hidden_bytes = 0
+
+    def take(self, whole: Slice, start: Start, limits: Limits, now_ms: int) -> bool:
+        """Take what the reader gets of these messages; False when one did not fit the limits."""
+        ahead = whole.after(start.id, start.inclusive)
+        parts = limits.within(ahead).unexpired(now_ms)
+        for part in parts:
+            if part.batch.kind is not Kind.USER:
+                self.slices.append(part)
+                continue
+            least = 0 if self.messages else limits.least  # a first message comes whole, however large
+            cut = part.up_to(limits.messages_max - self.messages, limits.bytes_max - self.payload_bytes, least)
+            if cut.count:
+                self.slices.append(cut)
+                self.messages += cut.count
+                self.payload_bytes += cut.payload_bytes
+            if cut.stop < part.stop:
+                return False
+        if (len(parts) != 1 or parts[0] is not ahead) and sum(part.count for part in parts) < ahead.count:
+            self.hidden_bytes += whole.batch.body_bytes
+        return True
+
+    def fetch(self, next_id: bytes | None, row: MessageRow | None = None) -> Fetch:
+        """What was found; `row` is the one at which the reader is held."""
+        if row is None:
+            return Fetch(self.slices, next_id, None, self.messages, self.payload_bytes)
+        held_at = row.position + _NO_PAYLOAD_ROW
+        return Fetch(self.slices, next_id, row.written_by, self.messages, self.payload_bytes, held_at)
+
+
 def fetch(
     rows: Iterable[MessageRow],
     payload_rows: Callable[[MessageRow], Iterable[PayloadRow]],
@@ -269,41 +310,40 @@ def fetch(
     *,
     verify: bool = True,
     markers: bool = False,
+    before: Fetch | None = None,
+    hidden_bytes_max: int = sys.maxsize,
 ) -> Fetch:
     """The messages from `start` on that `snapshot` may see; without a snapshot all that are not expired.
 
     `rows` begin at `start.position`. `verify=False` trusts batches that never left this process. With `markers` these come
-    in between, and count for no limit.
+    in between, and count for no limit. It pauses once it passed `hidden_bytes_max` without showing them; called again as
+    `before`, with its `next_id` as the exclusive start, it goes on as if it had not.
     """
-    slices: list[Slice] = []
-    next_id: bytes | None = None
-    messages = payload_bytes = looked_at = 0
+    taken = _Taken(before)
+    next_id = None if before is None else before.next_id
+    looked_at = 0 if before is None else before.paused_rows or 0
     for row in rows:
         if limits.end_before(row):
-            return Fetch(slices, limits.through, None, messages, payload_bytes)
+            return taken.fetch(limits.through)
         seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
         if start.is_past(row):
             seen = Visibility.SKIP
         if seen is Visibility.HOLD:
-            return Fetch(slices, next_id, row.written_by, messages, payload_bytes, row.position + _NO_PAYLOAD_ROW)
-        looked_at += 1
+            return taken.fetch(next_id, row)
         if seen is Visibility.VISIBLE:
             for whole in row_slices(start.within(row), payload_rows, verify, markers=markers):
-                for part in limits.within(whole.after(start.id, start.inclusive)).unexpired(now_ms):
-                    if part.batch.kind is not Kind.USER:
-                        slices.append(part)
-                        continue
-                    least = 0 if messages else limits.least  # a first message comes whole, however large
-                    cut = part.up_to(limits.messages_max - messages, limits.bytes_max - payload_bytes, least)
-                    if cut.count:
-                        slices.append(cut)
-                        messages += cut.count
-                        payload_bytes += cut.payload_bytes
-                    if cut.stop < part.stop:
-                        passed = slices[-1].last_id() if slices else next_id
-                        return Fetch(slices, passed, None, messages, payload_bytes, full=True)
+                if not taken.take(whole, start, limits, now_ms):
+                    passed = taken.slices[-1].last_id() if taken.slices else next_id
+                    return taken.fetch(passed)._replace(full=True)
+                if taken.hidden_bytes >= hidden_bytes_max and row.reference is not None:
+                    return taken.fetch(whole.last_id())._replace(paused_rows=looked_at)  # the row is looked at again
+        else:
+            taken.hidden_bytes += row.size_bytes
+        looked_at += 1
         next_id = end_of(row.position)
-        enough = messages >= limits.messages_max or payload_bytes >= limits.bytes_max or looked_at >= ROWS_MAX
-        if enough or limits.end_at(next_id):
+        enough = taken.messages >= limits.messages_max or taken.payload_bytes >= limits.bytes_max
+        if enough or looked_at >= ROWS_MAX or limits.end_at(next_id):
             break
-    return Fetch(slices, next_id, None, messages, payload_bytes)
+        if taken.hidden_bytes >= hidden_bytes_max:
+            return taken.fetch(next_id)._replace(paused_rows=looked_at)
+    return taken.fetch(next_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Iterable
 
 from basalt.catalog.topics import Topic
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.fetch import ROWS_MAX, Fetch, Limits, Start, fetch, not_before
+from basalt.messaging.read.fetch import LOOK_BYTES_MAX, ROWS_MAX, Fetch, Limits, Start, fetch, not_before
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable
@@ -34,8 +35,9 @@ class LogReads:
     ) -> Fetch:
         """One look at the log, past any stretch of rows that this reader may not see."""
         passed: bytes | None = None
-        look = functools.partial(self._look, markers=markers)
+        before: Fetch | None = None
         while True:
+            look = functools.partial(self._look, markers=markers, before=before)
             if log.unconfirmed:
                 await log.confirm_or_delete()
             topic = log.topic
@@ -52,26 +54,32 @@ class LogReads:
             else:
                 found = look(topic, begin, limits, seen, now_ms, cached, None)
             passed = found.next_id or passed
-            if found.slices or found.held_by is not None or found.next_id is None or limits.end_at(found.next_id):
+            before = None if found.paused_rows is None else found
+            if found.next_id is None or (
+                before is None and (found.slices or found.held_by is not None or limits.end_at(found.next_id))
+            ):
                 return found._replace(next_id=passed)
             begin = Start(found.next_id, False)
             await asyncio.sleep(0)  # others get their turn on a long way through hidden rows
 
     def _look(
         self, topic: Topic, begin: Start, limits: Limits, seen: TransactionSnapshot | None, now_ms: int,
-        cached: list[MessageRow] | None, stop: bytes | None, *, markers: bool,
+        cached: list[MessageRow] | None, stop: bytes | None, *, markers: bool, before: Fetch | None,
     ) -> Fetch:  # fmt: skip
         rows: Iterable[MessageRow] | None = cached
         if rows is None:
             bytes_max = limits.bytes_max + ROW_BYTES_MAX if self._remote else None
             rows = self.messages.scan(topic.read_keys, begin.position, stop, bytes_max=bytes_max)
-        verify = cached is None
+        # A look at a remote store is made on a thread, and bounded by what one read brings.
+        hidden_bytes_max = sys.maxsize if self._remote else LOOK_BYTES_MAX
         return fetch(
-            rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms, verify=verify, markers=markers
-        )
+            rows, lambda row: self.stored_rows(topic, row), begin, limits, seen, now_ms,
+            verify=cached is None, markers=markers, before=before, hidden_bytes_max=hidden_bytes_max,
+        )  # fmt: skip
 
-    def stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:
-        """The payload rows that a reference publishes."""
+    def stored_rows(self, topic: Topic, row: MessageRow, *, reverse: bool = False) -> Iterable[PayloadRow]:
+        """The payload rows that a reference publishes, in order, or the last one first."""
         assert row.reference is not None
         assert row.written_by is not None
-        return self.payloads.scan(topic.keys, abs(row.written_by), row.reference.first, row.reference.last)
+        first, last, _ = row.reference
+        return self.payloads.scan(topic.keys, abs(row.written_by), first, last, reverse=reverse)

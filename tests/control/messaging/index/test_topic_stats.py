@@ -16,8 +16,9 @@ from basalt.messaging.log.topic_log import LogLimits
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable
-from basalt_engine.records import encode
+from basalt_engine.records import Extras, encode
 from basalt_engine.stores.memory import MemoryStore
+from tests.counted_reads import CountedReads
 from tests.wiring import A, B, Wired
 
 HOUR_MS = 3_600_000
@@ -183,6 +184,33 @@ async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired):
     again.services.usage.count = lambda topic, row: read.append(row.position) or count(topic, row)  # type: ignore[method-assign]
     assert await figures(again) == (11, 15)
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 5_000])
+async def test_a_large_transaction_is_counted_after_a_crash_in_small_parts(
+    monkeypatch: pytest.MonkeyPatch, ttl_ms: int | None
+):
+    store = CountedReads()
+    shop = await Wired.start(store)
+    await shop.topics.create(A, {})
+    await shop.publish(A, "before")
+    tx = await shop.transactions.begin()
+    for _ in range(40):
+        await shop.messaging.store(A, [b"x" * 1_000], tx.write_pointer, [Extras(ttl_ms=ttl_ms)])
+    await shop.commit(tx, orders=["with it"])
+    await shop.publish(A, "after")
+    tx = await shop.transactions.begin()
+    for _ in range(40):
+        await shop.messaging.store(A, [b"y" * 1_000], tx.write_pointer)
+    await shop.commit(tx)
+    again = await shop.restarted()
+    monkeypatch.setattr(usage, "PAGE_BYTES", 5_000)
+    async with store.watched():
+        assert await figures(again) == (83, 80 * 1_000 + 6 + 7 + 5)
+    assert store.read_bytes > 80_000
+    assert store.most_bytes < 5_000 + 4 * 1_100  # a page, its last row, and the oldest and the newest message
+    assert store.most_held_bytes < 5 * 1_100
+    await again.services.close()
 
 
 async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wired, monkeypatch: pytest.MonkeyPatch):

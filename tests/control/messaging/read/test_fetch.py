@@ -70,8 +70,10 @@ class Log:
         self.place = (self.place[0] + later_ms, 0 if later_ms else self.place[1] + 1)
         self.rows.append(MessageRow(position(*self.place), None, encode([b"never seen"], kind=Kind.WATERMARK)))
 
-    def refer(self, batches: list[list[bytes]], written_by: int, later_ms: int, lost: bool) -> None:
-        """A row that refers to some payload rows; `lost`: they were removed already."""
+    def refer(
+        self, batches: list[list[bytes]], written_by: int, later_ms: int, lost: bool, ttl: int | None = None
+    ) -> None:
+        """A row that refers to some payload rows; `lost`: they were removed already. `ttl` is that of all its messages."""
         self.place = (self.place[0] + later_ms, 0 if later_ms else self.place[1] + 1)
         ms, last = self.stored_place.get(abs(written_by), (FIRST_MS - 50, -1))
         found: list[tuple[bytes, list[bytes]]] = []
@@ -85,10 +87,12 @@ class Log:
         if lost:
             return
         for where, payloads in found:
-            self.stored.setdefault(abs(written_by), []).append(PayloadRow(where, encode(payloads)))
+            extras = [Extras(ttl_ms=ttl)] * len(payloads) if ttl else None
+            self.stored.setdefault(abs(written_by), []).append(PayloadRow(where, encode(payloads, extras)))
             first = position_fields(where)[1] - len(payloads) + 1
             for number, payload in enumerate(payloads, first):
-                self.messages.append(Message(MessageId(*self.place, ms, number).encode(), payload, None, row))
+                expire_ms = self.place[0] + ttl if ttl else None
+                self.messages.append(Message(MessageId(*self.place, ms, number).encode(), payload, expire_ms, row))
 
 
 PAYLOADS = st.lists(st.binary(max_size=6), min_size=1, max_size=5)
@@ -105,7 +109,8 @@ def logs(draw: st.DrawFn) -> Log:
             log.add_marker(later_ms)
         elif kind == "reference":
             batches = draw(st.lists(PAYLOADS, min_size=1, max_size=3))
-            log.refer(batches, draw(WRITER), later_ms, lost=draw(st.integers(0, 5)) == 0)
+            ttl = draw(st.sampled_from([None, None, 1, 5]))
+            log.refer(batches, draw(WRITER), later_ms, lost=draw(st.integers(0, 5)) == 0, ttl=ttl)
         else:
             payloads = draw(PAYLOADS)
             own = st.sampled_from([None, None, 1, 5, 10, 50])
@@ -177,10 +182,19 @@ def naively(
 
 
 def fetched(
-    log: Log, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, *, verify: bool = True
+    log: Log,
+    start: Start,
+    limits: Limits,
+    snapshot: TransactionSnapshot | None,
+    *,
+    verify: bool = True,
+    before: Fetch | None = None,
+    hidden_bytes_max: int = 10**9,
 ) -> Fetch:
     rows = [row for row in log.rows if row.position >= start.position]
-    return fetch(rows, log.payload_rows, start, limits, snapshot, NOW_MS, verify=verify)
+    return fetch(
+        rows, log.payload_rows, start, limits, snapshot, NOW_MS, verify=verify, before=before, hidden_bytes_max=hidden_bytes_max
+    )  # fmt: skip
 
 
 def ids(found: Fetch) -> list[bytes]:
@@ -247,6 +261,32 @@ def test_paging_with_any_limit_is_the_same_as_one_large_fetch(
             pytest.fail("the pages do not come to an end")
     assert found == ids(whole)
     assert page.held_by == whole.held_by
+
+
+@thorough
+@given(logs(), st.data(), LIMITS, SNAPSHOTS, st.sampled_from([1, 20, 250]), st.sampled_from([1, 3, 10_000]))
+def test_a_fetch_that_pauses_finds_what_it_would_have_found_in_one_go(
+    log: Log,
+    data: st.DataObject,
+    limits: Limits,
+    snapshot: TransactionSnapshot | None,
+    hidden_bytes_max: int,
+    rows_max: int,
+) -> None:
+    start = data.draw(starts(log))
+    if log.messages and data.draw(st.booleans()):
+        limits = limits._replace(through=data.draw(st.sampled_from(log.messages)).id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetching, "ROWS_MAX", rows_max)
+        whole = fetched(log, start, limits, snapshot)
+        found = fetched(log, start, limits, snapshot, hidden_bytes_max=hidden_bytes_max)
+        while found.paused_rows is not None:
+            assert found.next_id is not None
+            assert found.next_id > start.id
+            start = Start(found.next_id, False)
+            found = fetched(log, start, limits, snapshot, before=found, hidden_bytes_max=hidden_bytes_max)
+    assert (ids(found), payloads(found)) == (ids(whole), payloads(whole))
+    assert found._replace(slices=[]) == whole._replace(slices=[])
 
 
 @relaxed
@@ -383,6 +423,24 @@ def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:
         narrowed = Start(message.id, True).within(log.rows[0])
         assert log.payload_rows(narrowed) == log.stored[11][first:]
         assert Start(message.id[:9] + b"\xff" + message.id[10:], True).within(log.rows[0]) == log.rows[0]
+
+
+@pytest.mark.parametrize("behind_a_reference", [False, True])
+def test_one_look_passes_a_bounded_number_of_bytes_that_it_does_not_show(behind_a_reference: bool) -> None:
+    log, expired = Log(), [b"x" * 1_000] * 2
+    if behind_a_reference:
+        log.refer([expired] * 20, 11, 0, lost=False, ttl=1)
+    else:
+        for _ in range(20):
+            log.add(expired, [1, 1], None, 0, zstd=False)
+    log.add([b"here"], [None], None, 10, zstd=False)
+    looks, start, found = 0, start_from(None, True), None
+    while found is None or found.paused_rows is not None:
+        found = fetched(log, start, EVERYTHING, None, before=found, hidden_bytes_max=10_000)
+        assert found.next_id is not None
+        looks, start = looks + 1, Start(found.next_id, False)
+    assert payloads(found) == [b"here"]
+    assert looks == 5  # four of 10 KiB, and what is left
 
 
 def test_a_row_that_the_reader_is_past_is_not_decoded() -> None:

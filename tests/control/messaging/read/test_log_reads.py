@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.errors import TopicNotFoundError
 from basalt_engine.keys import MessageId
+from basalt_engine.records import Extras
+from tests.counted_reads import CountedReads
 from tests.wiring import A, B, Wired, encoded, ids, texts
 
 pytestmark = pytest.mark.anyio
@@ -246,6 +249,48 @@ async def test_a_long_stretch_of_hidden_rows_is_passed_in_one_fetch(
         await shop.transactions.abort(tx.id)
     await shop.publish(A, "here")
     assert texts(await shop.messaging.fetch(A, None, True, committed=True)) == ["here"]
+
+
+async def hide_rolled_back(wired: Wired) -> None:
+    for _ in range(40):
+        tx = await wired.transactions.begin()
+        await wired.publish(A, "x" * 1_000, tx=tx)
+        await wired.transactions.abort(tx.id)
+
+
+async def hide_expired(wired: Wired) -> None:
+    for _ in range(40):
+        await wired.messaging.publish_records(A, [RecordIn(b"x" * 1_000, ttl_ms=5)])
+        wired.clock.advance(5)
+
+
+async def hide_expired_behind_one_reference(wired: Wired) -> None:
+    tx = await wired.transactions.begin()
+    for _ in range(40):
+        await wired.messaging.store(A, [b"x" * 1_000], tx.write_pointer, [Extras(ttl_ms=5)])
+    await wired.commit(tx)
+    wired.clock.advance(5)
+
+
+@pytest.mark.parametrize("hide", [hide_rolled_back, hide_expired, hide_expired_behind_one_reference])
+async def test_others_get_their_turn_while_a_fetch_passes_bytes_that_it_may_not_show(
+    monkeypatch: pytest.MonkeyPatch, hide: Callable[[Wired], Awaitable[None]]
+) -> None:
+    store = CountedReads()
+    shop = await Wired.start(store, cached=False)
+    await shop.topics.create(A, {})
+    await shop.publish(A, "before")
+    await hide(shop)
+    await shop.publish(A, "after")
+    whole = await shop.messaging.fetch(A, None, True, committed=True)
+    monkeypatch.setattr("basalt.messaging.read.log_reads.LOOK_BYTES_MAX", 5_000)
+    async with store.watched():
+        page = await shop.messaging.fetch(A, None, True, committed=True)
+    assert texts(page) == texts(whole) == ["before", "after"]
+    assert page._replace(slices=[]) == whole._replace(slices=[])
+    assert store.read_bytes > 40_000
+    assert store.most_bytes < 5_000 + 3 * 1_100  # the last row passed, and in a reference where the next look begins
+    await shop.services.close()
 
 
 async def test_widening_and_narrowing_the_spread_loses_nothing(shop: Wired) -> None:
