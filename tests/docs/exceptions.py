@@ -146,24 +146,6 @@ FULL_FOLDERS = {}
 
 # Docstrings that begin with "What", "How", "Whether" or "Where", by package: to be lowered. What is not here has none.
 QUESTIONING_DOCSTRINGS = {
-    "control/basalt/client": 9,
-    "control/basalt/commits": 9,
-    "control/basalt/errors.py": 1,
     "control/basalt/http": 7,
-    "control/basalt/messaging": 69,
-    "control/basalt/operations": 5,
-    "control/basalt/runtime": 5,
-    "control/basalt/server": 2,
-    "control/basalt/tables": 3,
-    "control/basalt/thrift": 14,
-    "control/basalt/transactions": 46,
-    "engine/basalt_engine/cells": 15,
-    "engine/basalt_engine/keys.py": 3,
-    "engine/basalt_engine/messages.py": 2,
-    "engine/basalt_engine/metadata.py": 2,
-    "engine/basalt_engine/records.py": 7,
-    "engine/basalt_engine/regions": 3,
-    "engine/basalt_engine/retention.py": 3,
-    "engine/basalt_engine/snapshot.py": 3,
-    "engine/basalt_engine/stores": 1,
+    "control/basalt/messaging": 3,
 }
