@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.catalog.topics import TopicName
-from basalt.errors import TooLargeError
+from basalt.errors import InputError, TooLargeError
 from basalt.messaging.log.append import Placed
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.log.writers import check_age
 from basalt.messaging.read.fetch import Fetch, Limits, Start, start_from
 from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -24,7 +23,8 @@ from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.records import Buffer, Extras
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
 
 
 class Messages:
@@ -199,3 +199,19 @@ class Messages:
         self._logs.staged.require({log: [writer]})
         self._writers.join(group, writer, log.topic, log.newest_ms)
         self._logs.staged.store(group, log, writer, messages, extras)
+
+
+def check_age(write_pointer: int, now_ms: int, lifetime_ms_max: int) -> None:
+    """Refuse a write pointer that no transaction alive today can have: retention may forget what it writes."""
+    if not 0 < write_pointer <= POINTER_MAX:
+        raise InputError(
+            f"write pointer {write_pointer} is not a positive 64-bit number",
+            field="transactionWritePointer",
+            hint="use the writePointer of a transaction",
+        )
+    if write_pointer // POINTERS_PER_MS < now_ms - lifetime_ms_max:
+        raise InputError(
+            f"write pointer {write_pointer} is older than a transaction may become ({lifetime_ms_max} ms)",
+            field="transactionWritePointer",
+            hint="begin a new transaction",
+        )
