@@ -81,7 +81,7 @@ class RowBuilder:
     def can_take(
         self, ms: int, sequence: int, written_by: int | None, cut: Cut, extras: Sequence[Extras] | None
     ) -> bool:
-        """True when the cut can join this row: neither has a writer, the cut follows the row's last message, and fits."""
+        """True when the cut can join this row: neither has a writer, and the cut comes next and fits."""
         if self.ms != ms or self.reference is not None or written_by is not None or self.written_by is not None:
             return False
         if self.kind is not Kind.USER:
