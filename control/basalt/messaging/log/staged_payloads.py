@@ -139,7 +139,7 @@ class StagedPayloads:
             for log, pointers in wanted.items():
                 if log.unconfirmed and pointers:
                     await log.confirm_or_delete()  # what is published goes by which references there are
-                async with log.loading:
+                async with log.staging:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)
                         if writer is None and pointer <= self.unknown_up_to:

@@ -202,6 +202,7 @@ class TopicLog:
         "_confirming",
         "_loading",
         "_lock",
+        "_staging",
         "_waiting",
         "counts",
         "end",
@@ -245,6 +246,7 @@ class TopicLog:
         self._lock: asyncio.Lock | None = None
         self._confirming: asyncio.Lock | None = None
         self._loading: asyncio.Lock | None = None
+        self._staging: asyncio.Lock | None = None
         # What readers know of the log. Rows that become durable are noted once it is not None.
         self.newest_row: bytes | None = None  # empty: there is none, or it is being read
         self.stable = b""  # up to this position all is decided, and stays so
@@ -529,6 +531,13 @@ class TopicLog:
         if self._loading is None:
             self._loading = asyncio.Lock()
         return self._loading
+
+    @property
+    def staging(self) -> asyncio.Lock:
+        """The same for whoever reads what writers have staged: a commit must not wait for a long search for markers."""
+        if self._staging is None:
+            self._staging = asyncio.Lock()
+        return self._staging
 
 
 def _delete_absent(table: Table, rows: Sequence[bytes]) -> None:
