@@ -18,7 +18,7 @@ from tests.hbase.mini_cluster import MiniCluster, wait_until
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
-LIFETIME_MS = 3 * SECOND_MS  # so that a test can outlive a writer
+LIFETIME_MS = 6 * SECOND_MS  # so that a test can outlive a writer, and a busy machine does not before it has looked
 SKEW_MS = 200  # all clocks of the mini-cluster are one
 TABLES = ("message", "payload", "cell")
 

@@ -55,7 +55,7 @@ PLANTED = (
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (4,)),
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
-    Planted(faults.recovery_takes_no_place, OneShotWorld, (2, 52)),
+    Planted(faults.recovery_takes_no_place, OneShotWorld, (137, 254)),
     Planted(faults.roll_backs_are_not_told, MarkedWorld, (109, 136, 176)),
     Planted(faults.cells_come_before_the_log, World, (38, 105)),
     Planted(faults.aborted_cells_show, World, (0, 9)),

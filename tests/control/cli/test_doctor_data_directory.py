@@ -34,9 +34,9 @@ def test_an_empty_directory_is_fine_and_said_to_be_empty(tmp_path):
     ("content", "ok", "said"),
     [
         (FORMAT.format(1), True, "format 1, created by basalt-mq 0.1, initialised"),
-        (FORMAT.format(2), True, "format 2, created by basalt-mq 0.1, initialised"),
-        (FORMAT.format(3), False, "format 3, created by basalt-mq 0.1, initialised; this program reads 2"),
-        (FORMAT.format("x"), False, "this program reads 2"),
+        (FORMAT.format(2), False, "format 2, created by basalt-mq 0.1, initialised; this program reads 1"),
+        (FORMAT.format(3), False, "format 3, created by basalt-mq 0.1, initialised; this program reads 1"),
+        (FORMAT.format("x"), False, "this program reads 1"),
         ("", False, "format unknown"),
         ("\x00\x01\x02", False, "format unknown"),
     ],
