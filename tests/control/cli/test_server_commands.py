@@ -248,7 +248,8 @@ def test_explain_names_the_transaction_at_which_a_reader_stops(cli, server_url):
     states = {row["payload"]: row["state"] for row in peeked}
     assert states.get("held", "rolled back") == "rolled back"  # the server's retention job may have removed it by now
     assert (states["before"], states["after"]) == ("plain", "plain")
-    assert record(cli("message", "show", "orders", peeked[1]["id"], "-o", "json"))["payload"] == "held"
+    if "held" in states:
+        assert record(cli("message", "show", "orders", peeked[1]["id"], "-o", "json"))["payload"] == "held"
 
 
 def test_namespaces_are_listed_and_a_profile_names_one(cli, run, server_url, monkeypatch):
