@@ -245,10 +245,10 @@ def test_explain_names_the_transaction_at_which_a_reader_stops(cli, server_url):
         client.transactions.abort(begun)
     assert payloads(cli("consume", "orders", "-o", "json")) == ["before", "after"]
     peeked = rows(cli("message", "peek", "orders", "-o", "json"))
-    states = {row["payload"]: row["state"] for row in peeked}
-    assert states.get("held", "rolled back") == "rolled back"  # the server's retention job may have removed it by now
-    assert (states["before"], states["after"]) == ("plain", "plain")
-    if "held" in states:
+    seen = {row["payload"]: row["state"] for row in peeked}
+    assert seen.get("held", "rolled back") == "rolled back"  # the server's retention job may have removed it by now
+    assert (seen["before"], seen["after"]) == ("plain", "plain")
+    if "held" in seen:
         assert record(cli("message", "show", "orders", peeked[1]["id"], "-o", "json"))["payload"] == "held"
 
 
