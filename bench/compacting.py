@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cell_keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.records import encode
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS, OnInvalid
 from basalt_engine.system import VALUE, entry_key, seal
 from bench.figures import Figure

@@ -10,7 +10,6 @@ from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
-from basalt.pruning.regions import Cluster
 from basalt.server.services import Services
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
@@ -43,7 +42,7 @@ class Wired:
         *,
         settings: Settings | None = None,
         cached: bool = True,
-        cluster: Cluster | None = None,
+        cluster: Any | None = None,
         memory: LogLimits = LOG_LIMITS,
     ) -> Wired:
         """Services over a store; `cached=False` makes every fetch read it, a small `memory` nearly everything else."""

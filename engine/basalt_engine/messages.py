@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position_fields
-from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, prefix_stop
+from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, limited, prefix_stop
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
 POSITION_BYTES = 10
@@ -131,7 +130,7 @@ class MessageTable:
         if len(scans) == 1:
             return scans[0]
         merged = heapq.merge(*scans, key=lambda row: row.key[-POSITION_BYTES:], reverse=reverse)
-        return _bounded(merged, rows_max, bytes_max)
+        return limited(merged, rows_max, bytes_max)  # each bucket was read up to them as well, so no row is missing
 
     def last(self, keys: TopicKeys) -> MessageRow | None:
         """The newest row of the generation."""
@@ -150,17 +149,6 @@ class MessageTable:
         """An estimate of what the generation takes in the store."""
         starts = map(keys.message_start, keys.scanned())
         return sum(self._table.size_bytes(start, prefix_stop(start) or start) for start in starts)
-
-
-def _bounded(rows: Iterable[Row], rows_max: int | None, bytes_max: int | None) -> Iterator[Row]:
-    """The merged rows up to the limits. Each bucket was read up to them as well, so no row before that is missing."""
-    read_bytes = 0
-    for row in islice(rows, rows_max):
-        yield row
-        if bytes_max is not None:
-            read_bytes += len(row.key) + sum(map(len, row.columns.values()))
-            if read_bytes >= bytes_max:
-                return
 
 
 def is_husk(columns: Columns) -> bool:

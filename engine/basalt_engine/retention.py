@@ -2,15 +2,22 @@
 
 The Java class `Retention` applies the same rule inside HBase's flush and compaction; the embedded retention job applies
 this one. Only positive knowledge drops: whatever is unknown is kept. The rule as a table: docs/formats/retention.md.
+
+Versions of a cell come newest first, and what was learnt from one is carried on to the next: once a version is *settled*,
+which every reader that there is and that comes sees or has something newer for, nobody needs an older one. So a version
+too many is kept where something is unknown, and none is ever dropped that a reader may get.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from basalt_engine.cell_keys import POINTER_BYTES, CellKey
+from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageKey, PayloadKey
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 ALL_ONES_MS = (1 << 64) - 1  # the write time in the key of a writer's bound row (see basalt_engine.payloads)
 POINTERS_PER_MS = 1_000_000  # write pointers are milliseconds times this, plus a counter
@@ -57,6 +64,10 @@ INVALID = Verdict(Fate.DROP, "invalid")
 INVALID_RETAINED = Verdict(Fate.ROLL_BACK, "invalid, retained")
 INVALID_PAYLOAD_RETAINED = Verdict(Fate.KEEP, "invalid payload, retained")
 LIVE = Verdict(Fate.KEEP, "live")
+UNREADABLE = Verdict(Fate.KEEP, "unreadable")
+UNKNOWN_TABLE = Verdict(Fate.KEEP, "unknown table")
+SUPERSEDED = Verdict(Fate.DROP, "superseded")
+DELETED = Verdict(Fate.DROP, "deleted")
 
 
 def is_old_generation(generation: int, current: int) -> bool:
@@ -126,3 +137,76 @@ def judge_payload(
     if write_ms <= payloads_expired_ms(now_ms - topic.ttl_ms, lifetime_ms_max):
         return EXPIRED
     return judge_payload_writer(key.write_pointer, topic, snapshot)
+
+
+class Horizon(NamedTuple):
+    """The pointers up to which transactions are decided, durably, at a moment before the first row was read.
+
+    Every writer up to `upper_bound` is visible to all readers that there are and that come, or in `invalid`. Of writers up
+    to `purge_bound` a tombstone may go, for all older versions of its cell, also those that are yet to come, are before
+    whoever drops it; 0 where that is not so.
+    """
+
+    invalid: InvalidList
+    upper_bound: int
+    purge_bound: int
+
+
+class Run(NamedTuple):
+    """The state of a walk over versions: the current cell's key without a writer, and whether a version is settled."""
+
+    cell: bytes = b""
+    settled: bool = False
+
+
+def judge_cell(
+    key: CellKey, tombstone: bool, generation: int | None, horizon: Horizon | None, settled: bool
+) -> tuple[Verdict, bool]:
+    """The verdict over a version, and whether one of its cell is settled now.
+
+    `generation` is that of the table as the metadata table tells it, negative once it is deleted; None when unknown.
+    """
+    if generation is None:
+        return UNKNOWN_TABLE, settled
+    if is_old_generation(key.generation, generation):
+        return OLD_GENERATION, settled
+    if horizon is None:
+        return NO_SNAPSHOT, settled
+    if key.write_pointer in horizon.invalid:
+        return INVALID, settled
+    if key.write_pointer > horizon.upper_bound:
+        return LIVE, settled
+    if settled:
+        return SUPERSEDED, True
+    if tombstone and key.write_pointer <= horizon.purge_bound:
+        return DELETED, True
+    return LIVE, True
+
+
+def judge_cells(
+    rows: Iterable[tuple[bytes, bool | None]],
+    generations: Mapping[bytes, int],
+    horizon: Horizon | None,
+    run: Run,
+) -> tuple[list[Verdict], Run]:
+    """The verdicts over rows in the order of their keys, and what is to be carried on to the rows behind them.
+
+    A row is its key and whether it is a tombstone (None: neither that nor a value). `generations` are by table prefix.
+    """
+    verdicts: list[Verdict] = []
+    for data, tombstone in rows:
+        cell = data[:-POINTER_BYTES]
+        if cell != run.cell:
+            run = Run(cell)
+        try:
+            key = CellKey.decode(data)
+        except CorruptionError:
+            verdicts.append(UNREADABLE)
+            continue
+        if tombstone is None:
+            verdicts.append(UNREADABLE)
+            continue
+        verdict, settled = judge_cell(key, tombstone, generations.get(key.prefix), horizon, run.settled)
+        verdicts.append(verdict)
+        run = Run(cell, settled)
+    return verdicts, run

@@ -6,12 +6,14 @@ docs/formats/system-table.md.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
+from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import Delete, Put, Table, prefix_stop
 
@@ -156,3 +158,33 @@ def unseal(key: bytes, data: bytes | None) -> bytes:
     if data[0] != VERSION:
         raise CorruptionError(f"system entry {name} has version {data[0]}; this Basalt reads version {VERSION}")
     return data[1:-_CRC_BYTES]
+
+
+class InstallationFacts(msgspec.Struct, frozen=True):
+    """Over how many salt buckets rows are spread, when the tables were made, and a name that no other installation has."""
+
+    buckets: int
+    created_ms: int
+    instance: str
+
+    @classmethod
+    def new(cls, buckets: int, clock: Clock) -> InstallationFacts:
+        """The facts of an installation that is made now."""
+        return cls(buckets, clock.now_ms(), secrets.token_hex(8))
+
+
+FACTS = SystemRecord("install", "facts", InstallationFacts)
+
+
+def install(system: SystemTable, clock: Clock, buckets: int) -> InstallationFacts:
+    """The facts of this store: written at the first start; `CorruptionError` when it was made with other buckets."""
+    facts = FACTS.get(system)
+    if facts is None:
+        facts = InstallationFacts.new(buckets, clock)
+        system.replace(FACTS.kind, FACTS.name, None, FACTS.encode(facts))
+        return facts
+    if facts.buckets != buckets:
+        raise CorruptionError(
+            f"the tables were made with {facts.buckets} salt buckets, not {buckets}: rows would not be found"
+        )
+    return facts

@@ -20,12 +20,17 @@ Bytes        Keys are 1 to `KEY_BYTES_MAX` bytes; a row holds up to `COLUMNS_MAX
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from basalt_engine.errors import InputError
+
 KEY_BYTES_MAX = 32_767  # HBase stores a row key's length as a signed 16-bit number
 COLUMNS_MAX = 255  # the embedded row format counts columns in one byte
+COLUMN_NAME_BYTES_MAX = 255  # and keeps a name's length in one byte
+VALUE_BYTES_MAX = (1 << 31) - 1  # one row must fit into one write of every store
 
 Columns = Mapping[bytes, bytes]
 
@@ -37,6 +42,11 @@ class Row(NamedTuple):
 
     key: bytes
     columns: Columns
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its key and values, which a scan's limit counts."""
+        return len(self.key) + sum(map(len, self.columns.values()))
 
 
 class Put(NamedTuple):
@@ -126,10 +136,6 @@ class Table(Protocol):
         """
         ...
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete all rows with start <= key < stop, durably."""
-        ...
-
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         """An estimate of the bytes that rows with start <= key < stop take; may lag behind recent writes."""
         ...
@@ -194,3 +200,53 @@ def prefix_stop(prefix: bytes) -> bytes | None:
     if not trimmed:
         return None
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
+
+
+def limited(rows: Iterable[Row], rows_max: int | None, bytes_max: int | None) -> Iterator[Row]:
+    """The first of these rows, up to a scan's limits."""
+    read_bytes = 0
+    for row in islice(rows, rows_max):
+        yield row
+        if bytes_max is not None:
+            read_bytes += row.size_bytes
+            if read_bytes >= bytes_max:
+                return
+
+
+def check_table(name: str) -> None:
+    """`InputError` unless the SPI names such a table."""
+    if name not in TABLE_NAMES:
+        raise InputError(f"there is no table {name!r}", hint=f"the tables are {', '.join(TABLE_NAMES)}")
+
+
+def check_mutation(mutation: Mutation) -> None:
+    """`InputError` when the mutation's key, a column's name or a value is out of bounds."""
+    if isinstance(mutation, DeleteRange):
+        return
+    check_key(mutation.key)
+    if isinstance(mutation, Put | Insert):
+        check_columns(mutation.columns)
+    if isinstance(mutation, Insert) and not (mutation.columns and mutation.columns[mutation.first]):
+        raise InputError(f"row {mutation.key.hex()} is to be inserted with nothing, or nothing in its first column")
+
+
+def check_key(key: bytes) -> None:
+    """`InputError` unless the key has 1 to `KEY_BYTES_MAX` bytes."""
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise InputError(f"a row key has {len(key)} bytes; it must have 1 to {KEY_BYTES_MAX}")
+
+
+def check_columns(columns: Columns) -> None:
+    """`InputError` when there are too many columns, or a name or a value is too long, or a name is empty."""
+    check_column_count(len(columns))
+    for name, value in columns.items():
+        if not 0 < len(name) <= COLUMN_NAME_BYTES_MAX:
+            raise InputError(f"a column name has {len(name)} bytes; it must have 1 to {COLUMN_NAME_BYTES_MAX}")
+        if len(value) > VALUE_BYTES_MAX:
+            raise InputError(f"column {name!r} has {len(value)} bytes; the limit is {VALUE_BYTES_MAX}")
+
+
+def check_column_count(columns: int) -> None:
+    """`InputError` when one row would have more than `COLUMNS_MAX` columns."""
+    if columns > COLUMNS_MAX:
+        raise InputError(f"a row would have {columns} columns; the limit is {COLUMNS_MAX}")

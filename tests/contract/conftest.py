@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES
+from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES, DeleteRange
 from tests.contract.stores import HBASE, OPENERS, Opener, fast_directory
 
 
@@ -28,7 +28,7 @@ def shared_store(opener):
 @pytest.fixture
 def store(shared_store):
     for name in TABLE_NAMES:
-        shared_store.table(name).delete_range(b"", b"\xff" * (KEY_BYTES_MAX + 1))
+        shared_store.table(name).write([DeleteRange(b"", b"\xff" * (KEY_BYTES_MAX + 1))])
     return shared_store
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cells import table as cells
-from basalt_engine.cells.keys import TableKeys
-from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, PageLimits, visible
+from basalt_engine import cells
+from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells import CellTable, CellVersion, LargeRowError, PageLimits, visible
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
-from basalt_engine.table import KEY_BYTES_MAX, Delete, Put
+from basalt_engine.table import KEY_BYTES_MAX, Delete, DeleteRange, Put
 
 model = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
@@ -85,7 +85,7 @@ def table(store):
 
 
 def emptied(table):
-    table.delete_range(b"\0", b"\xff" * (KEY_BYTES_MAX + 1))
+    table.write([DeleteRange(b"\0", b"\xff" * (KEY_BYTES_MAX + 1))])
     return table
 
 

@@ -56,7 +56,7 @@ def machine(opener, directory):
             super().__init__()
             self.model = {name: {} for name in TABLES}
             for name in TABLES:
-                held.store.table(name).delete_range(b"", b"\xff" * 4)
+                held.store.table(name).write([DeleteRange(b"", b"\xff" * 4)])
 
         @rule(name=st.sampled_from(TABLES), mutations=MUTATIONS)
         def write(self, name, mutations):
@@ -81,7 +81,7 @@ def machine(opener, directory):
 
         @rule(name=st.sampled_from(TABLES), start=BOUNDS, stop=BOUNDS)
         def delete_range(self, name, start, stop):
-            held.store.table(name).delete_range(start, stop)
+            held.store.table(name).write([DeleteRange(start, stop)])
             apply(self.model[name], DeleteRange(start, stop))
 
         @rule(

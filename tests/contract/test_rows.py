@@ -103,7 +103,7 @@ def test_deleting_what_is_not_there_succeeds(table):
 
 def test_deleting_a_range_takes_its_start_and_leaves_its_stop(table):
     table.write([Put(key, {b"c": LARGE}) for key in AWKWARD])
-    table.delete_range(b"a", b"b")
+    table.write([DeleteRange(b"a", b"b")])
     kept = [key for key in AWKWARD if not b"a" <= key < b"b"]
     assert [row.key for row in table.scan(b"", None)] == kept
     assert all(table.get(key) == {b"c": LARGE} for key in kept)
@@ -120,7 +120,7 @@ def test_tables_of_one_store_do_not_share_rows(store):
     for name in TABLE_NAMES:
         store.table(name).write([Put(b"k", {b"c": name.encode()})])
     assert [store.table(name).get(b"k") for name in TABLE_NAMES] == [{b"c": name.encode()} for name in TABLE_NAMES]
-    store.table("message").delete_range(b"", b"z")
+    store.table("message").write([DeleteRange(b"", b"z")])
     assert store.table("payload").get(b"k") == {b"c": b"payload"}
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from basalt_engine.table import Delete, Put, prefix_stop
+from basalt_engine.table import Delete, DeleteRange, Put, prefix_stop
 
 ROWS = 3_000  # several of the chunks in which stores read ahead
 KEYS = [number.to_bytes(4) for number in range(ROWS)]
@@ -104,7 +104,7 @@ def test_a_scan_goes_on_over_rows_that_are_deleted_before_it_comes_to_them(table
     table.write([Put(key, {b"c": key, b"d": bytes(5_000)}) for key in KEYS[:100]])
     scan = table.scan(b"", None)
     first = next(scan)
-    table.delete_range(KEYS[1], KEYS[99])
+    table.write([DeleteRange(KEYS[1], KEYS[99])])
     rest = list(scan)
     assert first.key == KEYS[0]
     assert rest[-1].key == KEYS[99]

@@ -195,7 +195,7 @@ def test_a_closed_store_refuses_every_call(own_store):
         lambda: list(scan),
         lambda: table.write([Put(b"k", {b"c": b"2"})]),
         lambda: table.check_and_write(b"k", b"c", b"1", {b"c": b"2"}),
-        lambda: table.delete_range(b"", b"z"),
+        lambda: table.write([DeleteRange(b"", b"z")]),
         lambda: table.size_bytes(b"", b"z"),
         lambda: store.write([TableWrite("message", [Put(b"k", {b"c": b"2"})])]),
     ]

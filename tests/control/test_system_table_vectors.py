@@ -14,11 +14,10 @@ from basalt.messaging.log.log_bounds import LogEnd, LogStart
 from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
-from basalt.retention.generations import Swept
+from basalt.retention.expired import Swept
 from basalt.transactions.manager import ExternalWriter
-from basalt_engine.installation import InstallationFacts
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import InstallationFacts, SystemTable
 from basalt_engine.table import Put
 from tests.vector_lines import cases, lines
 

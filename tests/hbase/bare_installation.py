@@ -8,11 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cell_keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
-from basalt_engine.regions.report import RegionReport
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import RegionReport, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS, OnInvalid
 from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, SALTED, CoprocessorJar
 from basalt_engine.system import VALUE, entry_key, seal, unseal

@@ -13,7 +13,7 @@ from basalt_engine.errors import BasaltError
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.stores.hbase.tables import CoprocessorJar, layouts
 from basalt_engine.stores.hbase.thrift2 import Thrift2
-from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES, Store
+from basalt_engine.table import KEY_BYTES_MAX, TABLE_NAMES, DeleteRange, Store
 from deploy.hbase.standalone import Gateways
 
 BUCKETS = 4  # fewer regions than an installation has by default: they take a while to make and to drop
@@ -54,7 +54,7 @@ class Tables:
 def empty(store: Store) -> None:
     """Delete every row of every table."""
     for name in TABLE_NAMES:
-        store.table(name).delete_range(b"", b"\xff" * (KEY_BYTES_MAX + 1))
+        store.table(name).write([DeleteRange(b"", b"\xff" * (KEY_BYTES_MAX + 1))])
 
 
 @pytest.fixture(scope="session")

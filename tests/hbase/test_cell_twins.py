@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cells.keys import CellKey
-from basalt_engine.cells.retention import Horizon, Run, judge_cells
+from basalt_engine.cell_keys import CellKey
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import GENERATION_MAX
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import RegionSnapshot
+from basalt_engine.retention import Horizon, Run, judge_cells
 from basalt_engine.snapshot import InvalidList
 from tests.hbase.frames import Frames, framed
 from tests.vector_lines import lines

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from basalt_engine.cells.keys import CellKey
-from basalt_engine.cells.retention import Horizon, Run, judge_cells
-from basalt_engine.retention import Fate
+from basalt_engine.cell_keys import CellKey
+from basalt_engine.retention import Fate, Horizon, Run, judge_cells
 from basalt_engine.snapshot import InvalidList
 
 WORLDS, STEPS = 300, 400

@@ -14,9 +14,10 @@ import pytest
 from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, StoreError
+from basalt_engine.regions import Region
 from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
 from basalt_engine.stores.hbase.tables import layouts
-from basalt_engine.stores.hbase.thrift2 import Region, TableDescriptor, Thrift2, refusal
+from basalt_engine.stores.hbase.thrift2 import TableDescriptor, Thrift2, refusal
 from deploy.hbase.standalone import Gateways
 from tests.control.cli.conftest import Ran, Run, run
 from tests.control.hbase_admin.ruby_lines import created
@@ -242,6 +243,6 @@ def test_the_gateway_reads_and_writes_rows(thrift2: Thrift2, prefix: str, monkey
     # Start keys with the very signs that region names are made of.
     regions = thrift2.regions(table)
     assert [region.start for region in regions] == [b"", b",", b"b."]
-    assert all(isinstance(region, Region) and region.state == "OPEN" and len(region.name) == 32 for region in regions)
+    assert all(isinstance(region, Region) and region.state == "OPEN" and len(region.id) == 32 for region in regions)
     assert thrift2.server_type() == 2
     assert thrift2.cluster_id()

@@ -9,9 +9,8 @@ from itertools import count
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from basalt.pruning import regions as pruning
 from basalt.pruning.rule import Cause, Certificates, Terms
-from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 from tests.hbase.bare_installation import BUCKETS, HOUR_MS, SECOND_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster, wait_until
@@ -46,7 +45,7 @@ def certificates(installation: BareInstallation) -> Certificates:
     """The rule over what the regions report now."""
     reports = installation.wait_for_reports(TABLES)
     listed = [
-        pruning.Region(table, region.encoded_name, region.name, region.start, region.stop, region.server)
+        Region(table, region.encoded_name, region.name, region.start, region.stop, region.server)
         for table in TABLES
         for region in installation.regions(table)
     ]

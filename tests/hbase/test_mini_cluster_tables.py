@@ -16,10 +16,10 @@ from basalt.catalog.tables import TableName
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.states import Transaction
-from basalt_engine.cells.keys import CellKey, TableKeys
+from basalt_engine.cell_keys import CellKey, TableKeys
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import table_prefix
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import TABLE_NAMES
 from tests.hbase.bare_installation import HOUR_MS, SECOND_MS, BareInstallation, now_ms

@@ -11,10 +11,10 @@ import pytest
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, RegionReport
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport, RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import SystemTable
+from basalt_engine.table import DeleteRange
 from basalt_spark.jobs.row_writers import TABLES
 from tests.control.cli.conftest import Run, run
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS
@@ -60,7 +60,7 @@ async def drop_rows(wired: Wired, writer: int) -> None:
         table = wired.store.table("message")
         for row in list(table.scan(b"", None)):
             if row.columns.get(b"t") == writer.to_bytes(8, "big"):
-                table.delete_range(row.key, row.key + b"\0")
+                table.write([DeleteRange(row.key, row.key + b"\0")])
 
     await asyncio.to_thread(drop)
 
@@ -83,7 +83,7 @@ async def report_all(wired: Wired) -> None:
             region.start,
             region.stop,
         )
-        await asyncio.to_thread(wired.services.system.write, KIND, region.id, report.encode())
+        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, report.encode())
 
 
 def audited(run: Run, tables: Tables) -> tuple[int, dict[str, Any], str]:

@@ -14,10 +14,9 @@ import pytest
 from basalt.pruning.rule import Cause
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import InputError, StoreError
-from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, UNKNOWN_ORIGIN, RegionReport, StoreFile
-from basalt_engine.stores.hbase.connections import parse_address
-from basalt_engine.stores.hbase.regions import ClusterCalls, Compactor
+from basalt_engine.errors import StoreError
+from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
+from basalt_engine.stores.hbase.store import HBaseCluster
 from deploy.hbase.standalone import Gateways
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.hbase.tables import BUCKETS, Tables
@@ -56,7 +55,7 @@ async def report_all(wired: Wired, *files: StoreFile) -> list[str]:
             f"basalt.{region.table}", region.name, region.server, now_ms, EMPTY_MEMSTORE, 0, 1, now_ms,
             region.start, region.stop, files if number == 0 else (),
         )  # fmt: skip
-        await asyncio.to_thread(wired.services.system.write, KIND, region.id, report.encode())
+        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, report.encode())
     return [region.id for region in regions]
 
 
@@ -100,13 +99,11 @@ async def test_the_published_snapshot_is_one_row_that_only_a_newer_one_replaces(
 
 
 def test_a_region_that_is_not_there_is_not_compacted(hbase_gateways: Gateways):
-    compactor = Compactor(parse_address(hbase_gateways.thrift))
+    name = b"no.such.table,,1.0123456789abcdef0123456789abcdef."
+    region = Region("message", "0123456789abcdef0123456789abcdef", name, b"", b"", "")
     with pytest.raises(StoreError):
-        compactor.major_compact(b"no.such.table,,1.0123456789abcdef0123456789abcdef.")
+        HBaseCluster(hbase_gateways.thrift2, "basalt", hbase_gateways.thrift).major_compact(region)
     with pytest.raises(StoreError, match="does not answer"):
-        Compactor(("127.0.0.1", 1)).major_compact(b"x")
-
-
-def test_without_the_gateways_name_no_region_is_listed():
-    with pytest.raises(InputError, match="Thrift 2"):
-        ClusterCalls(None, "basalt").regions("message")
+        HBaseCluster(hbase_gateways.thrift2, "basalt", "127.0.0.1:1").major_compact(region)
+    with pytest.raises(StoreError, match=r"store\.hbase\.thrift is not set"):
+        HBaseCluster(hbase_gateways.thrift2, "basalt").major_compact(region)

@@ -20,8 +20,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import GENERATION_MAX, MessageKey, PayloadKey
 from basalt_engine.messages import decode_row
 from basalt_engine.metadata import TopicMetadata
-from basalt_engine.regions.report import EMPTY_MEMSTORE, RegionReport, StoreFile
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import EMPTY_MEMSTORE, RegionReport, RegionSnapshot, StoreFile
 from basalt_engine.retention import ALL_ONES_MS, POINTERS_PER_MS, OnInvalid, TopicRule, judge_message, judge_payload
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.system import seal, unseal

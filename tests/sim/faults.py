@@ -14,7 +14,7 @@ from basalt.commits.topic_participant import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.pruning.survey import read_notes
+from basalt.pruning.prune import read_notes
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state
@@ -152,7 +152,7 @@ def pruning_overlooks_cells() -> AbstractContextManager[object]:
         with patch.object(hidden_cells, "notes", lambda *_: iter(())):
             return read_notes(system)
 
-    return patch("basalt.pruning.survey.read_notes", read_others)
+    return patch("basalt.pruning.prune.read_notes", read_others)
 
 
 # Of sessions and change sets.

@@ -40,7 +40,7 @@ LOAD = {
     "before the log is written": Point("basalt_engine.stores.rocks.database", "Database.write", False, True),
     "between log and sync": Point("basalt_engine.stores.rocks.database", "Database.write", True, True),
     "between sync and mark": Point("basalt_engine.stores.rocks.database", "Database.sync", True, True),
-    "between mark and answer": Point("basalt_engine.stores.rocks.synced", "SyncedFile.advance", True, True),
+    "between mark and answer": Point("basalt_engine.stores.rocks.store", "SyncedFile.advance", True, True),
     "behind the answer": Point("basalt.runtime.group_commit", "GroupCommit._finish", True, True),
     "before an abort is finished": Point("basalt.commits.recovery", "Recovery.roll_back", False),
     "between roll back and abort": Point("basalt.commits.topic_participant", "TopicParticipant.roll_back", True),
@@ -48,7 +48,7 @@ LOAD = {
     "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
     "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),
     "after a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", True),
-    "in clean-up of generations": Point("basalt.retention.generations", "OldGenerations.sweep", True),
+    "in clean-up of generations": Point("basalt.retention.expired", "OldGenerations.sweep", True),
     "in clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", False),
     "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
     "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
@@ -56,10 +56,10 @@ LOAD = {
     "after clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", True),
 }
 RECOVERY = {
-    "before the files are checked": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", False),
-    "before RocksDB recovers": Point("basalt_engine.stores.rocks.synced", "SyncedFile.verify", True),
+    "before the files are checked": Point("basalt_engine.stores.rocks.store", "SyncedFile.verify", False),
+    "before RocksDB recovers": Point("basalt_engine.stores.rocks.store", "SyncedFile.verify", True),
     "after RocksDB recovered": Point("basalt_engine.stores.rocks.database", "Database.check_blob_files", False),
-    "after the files are noted": Point("basalt_engine.stores.rocks.synced", "SyncedFile.restart", True),
+    "after the files are noted": Point("basalt_engine.stores.rocks.store", "SyncedFile.restart", True),
     "before the transactions are read": Point(
         "basalt.transactions.log.transaction_log", "TransactionLog.recover", False
     ),

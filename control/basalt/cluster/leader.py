@@ -1,7 +1,7 @@
 """One server's part in the question who leads: takes the lease when it may, renews it, tells when it is lost.
 
 It has a thread and a handle on the store of its own, for a renewal must not wait behind a long write or a busy event loop.
-The rules are in `lease`; what follows from a term that is over, in `term` and `led_store`.
+The rules are in `lease`; what follows from a term that is over, in `led_store`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from basalt.cluster import lease as rules
 from basalt.cluster.lease import LEASE, Candidate, Lease, Role
-from basalt.cluster.term import Term
+from basalt.cluster.led_store import Term
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemTable

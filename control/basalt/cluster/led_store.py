@@ -1,4 +1,7 @@
-"""A store that is written only while the term lasts.
+"""A term, the time in which one server leads under one epoch; and a store that is written only while it lasts.
+
+A term is asked from the event loop and from the threads that write; it is extended by the thread that renews the lease.
+Once over, it stays over.
 
 Each write asks just before it is sent, so that a process which was stopped for longer than its lease writes nothing when
 it wakes. What it had sent before is refused by the store itself: see `Store.lead`.
@@ -9,17 +12,72 @@ nothing of this one's readers.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from basalt.cluster.term import Term
+from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
 from basalt_engine.table import Columns, Mutation, Row, Store, Table, TableWrite
 
 CELLS = "cell"
 
 T = TypeVar("T")
+
+
+class Term:
+    """The time in which this server leads under `epoch`."""
+
+    def __init__(self, clock: Clock, epoch: int, until_ms: float) -> None:
+        self.epoch = epoch
+        self._clock = clock
+        self._until_ms = until_ms
+        self._over: str | None = None
+        self._calls: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def is_on(self) -> bool:
+        """True while the lease holds. Cheap: it is asked before every request and every write."""
+        return self._over is None and self._clock.monotonic_ms() < self._until_ms
+
+    def check(self) -> None:
+        """`FencedError` unless the lease holds at this moment; one that has run out ends the term."""
+        if not self.is_on():
+            self.end("its lease ran out")
+            raise FencedError(
+                f"this server led under epoch {self.epoch} until {self._over}",
+                hint="send the call again: it is answered by the server that leads now",
+            )
+
+    def extend(self, until_ms: float) -> None:
+        """The lease was renewed. A term that is over takes no notice."""
+        with self._lock:
+            if self._over is None and self._clock.monotonic_ms() < self._until_ms:
+                self._until_ms = until_ms
+
+    def end(self, why: str) -> None:
+        """It is over, for this reason; a second reason counts for nothing."""
+        with self._lock:
+            if self._over is not None:
+                return
+            self._over = why
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    @property
+    def over(self) -> str | None:
+        """Why it is over; None while nobody has said or noticed so."""
+        return self._over
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call once it is over, from whichever thread ends it; at once when it is over already."""
+        with self._lock:
+            if self._over is None:
+                self._calls.append(call)
+                return
+        call()
 
 
 class LedTable:
@@ -61,10 +119,6 @@ class LedTable:
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
         """See the SPI; `FencedError` when the term is over."""
         return _within(self._term, lambda: self._inner.check_and_write(key, column, expected, columns))
-
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """See the SPI; `FencedError` when the term is over."""
-        _within(self._term, lambda: self._inner.delete_range(start, stop))
 
 
 class LedCells(LedTable):

@@ -27,11 +27,7 @@ from basalt.hbase_admin.gateway import (
 from basalt.hbase_admin.install import Installer
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
-from basalt_engine.installation import FACTS, InstallationFacts
-from basalt_engine.regions.report import NO_SNAPSHOT, RegionReport
-from basalt_engine.regions.snapshot import KIND as SNAPSHOT
-from basalt_engine.regions.snapshot import NAME as LATEST
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import NO_SNAPSHOT, SNAPSHOT_KIND, SNAPSHOT_NAME, Region, RegionReport, RegionSnapshot
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL,
     REPORT_INTERVAL,
@@ -45,7 +41,8 @@ from basalt_engine.stores.hbase.tables import (
     own_coprocessor,
     table_name,
 )
-from basalt_engine.stores.hbase.thrift2 import Region, Thrift2
+from basalt_engine.stores.hbase.thrift2 import Thrift2
+from basalt_engine.system import FACTS, InstallationFacts
 
 Level = Literal["ok", "warning", "error"]
 
@@ -183,7 +180,7 @@ def look(gateway: Thrift2, prefix: str, buckets: int, gateways: tuple[Gateway, .
         prefix, buckets, clock.now_ms(), gateways, tables, regions,
         reports=read_reports(rows),
         facts=entry(FACTS.kind, FACTS.name, FACTS.decode),
-        snapshot=entry(SNAPSHOT, LATEST, RegionSnapshot.decode),
+        snapshot=entry(SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot.decode),
         lease=entry(LEASE.kind, LEASE.name, LEASE.decode),
         faults=faults,
     )  # fmt: skip
@@ -246,7 +243,7 @@ def _table(layout: TableLayout, present: FoundTable | None, view: View) -> Findi
     if not present.enabled:
         return error(name, "is disabled", "`basalt hbase install` enables it; find out who disabled it")
     regions = view.regions.get(layout.name, [])
-    closed = [f"{region.name} is {region.state or 'unassigned'}" for region in regions if region.state != "OPEN"]
+    closed = [f"{region.id} is {region.state or 'unassigned'}" for region in regions if region.state != "OPEN"]
     if closed:
         return error(
             name, some(closed), "see HBase's master: are region servers down, or is it splitting or moving them?"
@@ -342,7 +339,7 @@ def _coprocessor(view: View, set_there: Mapping[str, Coprocessor]) -> Finding:
 def _reporting_regions(view: View, set_there: Mapping[str, Coprocessor]) -> dict[str, Region]:
     """The regions that must report: those of tables whose rows the coprocessor may drop."""
     tables = [table_name(view.prefix, table) for table in sorted(SALTED)]
-    return {region.name: region for table in tables if table in set_there for region in view.regions.get(table, [])}
+    return {region.id: region for table in tables if table in set_there for region in view.regions.get(table, [])}
 
 
 def _interval_ms(set_there: Mapping[str, Coprocessor]) -> int:
@@ -361,7 +358,7 @@ def _reports(
     if not reports:
         told = f"none of {count(len(regions), 'region')} has reported yet"
         return warning(name, told, f"after an install, wait {seconds(interval_ms)}; {hint}")
-    missing = [f"{region.name} ({region.server})" for region in regions.values() if region.name not in reports]
+    missing = [f"{region.id} ({region.server})" for region in regions.values() if region.id not in reports]
     if missing:
         return error(name, f"{len(missing)} of {len(regions)} regions have not reported: {some(missing)}", hint)
     ages = {f"{region} ({report.server})": view.now_ms - report.report_ms for region, report in reports.items()}

@@ -8,7 +8,6 @@ from basalt.errors import ConflictError
 from basalt.hbase_admin.gateway import SystemRows
 from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, plan
 from basalt_engine.clock import Clock
-from basalt_engine.installation import FACTS, InstallationFacts
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,
     CoprocessorJar,
@@ -18,6 +17,7 @@ from basalt_engine.stores.hbase.tables import (
     table_name,
 )
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor, Thrift2
+from basalt_engine.system import FACTS, InstallationFacts
 from basalt_engine.table import TABLE_NAMES
 
 

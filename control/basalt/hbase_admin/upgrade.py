@@ -92,7 +92,7 @@ class Upgrade:
         the clocks say.
         """
         tables = [table_name(prefix, table) for table in sorted(SALTED)]
-        regions = {region.name for table in tables for region in self._gateway.regions(table)}
+        regions = {region.id for table in tables for region in self._gateway.regions(table)}
         before = {name: report.report_ms for name, report in read_reports(self._rows).by_region.items()}
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:

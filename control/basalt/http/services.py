@@ -35,8 +35,7 @@ from basalt.settings import Settings
 from basalt.tables.tables import Tables
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock
-from basalt_engine.installation import FACTS
-from basalt_engine.system import SystemTable
+from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
 
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes

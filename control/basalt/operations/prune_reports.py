@@ -25,13 +25,11 @@ from basalt.api.bodies.pruning import (
 from basalt.errors import ConflictError, NotFoundError, UnavailableError
 from basalt.operations.audit import Audit, By
 from basalt.operations.scheduler import Scheduler
-from basalt.pruning.prune import Pruner, PruneResult
+from basalt.pruning.prune import Pruner, PruneResult, Survey
 from basalt.pruning.rule import FREED_BY, Blocked, Cause, Certificates, Hold, blocked, due, fault_of
 from basalt.pruning.state import archived
-from basalt.pruning.survey import Survey
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.regions.report import UNKNOWN_ORIGIN, RegionReport
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store

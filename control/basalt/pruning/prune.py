@@ -1,7 +1,9 @@
 """Forgets invalid writers that have no row left anywhere: what the job `prune` and the commands do.
 
-Each run surveys the store, keeps the writers that may go in the archive, logs that they are gone, publishes the snapshot,
-and asks for a few major compactions where files hold back writers that have waited longest.
+Each run surveys the store: the invalid list, the terms, and the certificates of the store. The invalid list is read first.
+What is found out afterwards about a writer on it stays true, for such a writer writes nothing any more. Then the run
+keeps the writers that may go in the archive, logs that they are gone, publishes the snapshot, and asks for a few major
+compactions where files hold back writers that have waited longest.
 """
 
 from __future__ import annotations
@@ -9,26 +11,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from basalt.errors import ConflictError, UnavailableError
+from basalt.commits.coordinator import Coordinator
+from basalt.errors import ConflictError, CorruptionError, UnavailableError
+from basalt.messaging.log.garbage_notes import KIND as GARBAGE_KIND
+from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.pruning import state as kept
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.pruning.regions import Cluster, Region
-from basalt.pruning.rule import ASK_AGAIN_MS, CLOCK_SKEW_MS, due, worth_compacting
-from basalt.pruning.survey import Survey, Surveyor
+from basalt.pruning.rule import (
+    ASK_AGAIN_MS,
+    CLOCK_SKEW_MS,
+    Certificates,
+    EmbeddedCertificate,
+    Notes,
+    Terms,
+    due,
+    worth_compacting,
+)
+from basalt.pruning.state import STATE, PruneState
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
+from basalt.tables import garbage_cells
 from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.regions.report import KIND as REPORT_KIND
-from basalt_engine.regions.report import RegionReport
+from basalt_engine.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.hbase.store import HBaseCluster  # needs a library that only users of HBase have
 
 EDIT_POINTERS_MAX = 10_000  # in one log entry: some 80 KiB
 GONE_REGION_MS = 7 * 86_400_000  # a region that was split or merged away has been read by its daughters long before
@@ -36,22 +52,6 @@ NOTES_MAX = 1_000  # notes about writers that are gone, removed by one run
 GONE_REPORTS_MAX = 1_000  # removed by one run
 
 log = logging.getLogger("basalt.pruning")
-
-
-class Transactions(Protocol):
-    """The part of the transaction manager that pruning needs."""
-
-    async def manager_snapshot(self) -> ManagerSnapshot:
-        """Pointers and lists that belong together and are durable."""
-        ...
-
-    async def prune(self, pointers: Collection[int]) -> int:
-        """Take write pointers off the invalid list; how many it held."""
-        ...
-
-    async def restore(self, pointers: Collection[int]) -> int:
-        """Put write pointers back on the invalid list; how many were not on it."""
-        ...
 
 
 class PruneResult(msgspec.Struct, frozen=True):
@@ -75,8 +75,8 @@ class Pruner:
     """Pruning of one store. `cluster` and `publisher` are None where there are no region servers."""
 
     def __init__(
-        self, store: Store, clock: Clock, transactions: Transactions, *, lifetime_ms_max: int,
-        cluster: Cluster | None = None, publisher: SnapshotPublisher | None = None,
+        self, store: Store, clock: Clock, transactions: Coordinator, *, lifetime_ms_max: int,
+        cluster: HBaseCluster | None = None, publisher: SnapshotPublisher | None = None,
         compactions_max: int = 0, window: DayWindow | None = None, forget_outside: bool = False,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
@@ -231,3 +231,99 @@ class Pruner:
 
 def _is_gone(name: str, report: RegionReport, listed: Collection[str], before_ms: int) -> bool:
     return name not in listed and report.report_ms < before_ms
+
+
+class Survey(NamedTuple):
+    """The findings of one look. `regions` is None where the store has none."""
+
+    moment: ManagerSnapshot
+    state: PruneState
+    certificate: Certificates | EmbeddedCertificate
+    regions: Certificates | None
+
+    @property
+    def invalid(self) -> tuple[int, ...]:
+        """The invalid list."""
+        return self.moment.view.invalid.pointers
+
+    @property
+    def terms(self) -> Terms:
+        """The numbers that the rule compares with."""
+        return self.certificate.terms
+
+
+class Surveyor:
+    """Takes surveys of one store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, cluster: HBaseCluster | None, lifetime_ms_max: int, forget_outside: bool
+    ) -> None:
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._cluster = cluster
+        self._lifetime_ms = lifetime_ms_max
+        self._forget_outside = forget_outside
+
+    async def survey(self, moment: ManagerSnapshot) -> Survey:
+        """Survey the writers in the invalid list of this snapshot of the manager."""
+        if self._cluster is None:
+            return await self._call.long(self._survey_notes, moment)
+        return await self._call.long(self._survey_cluster, moment, self._cluster)
+
+    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
+        state = STATE.get(self._system) or PruneState()
+        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
+
+    def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
+        before = cluster.regions()
+        reports = self.reports()
+        regions = still_there(before, cluster.regions())
+        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
+        certificates = Certificates(regions, reports, self._terms(state))
+        return Survey(moment, state, certificates, certificates)
+
+    def reports(self) -> dict[str, RegionReport]:
+        """All reports that can be read, by region; one that cannot is as good as none."""
+        found = {}
+        for name, body in self._system.scan(REPORT_KIND):
+            try:
+                found[name] = RegionReport.decode(body)
+            except CorruptionError as error:
+                log.warning("the report of region %s is not read: %s", name, error.message)
+        return found
+
+    def _terms(self, state: PruneState) -> Terms:
+        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
+        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
+        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
+
+
+def read_notes(system: SystemTable) -> Notes:
+    """All notes that there are; to be read after the invalid list that is asked about."""
+    found: dict[int, list[str]] = {}
+    for name, body in system.scan(GARBAGE_KIND):
+        for pointer in msgspec.json.decode(body, type=GarbageRange).write_pointers:
+            found.setdefault(pointer, []).append(name)
+    for note in garbage_cells.notes(system):
+        for pointer in note.write_pointers:
+            found.setdefault(pointer, []).append(note.name)
+    return found
+
+
+def still_there(before: Sequence[Region], after: Sequence[Region]) -> list[Region]:
+    """The regions as they are now; one that was elsewhere a moment ago has no server that could vouch for it."""
+    known = {region.id: region for region in before}
+    return [region if known.get(region.id) == region else region._replace(server="") for region in after]
+
+
+def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
+    """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
+    found = (-1, -1)
+    for number, region in enumerate(regions):
+        report = reports.get(region.id)
+        known = (-1, -1)
+        if report is not None and region.server and report.server == region.server:
+            known = (report.snapshot_epoch, report.snapshot_sequence)
+        found = known if number == 0 else min(found, known)
+    return found

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, CorruptionError
 from basalt.pruning.rule import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
@@ -17,7 +18,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
-from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
+from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -30,18 +31,10 @@ NEVER: Order = (-1, 0)
 log = logging.getLogger("basalt.pruning")
 
 
-class Transactions(Protocol):
-    """The part of the transaction manager that publishing needs."""
-
-    async def manager_snapshot(self) -> ManagerSnapshot:
-        """Pointers and lists that belong together and are durable."""
-        ...
-
-
 class SnapshotPublisher:
     """Publishes for one server."""
 
-    def __init__(self, store: Store, clock: Clock, transactions: Transactions, lifetime_ms_max: int) -> None:
+    def __init__(self, store: Store, clock: Clock, transactions: Coordinator, lifetime_ms_max: int) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
@@ -107,7 +100,7 @@ class SnapshotPublisher:
             invalid=moment.view.invalid.pointers,
         )
         body = await self._call(snapshot.encode)
-        if not await self._call.write(self._system.replace, KIND, NAME, before, body):
+        if not await self._call.write(self._system.replace, SNAPSHOT_KIND, SNAPSHOT_NAME, before, body):
             return None
         self._written = (body, snapshot)
         return snapshot
@@ -115,10 +108,10 @@ class SnapshotPublisher:
     def _read(self) -> tuple[bytes | None, Order]:
         """The copy that is there, and its order; one that no region server can read is as good as none."""
         try:
-            body = self._system.get(KIND, NAME)
+            body = self._system.get(SNAPSHOT_KIND, SNAPSHOT_NAME)
         except CorruptionError as error:
             log.error("the published snapshot is written anew: %s", error.message)
-            self._system.remove(KIND, NAME)
+            self._system.remove(SNAPSHOT_KIND, SNAPSHOT_NAME)
             return None, NEVER
         try:
             return body, NEVER if body is None else RegionSnapshot.decode(body).order

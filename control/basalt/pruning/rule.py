@@ -21,8 +21,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
-from basalt.pruning.regions import TABLES, Region
-from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, WRITER_TABLES, Region, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 
 ASK_AGAIN_MS = 3_600_000  # a large region takes its time, and asking twice would compact it twice
@@ -228,7 +227,7 @@ def key_space_fault(regions: Sequence[Region]) -> str | None:
 
     While a region is split or moved the list may be read at a bad moment; it is right again soon after.
     """
-    for table in TABLES:
+    for table in WRITER_TABLES:
         behind: bytes | None = b""  # where the next region must begin; None behind the last one
         for start, stop, name in sorted((each.start, each.stop, each.id) for each in regions if each.table == table):
             if start != behind:

@@ -15,21 +15,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log import log_bounds
-from basalt.retention.generations import SWEPT, Swept
+from basalt.retention.expired import SWEPT, Swept
 from basalt.runtime.group_commit import Group, GroupCommit, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
 from basalt.transactions.manager import ManagerSnapshot
-from basalt_engine.cells.keys import TableKeys
-from basalt_engine.cells.retention import DELETED, UNREADABLE, Horizon, Run, judge_cells
-from basalt_engine.cells.table import CellTable, is_tombstone
+from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata
-from basalt_engine.retention import Fate
+from basalt_engine.retention import DELETED, UNREADABLE, Fate, Horizon, Run, judge_cells
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
@@ -40,14 +40,6 @@ GROUP_NOTES = 256  # notes removed in one write
 ROWS_MAX = 200_000  # versions looked at by one run; the next one goes on from there
 BYTES_MAX = 256 << 20
 _POINTER_BYTES = 8  # at the end of a key: the version; what is before them names the cell
-
-
-class Transactions(Protocol):
-    """The part of the transaction manager that the sweep needs."""
-
-    async def manager_snapshot(self) -> ManagerSnapshot:
-        """Pointers and lists that belong together and are durable."""
-        ...
 
 
 class Looked(NamedTuple):
@@ -85,7 +77,7 @@ class CellVersions:
     """Looks through the tables, a bounded number of versions in each run."""
 
     def __init__(
-        self, store: Store, buckets: int, transactions: Transactions, writer: GroupCommit, activity: CellActivity
+        self, store: Store, buckets: int, transactions: Coordinator, writer: GroupCommit, activity: CellActivity
     ) -> None:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))

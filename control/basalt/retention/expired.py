@@ -1,8 +1,10 @@
-"""Removes messages and payloads of topics that expired, or were truncated: whole ranges, and only where the oldest row really is expired.
+"""Removes whole ranges of rows: messages and payloads that expired or were truncated, and those of past generations.
 
 A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
 
-What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired.
+What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired. A past
+generation is out of reach from the moment its topic is deleted. Up to which one a topic was swept is kept as a system
+entry (kind `swept`, docs/formats/system-table.md), so that nothing is done twice.
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import NamedTuple
 
+import msgspec
+
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
+from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.markers import topic_markers
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.keys import PayloadKey, position, position_fields
+from basalt_engine.keys import PayloadKey, TopicKeys, position, position_fields, topic_prefix
 from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.retention import POINTERS_PER_MS, payloads_expired_ms
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import DeleteRange, Store, prefix_stop
 
 # A range delete costs every later read of the range a little until it is compacted away, so it waits until there is
@@ -39,6 +45,10 @@ CLOCK_SET_BACK_MS = 3_600_000
 TOPICS_REMEMBERED_MAX = 100_000
 GROUP_TOPICS = 32  # topics in one write; each range delete in it is looked at again for each row written behind it
 PAYLOAD_LOOKS_MAX = 1_000  # topics whose payload rows one run looks for: a read in each bucket
+_TABLES = (MessageTable.name, PayloadTable.name)
+OLD_TOPICS_MAX = (
+    1_000  # topics whose past generations are removed by one run; each costs a read in each bucket of two tables
+)
 
 
 class _Known:
@@ -220,3 +230,94 @@ def payload_writers_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -
 def _payload_starts(topic: Topic) -> list[bytes]:
     """The prefix of this generation's payload rows in each bucket; the write pointer follows it."""
     return [topic.keys.message_start(salt) for salt in range(topic.keys.buckets)]
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """Every row of a generation below this one is gone."""
+
+    generation: int
+
+
+SWEPT = SystemRecord("swept", "", Swept)  # by the prefix of a topic or table
+
+
+class OldGenerations:
+    """Finds and removes the rows of past generations."""
+
+    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
+        self._store = store
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._logs = logs
+        self._writer = writer
+        self._swept: dict[bytes, int] = {}
+        self._left = 0
+
+    def begin(self) -> None:
+        """Before the first `sweep` of a run."""
+        self._left = OLD_TOPICS_MAX
+
+    async def sweep(self, described: Iterable[tuple[TopicName, TopicMetadata]], counts: Counter[str]) -> None:
+        """Look at some topics and remove what lies in their past generations."""
+        for title, metadata in described:
+            # The first generation that may live: the present one, or the next when the topic is deleted.
+            living = metadata.generation if metadata.generation > 0 else 1 - metadata.generation
+            prefix = topic_prefix(*title)
+            if living > 1 and self._left > 0 and await self._swept_to(prefix) < living:
+                self._left -= 1
+                await self._remove(title, prefix, living, deleted=metadata.generation < 0)
+                counts["old_generations"] += 1
+                await asyncio.sleep(0)
+
+    async def _swept_to(self, prefix: bytes) -> int:
+        known = self._swept.get(prefix)
+        if known is None:
+            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            known = 0 if swept is None else swept.generation
+            self._remember(prefix, known)
+        return known
+
+    def _remember(self, prefix: bytes, generation: int) -> None:
+        if len(self._swept) >= TOPICS_REMEMBERED_MAX:
+            self._swept.clear()
+        self._swept[prefix] = generation
+
+    async def _remove(self, title: TopicName, prefix: bytes, living: int, *, deleted: bool) -> None:
+        # A store that applies the retention rule itself removes them when it compacts.
+        ranges = [] if self._store.applies_retention else await self._call(self._ranges, prefix, living)
+        # Nothing is rolled back in a past generation any more: see `RollBacks`.
+        await self._writer.run(lambda group: self._stage(group, prefix, living, ranges, title if deleted else None))
+        self._remember(prefix, living)
+
+    def _ranges(self, prefix: bytes, living: int) -> list[tuple[str, DeleteRange]]:
+        """The ranges in which there is anything: a range delete of nothing would be a burden all the same."""
+        keys = TopicKeys(prefix, 0, self._logs.catalog.buckets)
+        found = []
+        for table in _TABLES:
+            for salt in range(self._logs.catalog.buckets):  # whatever its spread was then
+                whole = MessageTable.whole_generations(keys, salt, living)
+                if next(self._store.table(table).scan(whole.start, whole.stop, rows_max=1), None) is not None:
+                    found.append((table, whole))
+        return found
+
+    def _stage(
+        self, group: Group, prefix: bytes, living: int, ranges: list[tuple[str, DeleteRange]], deleted: TopicName | None
+    ) -> None:
+        is_there = deleted is None or self._is_there(deleted)
+        for table, mutation in ranges:
+            group.add(table, mutation)
+        name = log_bounds.entry_name(prefix)
+        group.add(SystemTable.name, SWEPT.put(Swept(living), name))
+        if is_there:
+            return
+        log_bounds.forget(group, prefix)
+        for kind in (usage.KIND, topic_markers.KIND):
+            group.add(SystemTable.name, SystemTable.delete(kind, name))
+
+    def _is_there(self, deleted: TopicName) -> bool:
+        """True when it was created again meanwhile: what is kept of it may be of that generation."""
+        try:
+            self._logs.loaded(deleted)
+        except TopicNotFoundError:
+            return False
+        return True

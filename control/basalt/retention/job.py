@@ -7,13 +7,13 @@ from collections import Counter
 from itertools import islice
 
 from basalt.catalog.topics import title_of
+from basalt.commits.coordinator import Coordinator
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
-from basalt.retention.cells import CellVersions, Transactions
-from basalt.retention.expired import ExpiredRows
+from basalt.retention.cells import CellVersions
+from basalt.retention.expired import ExpiredRows, OldGenerations
 from basalt.retention.garbage import GarbageRows
-from basalt.retention.generations import OldGenerations
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt.tables.cell_activity import CellActivity
@@ -34,7 +34,7 @@ class RetentionJob:
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, usage: Usage, writer: GroupCommit,
-        decisions: Decisions, lifetime_ms_max: int, transactions: Transactions, activity: CellActivity,
+        decisions: Decisions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)

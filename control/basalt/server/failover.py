@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
-from basalt.cluster.led_store import LedStore
-from basalt.cluster.term import Term
+from basalt.cluster.led_store import LedStore, Term
 from basalt.http.app import build_app
 from basalt.http.standby import StandbyFrame
 from basalt.runtime.store_calls import StoreCalls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -34,7 +34,6 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.pruning.regions import Cluster, HBaseCluster
 from basalt.runtime.group_commit import GroupCommit
 from basalt.server.services import Services
 from basalt.settings import Settings
@@ -46,11 +45,13 @@ from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
-from basalt_engine.installation import install
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, install
 from basalt_engine.table import Store
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.hbase.store import HBaseCluster
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
 
@@ -94,7 +95,7 @@ async def open_services(
     store: Store | None = None,
     clock: Clock | None = None,
     epoch: int = 0,
-    cluster: Cluster | None = None,
+    cluster: HBaseCluster | None = None,
     memory: LogLimits = LOG_LIMITS,
 ) -> Services:
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
@@ -113,7 +114,7 @@ async def open_services(
 
 
 async def _wire(
-    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: Cluster | None,
+    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: HBaseCluster | None,
     memory: LogLimits,
 ) -> Services:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
@@ -189,7 +190,7 @@ def _fetch_limits(settings: Settings) -> FetchLimits:
 
 
 def _pruner(
-    settings: Settings, store: Store, clock: Clock, transactions: Coordinator, cluster: Cluster | None
+    settings: Settings, store: Store, clock: Clock, transactions: Coordinator, cluster: HBaseCluster | None
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
@@ -203,12 +204,11 @@ def _pruner(
     )  # fmt: skip
 
 
-def _hbase_cluster(settings: HBaseSettings) -> Cluster:
-    from basalt_engine.stores.hbase.regions import ClusterCalls
+def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
+    from basalt_engine.stores.hbase.store import HBaseCluster
 
     assert settings.thrift2 is not None, "the store was opened through it"
-    calls = ClusterCalls(settings.thrift2, settings.prefix, settings.thrift)
-    return HBaseCluster(calls, calls.compactor)
+    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift)
 
 
 def transaction_limits(settings: Settings) -> Limits:

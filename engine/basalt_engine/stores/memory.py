@@ -11,8 +11,22 @@ from types import MappingProxyType
 from sortedcontainers import SortedDict
 
 from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError
-from basalt_engine.stores.limits import check_column_count, check_columns, check_key, check_mutation, check_table
-from basalt_engine.table import TABLE_NAMES, Columns, DeleteRange, Insert, Mutation, Put, Row, TableWrite
+from basalt_engine.table import (
+    TABLE_NAMES,
+    Columns,
+    DeleteRange,
+    Insert,
+    Mutation,
+    Put,
+    Row,
+    TableWrite,
+    check_column_count,
+    check_columns,
+    check_key,
+    check_mutation,
+    check_table,
+    limited,
+)
 
 SCAN_CHUNK_ROWS = 256  # a scan holds the lock for this many rows at a time, so that writers get their turn
 
@@ -45,18 +59,10 @@ class MemoryTable:
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
         """Rows with start <= key < stop; limits as the SPI says."""
-        read_bytes = 0
         chunk_rows = SCAN_CHUNK_ROWS if rows_max is None else min(rows_max, SCAN_CHUNK_ROWS)
-        for row in islice(self._read(start, stop, reverse, chunk_rows), rows_max):
-            yield row
-            if bytes_max is not None:
-                read_bytes += len(row.key) + sum(map(len, row.columns.values()))
-                if read_bytes >= bytes_max:
-                    return
+        return limited(self._read(start, stop, reverse, chunk_rows), rows_max, bytes_max)
 
-    def _read(
-        self, start: bytes, stop: bytes | None, reverse: bool, chunk_rows: int = SCAN_CHUNK_ROWS
-    ) -> Iterator[Row]:
+    def _read(self, start: bytes, stop: bytes | None, reverse: bool, chunk_rows: int) -> Iterator[Row]:
         inclusive = (True, False)
         while stop is None or start < stop:
             with self._store.locked():
@@ -82,16 +88,10 @@ class MemoryTable:
             self.replace(self.staged([Put(key, columns)], {}))
             return True
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete all rows with start <= key < stop."""
-        self.write([DeleteRange(start, stop)])
-
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         """The bytes of the range's keys, names and values: exact, in time that grows with its rows."""
-        return sum(
-            len(key) + sum(len(name) + len(value) for name, value in columns.items())
-            for key, columns in self._read(start, stop, reverse=False)
-        )
+        rows = self._read(start, stop, False, SCAN_CHUNK_ROWS)
+        return sum(row.size_bytes + sum(map(len, row.columns)) for row in rows)
 
     def staged(
         self, mutations: Sequence[Mutation], before: Mapping[bytes, Columns | None]

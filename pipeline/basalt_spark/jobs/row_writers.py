@@ -16,14 +16,14 @@ import msgspec
 
 from basalt.api.bodies.pruning import ExplainedWriter
 from basalt.errors import InputError
-from basalt_engine.cells.keys import CellKey
-from basalt_engine.cells.table import CellTable
+from basalt_engine.cell_keys import CellKey
+from basalt_engine.cells import CellTable
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.regions.snapshot import KIND, NAME, RegionSnapshot
+from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS, OnInvalid, is_old_generation
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Row
@@ -176,7 +176,7 @@ def read_writers(store: OpenTables) -> Writers:
     still on the list, and its rows are no fault.
     """
     system = SystemTable(store.table(SystemTable.name))
-    body = system.get(KIND, NAME)
+    body = system.get(SNAPSHOT_KIND, SNAPSHOT_NAME)
     snapshot = None if body is None else RegionSnapshot.decode(body)
     forgotten = {
         pointer

@@ -99,7 +99,7 @@ class HBaseRows(NamedTuple):
 
         `UnavailableError` when regions leave a hole, as while one is being moved.
         """
-        from basalt_engine.stores.hbase.regions import find_hole
+        from basalt_engine.regions import find_hole
 
         store = self.open()
         try:
@@ -112,7 +112,7 @@ class HBaseRows(NamedTuple):
                         f"the regions of table {table} do not meet at key {hole.hex() or 'empty'}",
                         hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
                     )
-                found += [Span(table, region.start, region.stop, region.encoded_name) for region in regions]
+                found += [Span(table, region.start, region.stop or None, region.id) for region in regions]
             return found
         finally:
             store.close()

@@ -10,7 +10,7 @@ import pytest
 from basalt.server.services import Services
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
-from basalt_engine.regions.report import StoreFile
+from basalt_engine.regions import StoreFile
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from tests.control.cli.conftest import served

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
-from basalt.cluster.term import Term
+from basalt.cluster.led_store import Term
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Columns, Table

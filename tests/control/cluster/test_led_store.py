@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from basalt.cluster.led_store import LedStore
-from basalt.cluster.term import Term
+from basalt.cluster.led_store import LedStore, Term
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import Delete, Put, Row, Store, TableWrite
+from basalt_engine.table import Delete, DeleteRange, Put, Row, Store, TableWrite
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "store.write": lambda store: store.write([TableWrite("message", [Put(b"k", {b"c": b"late"})])]),
     "table.write": lambda store: store.table("message").write([Delete(b"k")]),
     "check_and_write": lambda store: store.table("message").check_and_write(b"k", b"c", b"v", {b"c": b"late"}),
-    "delete_range": lambda store: store.table("message").delete_range(b"a", b"z"),
+    "delete_range": lambda store: store.table("message").write([DeleteRange(b"a", b"z")]),
     "lead": lambda store: store.lead(7),
 }
 

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from basalt.pruning.regions import Region
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.regions.report import EMPTY_MEMSTORE, KIND, RegionReport, StoreFile
+from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, Region, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -51,7 +50,7 @@ class PaperCluster:
             f"basalt.{found.table}", found.name, found.server, report_ms, EMPTY_MEMSTORE, 0, 1, report_ms,
             found.start, found.stop, files, {"kept": 7},
         )  # fmt: skip
-        self.system.write(KIND, of, made._replace(**given).encode())
+        self.system.write(REPORT_KIND, of, made._replace(**given).encode())
 
     def report_all(self, report_ms: int) -> None:
         """Every region reports that it has no files."""

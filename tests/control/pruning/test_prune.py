@@ -16,8 +16,7 @@ from basalt.settings import DayWindow, HBaseSettings, Settings
 from basalt.transactions.manager import ExternalWriter
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.regions.report import KIND, UNKNOWN_ORIGIN
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -107,7 +106,7 @@ async def test_a_region_that_moves_while_reports_are_read_vouches_for_nothing(cl
 async def test_a_report_that_cannot_be_read_is_as_good_as_none(clustered: Wired, caplog: pytest.LogCaptureFixture):
     await ended_writer(clustered)
     paper(clustered).report_all(clustered.clock.now_ms())
-    clustered.services.system.write(KIND, "m2", b"\x02")
+    clustered.services.system.write(REPORT_KIND, "m2", b"\x02")
     assert (await clustered.services.pruner.run()).held == 1
     assert "m2" in caplog.text
 
@@ -219,11 +218,11 @@ async def test_reports_of_regions_that_are_gone_are_removed_after_a_week(cluster
     cluster.report_all(clustered.clock.now_ms())
     clustered.clock.advance(module.GONE_REGION_MS)
     await clustered.services.pruner.run()
-    assert system.get(KIND, "gone") is not None
+    assert system.get(REPORT_KIND, "gone") is not None
     clustered.clock.advance(1)
     await clustered.services.pruner.run()
-    assert system.get(KIND, "gone") is None
-    assert system.get(KIND, "m1") is not None, "an old report of a region that there is stays true"
+    assert system.get(REPORT_KIND, "gone") is None
+    assert system.get(REPORT_KIND, "m1") is not None, "an old report of a region that there is stays true"
 
 
 @pytest.mark.parametrize("limit", [2, 3])
@@ -241,7 +240,7 @@ async def test_one_run_removes_so_many_old_reports_and_the_next_ones_the_others(
     left = []
     for _ in range(3):
         await clustered.services.pruner.run()
-        left.append(sum(name.startswith("gone") for name, _ in system.scan(KIND)))
+        left.append(sum(name.startswith("gone") for name, _ in system.scan(REPORT_KIND)))
     assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
 
 

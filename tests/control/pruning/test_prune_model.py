@@ -14,9 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from basalt.pruning.regions import Region
 from basalt.pruning.rule import Certificates, Terms
-from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport
+from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport
 from tests.control.pruning.world import ACTIONS, World
 
 numbers = st.integers(0, 11)

@@ -12,7 +12,7 @@ from basalt.transactions.manager import ManagerSnapshot
 from basalt.transactions.rules.states import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
-from basalt_engine.regions.snapshot import RegionSnapshot
+from basalt_engine.regions import RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.stores.memory import MemoryStore

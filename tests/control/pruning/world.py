@@ -10,9 +10,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from basalt.pruning.regions import Region
 from basalt.pruning.rule import Certificates, Terms
-from basalt_engine.regions.report import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, RegionReport, StoreFile
+from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from basalt_engine.retention import POINTERS_PER_MS
 
 LIFETIME_MS, SKEW_MS = 100, 10

@@ -8,7 +8,7 @@ import pytest
 
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
-from basalt.retention import cells, expired, generations, job
+from basalt.retention import cells, expired, job
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run
@@ -23,8 +23,7 @@ LIMITS = [
     (expired, "GROUP_TOPICS"),
     (expired, "TOPICS_REMEMBERED_MAX"),
     (expired, "PAYLOAD_LOOKS_MAX"),
-    (generations, "TOPICS_MAX"),
-    (generations, "TOPICS_REMEMBERED_MAX"),
+    (expired, "OLD_TOPICS_MAX"),
     (cells, "GROUP_NOTES"),
     (cells, "PAGE_ROWS"),
     (cells, "PAGE_BYTES"),
@@ -76,7 +75,7 @@ async def test_a_job_across_one_of_its_limits_removes_the_same_in_more_runs(
     for _ in range(10):
         await run(shop)
     assert rows(shop, "cell") == []
-    assert len(entries(shop, generations.SWEPT.kind)) == len(TOPICS) + len(TABLES)
+    assert len(entries(shop, expired.SWEPT.kind)) == len(TOPICS) + len(TABLES)
 
 
 async def test_notes_about_cells_are_removed_some_at_a_time(shop: Wired, monkeypatch: pytest.MonkeyPatch):

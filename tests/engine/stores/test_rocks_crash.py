@@ -14,7 +14,7 @@ import pytest
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.stores.rocks.synced import SyncedFile
+from basalt_engine.stores.rocks.store import SyncedFile
 from basalt_engine.table import Put, TableWrite
 from tests.budgets import ROCKS_KILL_ROUNDS as ROUNDS
 from tests.engine.stores.acknowledging_writer import key, row

@@ -11,7 +11,7 @@ from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks.database import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
 from basalt_engine.stores.rocks.table import ROWS_COUNTED_MAX
-from basalt_engine.table import TABLE_NAMES, Delete, Put, TableWrite
+from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Put, TableWrite
 
 LARGE = os.urandom(30_000)
 
@@ -21,7 +21,7 @@ def test_everything_is_there_after_closing_and_opening(directory, open_store):
     for name in TABLE_NAMES:
         store.table(name).write([Put(b"k%d" % number, {b"a": LARGE, b"b": b""}) for number in range(10)])
         store.table(name).write([Delete(b"k3"), Put(b"k4", {b"b": LARGE[::-1]})])
-        store.table(name).delete_range(b"k6", b"k9")
+        store.table(name).write([DeleteRange(b"k6", b"k9")])
     before = {name: [*store.table(name).scan(b"", None)] for name in TABLE_NAMES}
     store.close()
     store = open_store(directory)
@@ -51,7 +51,7 @@ def test_large_values_that_no_row_has_any_more_are_deleted(directory, open_store
     table = store.table("message")
     table.write([Put(b"k%d" % number, {b"p": LARGE, b"t": b"1"}) for number in range(6)])
     table.write([Delete(b"k0"), Delete(b"k1", (b"p",)), Put(b"k2", {b"p": b"small"})])
-    table.delete_range(b"k3", b"k5")
+    table.write([DeleteRange(b"k3", b"k5")])
     database = store._durable.database
     kept, _ = database.read(database.large("message"), b"", None, rows_max=10, bytes_max=1 << 20)
     assert kept == [(b"k5", LARGE)]
@@ -62,7 +62,7 @@ def test_a_copy_is_a_data_directory_of_that_moment(directory, tmp_path, open_sto
     store.write([TableWrite("message", [Put(b"k", {b"p": LARGE})]), TableWrite("system", [Put(b"k", {b"v": b"1"})])])
     store.checkpoint(tmp_path / "backups" / "copy")
     store.table("message").write([Put(b"later", {b"p": LARGE})])
-    store.table("message").delete_range(b"k", b"l")
+    store.table("message").write([DeleteRange(b"k", b"l")])
 
     copy = open_store(tmp_path / "backups" / "copy")
     assert [row.key for row in copy.table("message").scan(b"", None)] == [b"k"]

@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from basalt_engine.stores.hbase.connections import types
+from basalt_engine.stores.hbase.gateway import types
 from basalt_engine.table import KEY_BYTES_MAX, Row, prefix_stop
 
 # A chunk's number of rows is a guess by the table's rows so far. Larger chunks are no faster, and a reader that wants
@@ -103,16 +103,11 @@ class RowSize:
     def saw(self, rows: list[Row]) -> None:
         """Learn from a chunk."""
         if rows:
-            self.mean_bytes += (sum(map(_size_of, rows)) / len(rows) - self.mean_bytes) / 4
+            self.mean_bytes += (sum(row.size_bytes for row in rows) / len(rows) - self.mean_bytes) / 4
 
     def rows_in(self, size_bytes: int) -> int:
         """The number of rows that take about so many bytes, within the bounds of a chunk."""
         return int(min(max(size_bytes / max(self.mean_bytes, 1), CHUNK_ROWS_MIN), CHUNK_ROWS_MAX))
-
-
-def _size_of(row: Row) -> int:
-    """The bytes of its key and values, as a scan's limit counts them."""
-    return len(row.key) + sum(map(len, row.columns.values()))
 
 
 class Prefetcher:
@@ -217,7 +212,7 @@ class Scan(Iterator[Row]):
             self._rows = iter(self._next_rows(self._left))
             row = next(self._rows, None)
         if self._bytes_max is not None:
-            self._bytes_max -= _size_of(row)
+            self._bytes_max -= row.size_bytes
             if self._bytes_max <= 0:
                 self.close()
         return row
@@ -232,7 +227,7 @@ class Scan(Iterator[Row]):
             self._rows_max -= len(rows)
             if self._rows_max <= 0:
                 self._left = None
-        if self._bytes_max is None or sum(map(_size_of, rows)) < self._bytes_max:
+        if self._bytes_max is None or sum(row.size_bytes for row in rows) < self._bytes_max:
             self.prefetch()
         return rows
 

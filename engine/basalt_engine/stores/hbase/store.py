@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
-from basalt_engine.errors import InputError
-from basalt_engine.stores.hbase.connections import ConnectionPool, parse_address
-from basalt_engine.stores.hbase.gateway import Gateway, NoTableError, no_table
-from basalt_engine.stores.hbase.regions import Region, read_regions
+from basalt_engine.errors import InputError, StoreError
+from basalt_engine.regions import WRITER_TABLES, Region
+from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway, NoTableError, no_table, parse_address
 from basalt_engine.stores.hbase.scan import Prefetcher
-from basalt_engine.stores.hbase.table import HBaseTable, Progress
+from basalt_engine.stores.hbase.table import HBaseTable, Progress, Timestamps
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
-from basalt_engine.stores.hbase.thrift2 import Thrift2
-from basalt_engine.stores.hbase.write_order import Timestamps
-from basalt_engine.stores.limits import check_table
-from basalt_engine.table import TABLE_NAMES, TableWrite
+from basalt_engine.stores.hbase.thrift2 import Thrift2, read_regions
+from basalt_engine.table import TABLE_NAMES, TableWrite, check_table
 
 EPOCH = b"basalt.epoch"
 FENCE = b"basalt.fence"
@@ -28,6 +26,7 @@ READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 
 # Writes, and the reads that a write needs, have connections of their own, because readers of a region that does not answer
 # may hold all of theirs. A server has one writer, and at most 8 other threads at a time that change a topic or a note.
 WRITE_CONNECTIONS_MAX = 12
+COMPACT_TIMEOUT_MS = 10_000  # the region server notes the wish, and answers
 
 
 class HBaseStore:
@@ -125,7 +124,7 @@ class HBaseStore:
 
     def regions(self, name: str) -> list[Region]:
         """The regions of the table of this name, in order."""
-        return read_regions(self._writes, self.table(name).hbase_name)
+        return read_regions(self._writes.read, self.table(name).hbase_name, name)
 
     def checkpoint(self, directory: Path) -> None:
         """`InputError`: a cluster's tables do not fit into a directory."""
@@ -141,12 +140,67 @@ class HBaseStore:
         self._prefetcher.close()
 
 
+class HBaseCluster:
+    """The calls that pruning makes to a cluster beside reading rows, through its gateways at `host:port`.
+
+    Each opens its own connection: calls are few, and they need no lease on the store. A compaction is asked for through
+    HBase's first Thrift gateway, for only that one has the call; the library happybase is made for it.
+    """
+
+    def __init__(self, thrift2: str, prefix: str, thrift: str | None = None) -> None:
+        self._thrift2 = thrift2
+        self._prefix = prefix
+        self._thrift = thrift
+
+    def regions(self) -> list[Region]:
+        """The regions of the tables that rows with writers are in, without those that were split or merged away."""
+        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1)
+        try:
+            read = Gateway(pool, self._thrift2).read
+            tables = [(table_name(self._prefix, table), table) for table in WRITER_TABLES]
+            return [region for name, table in tables for region in read_regions(read, name, table)]
+        finally:
+            pool.close()
+
+    def major_compact(self, region: Region) -> None:
+        """Have all files of the region written anew, soon; returns at once. `StoreError` when they will not be."""
+        if self._thrift is None:
+            raise StoreError(
+                "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
+                hint="name the first gateway, or set store.hbase.prune_compactions to 0",
+            )
+        import happybase
+        from Hbase_thrift import IOError as HBaseIOError  # the module that happybase makes of its IDL
+        from thriftpy2.thrift import TException
+
+        host, port = parse_address(self._thrift)
+        try:
+            connection = happybase.Connection(host, port, timeout=COMPACT_TIMEOUT_MS)
+            try:
+                connection.compact_table(region.name, major=True)  # HBase takes the name of either
+            finally:
+                connection.close()
+        except HBaseIOError as error:
+            raise StoreError(f"HBase does not compact region {region.name!r}: {_reason(error)}") from error
+        except (OSError, EOFError, TException) as error:
+            raise StoreError(
+                f"HBase's Thrift gateway at {host}:{port} does not answer: {_reason(error)}",
+                hint="see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
+            ) from error
+
+
 def _has_coprocessor(address: str, table: str) -> bool:
     with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS) as gateway:
         descriptor = gateway.descriptor(table)
     if descriptor is None:
         raise no_table(table)
     return own_coprocessor(descriptor.attributes) is not None
+
+
+def _reason(error: Any) -> str:
+    """The first line of the error's text, which may be a whole Java stack."""
+    text = getattr(error, "message", None) or repr(error)
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).partition("\n")[0]
 
 
 __all__ = ["HBaseStore", "NoTableError"]

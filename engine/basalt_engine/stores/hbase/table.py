@@ -1,31 +1,60 @@
-"""One table of the HBase store. The calls that each operation makes to the gateway: docs/formats/hbase-store.md."""
+"""One table of the HBase store. The calls that each operation makes to the gateway: docs/formats/hbase-store.md.
+
+Neighbouring puts are one call, and so are neighbouring deletes; all other mutations are a call each. HBase may write the
+rows of one call in any order, so a call holds a row's puts as one, and never a put and a delete.
+
+HBase orders the versions of a cell, and what a delete hides, by timestamps. Were these left to the region servers, a put
+in the same millisecond as a delete would vanish behind it. So would a put over a cell that another server wrote with its
+clock ahead, as happens when a region moves. So the store gives each write its own timestamp: the epoch of the leader in
+the upper bits, a number that grows with every write in the lower ones. A later leader writes above all earlier ones,
+whatever the clocks say. Within an epoch the number starts at the time in milliseconds, so that a process that never led
+(a tool, or a server that is about to take the lease) follows the one before it too.
+
+A timestamp is taken before its write is sent, and a conditional put is judged when it arrives. If a plain write of the
+same row were under way meanwhile, with a higher or lower timestamp, the outcome could be one that no order of the two
+explains. So a conditional put runs alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.connections import types
-from basalt_engine.stores.hbase.gateway import Gateway
-from basalt_engine.stores.hbase.mutations import (
-    FAMILY,
-    Attributes,
-    Deletes,
-    Puts,
-    Step,
-    check_put,
-    gateway_delete,
-    gateway_put,
-    steps,
-)
+from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.gateway import Gateway, types
 from basalt_engine.stores.hbase.scan import Prefetcher, RowSize, Scan, Span, columns_of, estimated_bytes
-from basalt_engine.stores.hbase.write_order import SharedWriteLock, Timestamps
-from basalt_engine.stores.limits import check_columns, check_key
-from basalt_engine.table import KEY_BYTES_MAX, Columns, Delete, DeleteRange, Insert, Mutation, Put, Row
+from basalt_engine.table import (
+    KEY_BYTES_MAX,
+    Columns,
+    Delete,
+    DeleteRange,
+    Insert,
+    Mutation,
+    Put,
+    Row,
+    check_column_count,
+    check_columns,
+    check_key,
+    check_mutation,
+)
 
 DELETE_ROWS = 1_000  # of a range: keys of one scan, deletes of one call
 KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
+TIME_BITS = 42  # milliseconds until the year 2109
+EPOCH_MAX = (1 << (63 - TIME_BITS)) - 2  # a timestamp is a signed 64-bit number, and HBase keeps the highest for itself
+FAMILY = b"m"
+SYNC_WAL = types.TDurability.SYNC_WAL  # whatever the table's default is
+
+CELL_BYTES_MAX = 10 << 20  # hbase.client.keyvalue.maxsize and hbase.server.keyvalue.maxsize, as they are by default
+CELL_OVERHEAD_BYTES = 64  # HBase counts a cell's key, its family, its timestamp and the lengths of all of them too
+ROW_BYTES_MAX = 32 << 20  # a gateway takes calls of 100 MiB, but holds each several times in a heap of 1 GiB
+CALL_BYTES_MAX = 4 << 20  # a larger row goes alone; more at once is no faster, and the gateway holds it all
+CALL_ROWS_MAX = 1_000
+
+Attributes = Mapping[bytes, bytes]
 
 
 class HBaseTable:
@@ -131,10 +160,6 @@ class HBaseTable:
             for name, value in columns.items()
         )
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete all rows with start <= key < stop, durably."""
-        self.write([DeleteRange(start, stop)])
-
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         """An estimate of the range's bytes: exact up to some hundred rows, see `estimated_bytes`."""
         return estimated_bytes(self._fetch, start, stop)
@@ -218,3 +243,184 @@ class Progress:
         elif self.written and isinstance(error, StoreError) and not isinstance(error, RowExistsError):
             leader = "; another server leads" if isinstance(error, FencedError) else ""
             raise UnknownOutcomeError(f"the first part of a write was made, the rest not{leader}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """Rows to put, in any order."""
+
+    rows: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """Rows or columns to delete, in any order."""
+
+    deletes: list[Delete] = field(default_factory=list)
+
+
+Step = Puts | Deletes | DeleteRange | Insert
+
+
+def steps(mutations: Sequence[Mutation]) -> Iterator[Step]:
+    """Steps to take one after the other. A mutation that is out of bounds raises `InputError` after those before it."""
+    run: Puts | Deletes = Puts()
+    run_bytes = 0
+    for mutation in mutations:
+        try:
+            _check(mutation, run)
+        except InputError:
+            yield from _started(run)
+            raise
+        size = _row_bytes(mutation.key, mutation.columns) if isinstance(mutation, Put) else 0
+        if not _joins(mutation, run) or run_bytes + size > CALL_BYTES_MAX:
+            yield from _started(run)
+            run, run_bytes = (Deletes() if isinstance(mutation, Delete) else Puts()), 0
+        run_bytes += size
+        if isinstance(mutation, Put):
+            assert isinstance(run, Puts)
+            if mutation.columns:
+                run.rows.setdefault(mutation.key, {}).update(mutation.columns)
+        elif isinstance(mutation, Delete):
+            assert isinstance(run, Deletes)
+            if mutation.columns != ():
+                run.deletes.append(mutation)
+        else:
+            yield mutation
+    yield from _started(run)
+
+
+def _check(mutation: Mutation, run: Puts | Deletes) -> None:
+    check_mutation(mutation)
+    if not isinstance(mutation, Put | Insert):
+        return
+    columns: Columns = mutation.columns
+    if isinstance(mutation, Put) and isinstance(run, Puts) and mutation.key in run.rows:
+        columns = {**run.rows[mutation.key], **columns}
+        check_column_count(len(columns))
+    check_put(mutation.key, columns)
+
+
+def _joins(mutation: Mutation, run: Puts | Deletes) -> bool:
+    if isinstance(mutation, Put):
+        return isinstance(run, Puts) and len(run.rows) < CALL_ROWS_MAX
+    return isinstance(mutation, Delete) and isinstance(run, Deletes) and len(run.deletes) < CALL_ROWS_MAX
+
+
+def _started(run: Puts | Deletes) -> Iterator[Step]:
+    if run.rows if isinstance(run, Puts) else run.deletes:
+        yield run
+
+
+def check_put(key: bytes, columns: Columns) -> None:
+    """`InputError` when HBase, as it is by default, would refuse a cell or the row."""
+    row_bytes = 0
+    for name, value in columns.items():
+        cell_bytes = len(key) + len(name) + len(value) + CELL_OVERHEAD_BYTES
+        row_bytes += cell_bytes
+        if cell_bytes > CELL_BYTES_MAX:
+            raise InputError(
+                f"column {name!r} has {len(value)} bytes; with its key it must stay within {CELL_BYTES_MAX} bytes",
+                hint="HBase refuses larger cells; send less at once",
+            )
+    if row_bytes > ROW_BYTES_MAX:
+        raise InputError(f"a row would have {row_bytes} bytes; the limit is {ROW_BYTES_MAX}")
+
+
+def _row_bytes(key: bytes, columns: Columns) -> int:
+    """The bytes that the row takes in a call, roughly."""
+    return sum(len(key) + len(name) + len(value) + CELL_OVERHEAD_BYTES for name, value in columns.items())
+
+
+def gateway_put(key: bytes, columns: Columns, timestamp: int, attributes: Attributes) -> Any:
+    """The gateway's put of these columns."""
+    cells = [types.TColumnValue(family=FAMILY, qualifier=name, value=value) for name, value in columns.items()]
+    return types.TPut(
+        row=key, columnValues=cells, timestamp=timestamp, attributes=attributes or None, durability=SYNC_WAL
+    )
+
+
+def gateway_delete(mutation: Delete, timestamp: int, attributes: Attributes) -> Any:
+    """The gateway's delete of the row, or of its named columns: of all versions up to the timestamp."""
+    columns = None
+    if mutation.columns is not None:
+        columns = [types.TColumn(family=FAMILY, qualifier=name, timestamp=timestamp) for name in mutation.columns]
+    return types.TDelete(
+        row=mutation.key,
+        columns=columns,
+        timestamp=timestamp,
+        deleteType=types.TDeleteType.DELETE_COLUMNS,
+        attributes=attributes or None,
+        durability=SYNC_WAL,
+    )
+
+
+class Timestamps:
+    """Gives each write of this process a timestamp above all that it gave or saw before."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._last = 0
+        self._base = 0
+
+    def lead(self, epoch: int) -> None:
+        """From now on give timestamps above all that leaders of lower epochs can have given."""
+        if not 0 <= epoch <= EPOCH_MAX:
+            raise InputError(f"epoch {epoch} is out of range; the highest is {EPOCH_MAX}")
+        with self._lock:
+            self._base = epoch << TIME_BITS
+
+    def next(self) -> int:
+        """The next write's timestamp."""
+        with self._lock:
+            self._last = max(self._last + 1, self._base + self._now_ms())
+            return self._last
+
+    def saw(self, timestamp: int) -> None:
+        """Stay above a timestamp that another process wrote."""
+        with self._lock:
+            self._last = max(self._last, timestamp)
+
+
+class SharedWriteLock:
+    """Lets any number of plain writes to a table run side by side, or one conditional write alone.
+
+    A waiting conditional write goes before plain writes that come later, so that these cannot keep it out for ever.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._plain = 0
+        self._conditional = False
+        self._waiting = 0
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Hold the lock together with other plain writes."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._conditional and not self._waiting)
+            self._plain += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._plain -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def conditional(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._conditional and not self._plain)
+                self._conditional = True
+            finally:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._conditional = False
+                self._changed.notify_all()

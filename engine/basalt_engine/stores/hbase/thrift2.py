@@ -8,18 +8,22 @@ raises one without.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from basalt_engine.errors import InputError, StoreError, UnknownOutcomeError
+from basalt_engine.clock import SystemClock
+from basalt_engine.errors import CorruptionError, InputError, StoreError, UnknownOutcomeError
+from basalt_engine.regions import Region
 from basalt_engine.table import prefix_stop
 
 CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
 CALL_TIMEOUT_MS = 600_000  # altering a table reopens its regions one after the other, and answers when all are open
 SCAN_ROWS = 1_000  # rows of one answer; system rows are small
 META_TABLE = b"hbase:meta"
+INFO = b"info"  # its family
+MAGIC = b"PBUF"  # before HBase's protocol buffers
+START_KEY, STOP_KEY, OFFLINE, SPLIT, REPLICA = 3, 4, 5, 6, 7  # fields of its RegionInfo
 NAMESPACE = b"default"
 SERVER_TYPE = 2  # the answer of a Thrift 2 gateway; the first one answers 1
 _MISSING_METHOD = 1  # TApplicationException.UNKNOWN_METHOD
@@ -31,16 +35,6 @@ class TableDescriptor(NamedTuple):
     name: str
     families: Mapping[str, Mapping[str, str]]
     attributes: Mapping[str, str]
-
-
-class Region(NamedTuple):
-    """A region as hbase:meta has it: its encoded name, where it starts, and the server that has it open, if one has."""
-
-    name: str
-    table: str
-    start: bytes
-    state: str
-    server: str  # host,port,start code; empty when it was never opened
 
 
 @functools.cache
@@ -61,39 +55,28 @@ class Thrift2:
     """A connection to a Thrift 2 gateway. Use it in a `with` block, from one thread."""
 
     def __init__(self, address: str, *, timeout_ms: int = CALL_TIMEOUT_MS) -> None:
-        host, _, port = address.rpartition(":")
         self.address = address
         self._types = definitions()
-        from thriftpy2.protocol import TCyBinaryProtocolFactory
-        from thriftpy2.thrift import TClient
-        from thriftpy2.transport import TCyBufferedTransportFactory, TSocket, TTransportException
+        self._timeout_ms = timeout_ms
+        from basalt_engine.stores.hbase.gateway import Connection, LostError, parse_address
 
-        socket: Any = TSocket(  # type: ignore[no-untyped-call]
-            host.strip("[]"), int(port), socket_timeout=timeout_ms, connect_timeout=CONNECT_TIMEOUT_MS
-        )
-        self._transport = TCyBufferedTransportFactory().get_transport(socket)
         try:
-            self._transport.open()
-        except (TTransportException, OSError) as error:
+            self._connection = Connection(parse_address(address), CONNECT_TIMEOUT_MS, SystemClock())
+        except LostError as error:
             raise StoreError(
                 f"the Thrift gateway at {address} cannot be reached",
                 hint="start it with `hbase thrift2 start`, or set store.hbase.thrift2 to where it listens",
             ) from error
-        protocols: Any = TCyBinaryProtocolFactory()  # type: ignore[no-untyped-call]
-        protocol = protocols.get_protocol(self._transport)
-        self._client = TClient(self._types.THBaseService, protocol)
 
     def __enter__(self) -> Thrift2:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Hang up; closing twice is fine."""
-        self._transport.close()
+        self._connection.close()
 
     def server_type(self) -> int:
         """2 when this is a Thrift 2 gateway, 1 when it is the other one."""
@@ -101,7 +84,7 @@ class Thrift2:
 
     def cluster_id(self) -> str:
         """The cluster's own id. A gateway older than HBase 2.6 does not know the call: `StoreError`."""
-        return str(self._call("getClusterId"))
+        return str(self._call("getClusterId").decode())
 
     def table_names(self, prefix: str) -> list[str]:
         """The tables of the default namespace whose names start so, sorted."""
@@ -144,13 +127,7 @@ class Thrift2:
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions in order, without those that were split or merged away."""
-        # hbase:meta sorts by table, start key and number, not by bytes; HBase's own code cuts a table out like this.
-        rows = self.scan(META_TABLE.decode(), f"{table},,".encode(), f"{table} ,,".encode())
-        return [
-            _region(table, key, columns)
-            for key, columns in rows
-            if b"info:splitA" not in columns and b"info:regioninfo" in columns
-        ]
+        return read_regions(self._call, table, table)
 
     def get(self, table: str, key: bytes) -> dict[bytes, bytes] | None:
         """A row's columns as family:qualifier, or None."""
@@ -159,13 +136,8 @@ class Thrift2:
 
     def scan(self, table: str, start: bytes, stop: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """The rows from `start` up to, and not with, `stop`."""
-        while True:
-            scan = self._types.TScan(startRow=start, stopRow=stop, caching=SCAN_ROWS)
-            found = self._call("getScannerResults", table.encode(), scan, SCAN_ROWS)
-            yield from ((result.row, _columns(result)) for result in found)
-            if len(found) < SCAN_ROWS:
-                return
-            start = found[-1].row + b"\0"
+        for result in _scanned(self._call, table.encode(), start, stop):
+            yield result.row, _columns(result)
 
     def scan_prefix(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """The rows whose keys start with the prefix."""
@@ -191,24 +163,22 @@ class Thrift2:
         )
 
     def _call(self, method: str, *arguments: object) -> Any:
-        from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]
-        from thriftpy2.protocol.exc import TProtocolException
-        from thriftpy2.thrift import TApplicationException
-        from thriftpy2.transport import TTransportException
+        from basalt_engine.stores.hbase.gateway import LostError, RefusedError
 
         try:
-            return getattr(self._client, method)(*arguments)
-        except self._types.TIOError as error:
-            raise StoreError(f"the call {method} was refused by HBase: {_first_line(error.message)}") from error
-        except TApplicationException as error:
+            return self._connection.call(method, arguments, self._timeout_ms)
+        except RefusedError as refused:
+            error: Any = refused.__cause__
+            if isinstance(error, self._types.TIOError):
+                told = without_package(str(refused).partition("\n")[0].strip())
+                raise StoreError(f"the call {method} was refused by HBase: {told}") from error
             if error.type != _MISSING_METHOD:
-                raise StoreError(f"{method} failed at the gateway {self.address}: {error.message}") from error
+                raise StoreError(f"{method} failed at the gateway {self.address}: {refused}") from error
             raise StoreError(
                 f"the gateway at {self.address} does not know the call {method}",
                 hint="use the Thrift 2 gateway of HBase 2.5 or later: `hbase thrift2 start`",
             ) from error
-        except (TTransportException, TProtocolException, ProtocolError, OSError, EOFError) as error:
-            self.close()  # an answer may still be on its way, and would be taken for the next call's
+        except LostError as error:
             raise UnknownOutcomeError(
                 f"the connection to the Thrift gateway at {self.address} failed in {method}: {error}",
                 hint="the gateway must speak the binary protocol over a buffered transport; its log may tell more",
@@ -220,13 +190,8 @@ def refusal(error: BaseException) -> str:
     cause = error.__cause__
     if not isinstance(cause, definitions().TIOError):
         return ""
-    head, colon, _ = (cause.message or "").partition(":")
+    head, colon, _ = (cause.message or b"").decode(errors="replace").partition(":")
     return head.rpartition(".")[2] if colon and " " not in head else "IOException"
-
-
-def _first_line(message: str | None) -> str:
-    """A Java exception without its package and its stack."""
-    return without_package((message or "no reason given").partition("\n")[0].strip())
 
 
 def without_package(line: str) -> str:
@@ -239,13 +204,79 @@ def _java_pattern(prefix: str) -> str:
     return "".join(character if character.isalnum() else f"\\{character}" for character in prefix) + ".*"
 
 
-def _region(table: str, key: bytes, columns: Mapping[bytes, bytes]) -> Region:
-    """Row `table,start key,number.encoded name.`; only the start key may hold commas and dots."""
-    head, _, encoded = key.rstrip(b".").rpartition(b".")
-    start = head[len(table) + 1 :].rpartition(b",")[0]
-    state = columns.get(b"info:state", b"").decode(errors="replace")
-    server = server_name(columns.get(b"info:server"), columns.get(b"info:serverstartcode"))
-    return Region(encoded.decode(errors="replace"), table, start, state, server or "")
+def read_regions(call: Callable[..., Any], hbase_table: str, table: str) -> list[Region]:
+    """The regions of the table of this name in HBase, in the order of their keys, by calls of this kind.
+
+    The list comes from hbase:meta. A region that was split stays there until its daughters have files of their own; it is
+    offline then, and left out here, as replicas are.
+    """
+    info = [definitions().TColumn(family=INFO)]
+    # Meta is sorted by table, start key and number rather than by bytes; this is how HBase cuts a table out of it.
+    start, stop = f"{hbase_table},,".encode(), f"{hbase_table} ,,".encode()
+    found = (_region(table, result) for result in _scanned(call, META_TABLE, start, stop, columns=info))
+    return sorted((region for region in found if region is not None), key=lambda region: region.start)
+
+
+def _scanned(call: Callable[..., Any], table: bytes, start: bytes, stop: bytes, **options: object) -> Iterator[Any]:
+    while True:
+        scan = definitions().TScan(startRow=start, stopRow=stop, limit=SCAN_ROWS, caching=SCAN_ROWS, **options)
+        found = call("getScannerResults", table, scan, SCAN_ROWS)
+        yield from found
+        if len(found) < SCAN_ROWS:
+            return
+        start = found[-1].row + b"\0"
+
+
+def _region(table: str, result: Any) -> Region | None:
+    info = {cell.qualifier: cell.value for cell in result.columnValues}
+    packed = info.get(b"regioninfo")
+    if packed is None:
+        return None
+    name: bytes = result.row
+    fields = _fields(name, packed)
+    if fields.get(OFFLINE) or fields.get(SPLIT) or fields.get(REPLICA):
+        return None
+    start, stop = fields.get(START_KEY, b""), fields.get(STOP_KEY, b"")
+    assert isinstance(start, bytes)
+    assert isinstance(stop, bytes)
+    encoded = name.rstrip(b".").rpartition(b".")[2].decode(errors="replace")
+    server = server_name(info.get(b"server"), info.get(b"serverstartcode")) or ""
+    return Region(table, encoded, name, start, stop, server, info.get(b"state", b"").decode(errors="replace"))
+
+
+def _fields(name: bytes, packed: bytes) -> dict[int, int | bytes]:
+    """The fields of a protocol buffer: numbers and byte strings by their numbers."""
+    if not packed.startswith(MAGIC):
+        raise CorruptionError(f"region {name!r} is not described as HBase 2 does it")
+    fields: dict[int, int | bytes] = {}
+    at = len(MAGIC)
+    try:
+        while at < len(packed):
+            tag, at = _varint(packed, at)
+            value, at = _varint(packed, at)
+            if tag & 7 == 2:
+                if at + value > len(packed):
+                    raise IndexError
+                fields[tag >> 3] = packed[at : at + value]
+                at += value
+            elif tag & 7 == 0:
+                fields[tag >> 3] = value
+            else:
+                raise IndexError
+    except IndexError:
+        raise CorruptionError(f"region {name!r} has a description that cannot be read") from None
+    return fields
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
 
 
 def server_name(address: bytes | None, start_code: bytes | None) -> str | None:

@@ -2,7 +2,7 @@
 
 FORMAT   written first; names the format, and whether the database was ever complete
 LOCK     held by the process that has the directory open, and names it
-SYNCED   how much of the database is known to be on the disk: synced.py
+SYNCED   how much of the database is known to be on the disk: see SyncedFile
 SPACE    for a moment, when the disk was full
 rocks/   RocksDB's files
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from basalt_engine.errors import CorruptionError, DataDirectoryError
-from basalt_engine.stores.rocks.errors import RESTORE, from_os
+from basalt_engine.stores.rocks.damage import RESTORE, from_os, os_errors
 
 FORMAT_VERSION = 1
 
@@ -71,7 +71,7 @@ class DataDirectory:
 
     def _check(self) -> None:
         file = self.path / "FORMAT"
-        try:
+        with os_errors(file):
             _refuse_foreign(self.path)
             _refuse_other_owner(self.path)
             if file.exists():
@@ -80,26 +80,20 @@ class DataDirectory:
                 write_format(self.path, initialised=False)
             if not self.initialised:
                 self.database.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise from_os(error, file) from error
 
     def finish(self) -> None:
         """Note that the database is complete; from now on a missing part of it is damage."""
-        try:
+        with os_errors(self.path / "FORMAT"):
             sync_directory(self.database)
             write_format(self.path, initialised=True)
-        except OSError as error:
-            raise from_os(error, self.path / "FORMAT") from error
         self.initialised = True
 
     def require_space(self, space_bytes: int) -> None:
         """`DiskFullError` unless the disk has so much space left, and lets this user have it."""
         file = self.path / "SPACE"
         try:
-            with file.open("wb") as probe:
+            with os_errors(file), file.open("wb") as probe:
                 os.posix_fallocate(probe.fileno(), 0, space_bytes)
-        except OSError as error:
-            raise from_os(error, file) from error
         finally:
             file.unlink(missing_ok=True)
 

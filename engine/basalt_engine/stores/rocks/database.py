@@ -11,8 +11,9 @@ import logging
 import re
 import resource
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from rocksdict import (
     AccessType,
@@ -22,14 +23,12 @@ from rocksdict import (
     DbClosedError,
     Options,
     Rdict,
-    RdictIter,
     ReadOptions,
     WriteBatch,
 )
 
 from basalt_engine.errors import BasaltError
-from basalt_engine.stores.rocks.errors import from_rocksdb
-from basalt_engine.stores.rocks.file_checks import BlobFile, check_blob_files, damaged_offset
+from basalt_engine.stores.rocks.damage import BlobFile, check_blob_files, damaged_offset, from_rocksdb
 from basalt_engine.table import TABLE_NAMES
 
 CACHE_BYTES = 64 << 20  # block cache of all tables together; payloads are not in it, the kernel caches their files
@@ -75,7 +74,7 @@ _OPTIONS = """\
   # No statistics in the log or in memory that nobody reads.
   stats_dump_period_sec=0
   stats_persist_period_sec=0
-  # After a failed write the store reopens the database itself, see durable_database.py; RocksDB must not do so on its own.
+  # After a failed write the store reopens the database itself, see DurableDatabase; RocksDB must not do so on its own.
   max_bgerror_resume_count=0
 
 [CFOptions "default"]
@@ -152,15 +151,6 @@ def open_files_max(limit: int) -> int:
     return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, limit // OPEN_FILES_SHARE))
 
 
-class TableFile(NamedTuple):
-    """One of RocksDB's table files: its number and size, and the first and last key in it."""
-
-    number: int
-    size_bytes: int
-    first: bytes
-    last: bytes
-
-
 class Database:
     """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
 
@@ -210,13 +200,21 @@ class Database:
 
     def get(self, family: Rdict, key: bytes, *, checked: bool = False) -> bytes | None:
         """The value under the key. With `checked` RocksDB itself verifies a large value, and names the bad file."""
+        found: bytes | None = (
+            self._call(family.get, key, None, self._checked) if checked else self._call(family.get, key)
+        )
+        return found
+
+    def _call(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Call the binding; its errors as ours."""
         try:
-            found: bytes | None = family.get(key, None, self._checked) if checked else family.get(key)
+            return call(*arguments)
         except DbClosedError:
             raise
         except Exception as error:
             raise from_rocksdb(error, self.path) from error
-        return found
+        finally:
+            del call  # an iterator's, perhaps, which an error's traceback would keep: see `read`
 
     def read(
         self, family: Rdict, start: bytes, stop: bytes | None, *, reverse: bool = False, rows_max: int, bytes_max: int
@@ -248,20 +246,11 @@ class Database:
                 if len(rows) >= rows_max or size >= bytes_max:
                     return rows, True
                 step()
-            self._check(iterator)
+            self._call(iterator.status)  # an iterator ends in the same way for the end of the range and for a failure
             return rows, False
         finally:
             # The database stays open as long as one iterator lives, and an error's traceback would keep this one.
             del iterator, valid, key, value, step
-
-    def _check(self, iterator: RdictIter) -> None:
-        """Tell the end of the range from a failure: an iterator ends in the same way for both."""
-        try:
-            iterator.status()
-        except Exception as error:
-            raise from_rocksdb(error, self.path) from error
-        finally:
-            del iterator
 
     def sequence(self) -> int:
         """The number of changes that were ever made: each put, delete and range delete counts one."""
@@ -269,17 +258,11 @@ class Database:
 
     def write(self, batch: WriteBatch) -> None:
         """Write the batch to the log and the tables; in the kernel's hands, but not yet on the disk."""
-        try:
-            self._rocks.write(batch)
-        except Exception as error:
-            raise from_rocksdb(error, self.path) from error
+        self._call(self._rocks.write, batch)
 
     def sync(self) -> None:
         """Put the log on the disk. Unlike a synced write of the binding this lets other threads run."""
-        try:
-            self._rocks.flush_wal(True)
-        except Exception as error:
-            raise from_rocksdb(error, self.path) from error
+        self._call(self._rocks.flush_wal, True)
 
     def check_blob_files(self) -> None:
         """`CorruptionError` when a blob file is missing, or not what RocksDB wrote there."""
@@ -292,21 +275,14 @@ class Database:
             for number, size, tables in _BLOB_FILE.findall(self._files(self.large(table)))
         ]
 
-    def table_files(self, family: Rdict) -> list[TableFile]:
-        """The family's table files."""
-        found = _TABLE_FILE.findall(self._files(family))
-        return [
-            TableFile(int(number), int(size), bytes.fromhex(first), bytes.fromhex(last))
-            for number, size, first, last in found
-        ]
-
     @staticmethod
     def _files(family: Rdict) -> str:
         return family.property_value("rocksdb.sstables") or ""
 
     def suspect(self, table: str, key: bytes) -> str:
         """The file at fault when the large values under a key cannot be read, as far as it can be found, for an error's text."""
-        tables = {file.number for file in self.table_files(self.large(table)) if file.first <= key <= file.last}
+        files, digits = _TABLE_FILE.findall(self._files(self.large(table))), key.hex().upper()
+        tables = {int(number) for number, _, first, last in files if first <= digits <= last}
         for blob in self._blob_files(table):
             if tables & blob.table_files:
                 offset = damaged_offset(blob.path)
@@ -315,21 +291,22 @@ class Database:
         names = [f"{number:06d}.sst" for number in sorted(tables)]
         return f"{self.path / ' or '.join(names)} is damaged" if names else f"no file in {self.path} has it"
 
-    def rows_estimated(self, table: str) -> int:
-        """RocksDB's estimate of the rows in the whole table."""
-        return self.rows(table).property_int_value("rocksdb.estimate-num-keys") or 0
-
-    def entries_in_memory(self, table: str) -> int:
-        """The number of packed rows of the table that are not in a file yet."""
+    def rows_estimated(self, table: str, start: bytes, stop: bytes) -> int:
+        """About how many rows have start <= key < stop: a file, or memory, that holds others too counts half."""
         rows = self.rows(table)
-        return sum(rows.property_int_value(name) or 0 for name in _MEMORY_ENTRIES)
+        in_memory = sum(rows.property_int_value(name) or 0 for name in _MEMORY_ENTRIES)
+        in_files = max((rows.property_int_value("rocksdb.estimate-num-keys") or 0) - in_memory, 0)
+        low, high = start.hex().upper(), stop.hex().upper()
+        total_bytes = halves = 0
+        for _, size, first, last in _TABLE_FILE.findall(self._files(rows)):
+            total_bytes += int(size)
+            if last >= low and first < high:
+                halves += int(size) * (2 if low <= first and last < high else 1)
+        return in_memory // 2 + in_files * halves // max(2 * total_bytes, 1)
 
     def checkpoint(self, directory: Path) -> None:
         """A copy of the database in a new directory; files that never change are hard links where possible."""
-        try:
-            Checkpoint(self._rocks).create_checkpoint(str(directory))
-        except Exception as error:
-            raise from_rocksdb(error, self.path) from error
+        self._call(lambda: Checkpoint(self._rocks).create_checkpoint(str(directory)))
 
     def close(self) -> bool:
         """Write what is in memory to table files and let go of the database; True when all of it was written."""
@@ -337,20 +314,14 @@ class Database:
         self._handles = {}  # each of them would keep the database open
         for family in [*self._families.values(), self._rocks]:
             try:
-                self._close(family)
+                self._call(family.close)
+            except DbClosedError:
+                pass
             except BasaltError as error:
                 failure = error
         if failure is not None:
             log.warning("%s was closed, but its tables are not all in files; its log has them: %s", self.path, failure)
         return failure is None
-
-    def _close(self, family: Rdict) -> None:
-        try:
-            family.close()
-        except DbClosedError:
-            pass
-        except Exception as error:
-            raise from_rocksdb(error, self.path) from error
 
 
 def large_name(table: str) -> str:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import fcntl
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from basalt_engine.errors import DataDirectoryError, InputError
-from basalt_engine.stores.limits import check_table
+from basalt_engine.stores.rocks.damage import os_errors
 from basalt_engine.stores.rocks.data_directory import read_format
 from basalt_engine.stores.rocks.database import Database, RocksOptions
-from basalt_engine.stores.rocks.errors import from_os
 from basalt_engine.stores.rocks.table import RocksTable
-from basalt_engine.table import TABLE_NAMES, Columns, TableWrite
+from basalt_engine.table import TABLE_NAMES, Columns, TableWrite, check_table
 
 CACHE_BYTES = 8 << 20  # a job reads each row once: only the indexes of the files are worth keeping
 
@@ -45,11 +44,9 @@ class ReadOnlyRocksStore:
         """
         directory = directory.absolute()
         _check(directory)
-        try:
+        with os_errors(directory):
             # Not in the directory, which may be on a disk that cannot be written.
             options = RocksOptions(Path(tempfile.gettempdir()), CACHE_BYTES)
-        except OSError as error:
-            raise from_os(error, directory) from error
         return cls(Database(directory / "rocks", options, create=False, read_only=True))
 
     def table(self, name: str) -> RocksTable:
@@ -88,11 +85,9 @@ def _check(directory: Path) -> None:
             f"{directory} is no data directory of Basalt's: it has no file FORMAT",
             hint="name the directory of a backup, as `basalt backup` printed it",
         )
-    try:
+    with os_errors(file):
         initialised = read_format(file)
-        in_use = any(_locks(directory))
-    except OSError as error:
-        raise from_os(error, file) from error
+        in_use = _is_locked(directory / "LOCK")
     if not initialised:
         raise DataDirectoryError(
             f"{directory} was never complete", hint="open it once with `basalt serve`, which goes on with creating it"
@@ -103,13 +98,13 @@ def _check(directory: Path) -> None:
         )
 
 
-def _locks(directory: Path) -> Iterator[bool]:
-    """True if a process has the directory's lock; nothing for a backup, which has no lock file yet."""
-    lock = directory / "LOCK"
+def _is_locked(lock: Path) -> bool:
+    """True if a process has the directory's lock; a backup has no lock file yet."""
     if not lock.exists():
-        return
+        return False
     with lock.open("rb") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield True
+            return True
+    return False

@@ -3,21 +3,20 @@
 The binding offers no estimate of RocksDB's own for a range, and that would not know of the large values anyway. So rows
 are counted while they are few; a packed row tells the size of its row, so counting reads no payload. Past
 `ROWS_COUNTED_MAX` rows the files that overlap the rest of the range say how many more there are, and these are taken to
-be as large as the counted ones. A file that holds rows of other ranges too counts half, as does what is in memory: with
-files of 4 MiB that can be wrong by some 50,000 rows per level in either direction, which matters little where it is
-used, on ranges with many more.
+be as large as the counted ones. With files of 4 MiB that can be wrong by some 50,000 rows per level in either direction,
+which matters little where it is used, on ranges with many more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from basalt_engine.errors import CorruptionError
+from basalt_engine.stores.rocks.damage import RESTORE
 from basalt_engine.stores.rocks.database import Database
-from basalt_engine.stores.rocks.errors import RESTORE
 from basalt_engine.stores.rocks.rows import PackedRow, row_bytes, unpack
-from basalt_engine.table import Columns, DeleteRange, Mutation, Row, TableWrite
+from basalt_engine.table import Columns, Mutation, Row, TableWrite
 
 T = TypeVar("T")
 
@@ -90,10 +89,10 @@ class RocksTable:
                 columns = self._with_large(key, value, row) if row.large else row.inline
                 if columns is None:
                     continue
-                yield Row(key, columns)
+                yield (found := Row(key, columns))
                 rows += 1
                 if bytes_max is not None:
-                    read_bytes += len(key) + sum(map(len, columns.values()))
+                    read_bytes += found.size_bytes
                     if read_bytes >= bytes_max:
                         return
             more = more and rows != rows_max
@@ -151,57 +150,20 @@ class RocksTable:
         """Put `columns` into the row iff its `column` now equals `expected`."""
         return self._store.check_and_write(self.name, key, column, expected, columns)
 
-    def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Delete all rows with start <= key < stop, durably."""
-        self.write([DeleteRange(start, stop)])
-
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         """An estimate of the range's bytes: exact up to some thousand rows."""
         return self._store.reading(lambda database: _estimated_bytes(database, self.name, start, stop))
 
 
-class _Counted(NamedTuple):
-    """The rows at the start of a range: their bytes, and the last key, or None when these were all."""
-
-    size_bytes: int
-    last_key: bytes | None
-
-
 def _estimated_bytes(database: Database, table: str, start: bytes, stop: bytes) -> int:
     """The bytes of keys and columns of all rows with start <= key < stop; may be wrong as the module says."""
-    if start >= stop:
-        return 0
-    counted = _count(database, table, start, stop)
-    if counted.last_key is None:
-        return counted.size_bytes
-    more_rows = _rows_in_files(database, table, counted.last_key, stop)
-    return counted.size_bytes + counted.size_bytes * more_rows // ROWS_COUNTED_MAX
-
-
-def _count(database: Database, table: str, start: bytes, stop: bytes) -> _Counted:
+    family = database.rows(table)
     total = rows = 0
-    while True:
-        chunk, more = database.read(
-            database.rows(table), start, stop, rows_max=COUNTED_CHUNK_ROWS, bytes_max=COUNTED_CHUNK_BYTES
-        )
+    more = start < stop
+    while more and rows < ROWS_COUNTED_MAX:
+        chunk, more = database.read(family, start, stop, rows_max=COUNTED_CHUNK_ROWS, bytes_max=COUNTED_CHUNK_BYTES)
         total += sum([len(key) + row_bytes(value) for key, value in chunk])
         rows += len(chunk)
-        if not more:
-            return _Counted(total, None)
-        last_key = chunk[-1][0]
-        if rows >= ROWS_COUNTED_MAX:
-            return _Counted(total, last_key)
-        start = last_key + b"\0"
-
-
-def _rows_in_files(database: Database, table: str, start: bytes, stop: bytes) -> int:
-    in_memory = database.entries_in_memory(table)
-    in_files = max(database.rows_estimated(table) - in_memory, 0)
-    files = database.table_files(database.rows(table))
-    halves = 0
-    for file in files:
-        if file.last >= start and file.first < stop:
-            inside = start <= file.first and file.last < stop
-            halves += file.size_bytes * (2 if inside else 1)
-    total_bytes = sum(file.size_bytes for file in files)
-    return in_memory // 2 + in_files * halves // max(2 * total_bytes, 1)
+        if more:
+            start = chunk[-1][0] + b"\0"
+    return total + total * database.rows_estimated(table, start, stop) // rows if more else total

@@ -26,7 +26,7 @@ from basalt_engine.payloads import PayloadTable
 from basalt_engine.records import decode
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import TableWrite
+from basalt_engine.table import DeleteRange, TableWrite
 
 WRITERS = (1_000_000_001, 1_000_000_002)
 
@@ -237,7 +237,7 @@ def test_nor_where_the_store_drops_expired_rows_itself_and_nobody_notes_it() -> 
         scene = Scene(atomic=False)
         await scene.write(0, WRITERS[0], 2, 0, None)
         await scene.publish(0, WRITERS[0], None)
-        scene.store.table(MessageTable.name).delete_range(b"\0", b"\xff" * 40)
+        scene.store.table(MessageTable.name).write([DeleteRange(b"\0", b"\xff" * 40)])
         scene.clock.advance(scene.logs[0].topic.ttl_ms)
         for drops, published in ((False, False), (True, True)):
             scene.store.applies_retention = drops

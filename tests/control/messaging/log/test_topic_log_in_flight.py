@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
-from basalt_engine.table import TableWrite
+from basalt_engine.table import DeleteRange, TableWrite
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +131,7 @@ class DroppingStore(MemoryStore):
         super().__init__(atomic=False)
 
     def drop_message_rows(self) -> None:
-        self.table("message").delete_range(b"\0", b"\xff" * 40)
+        self.table("message").write([DeleteRange(b"\0", b"\xff" * 40)])
 
 
 @pytest.mark.parametrize("restarts_before", [False, True])

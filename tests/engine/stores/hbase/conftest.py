@@ -6,8 +6,7 @@ import pytest
 
 import basalt_engine.stores.hbase.gateway as gateway_module
 from basalt_engine.clock import ManualClock
-from basalt_engine.stores.hbase.connections import ConnectionPool
-from basalt_engine.stores.hbase.gateway import Gateway
+from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway
 from basalt_engine.stores.hbase.store import HBaseStore
 from tests.engine.stores.hbase.fake_gateway import FakeGateway
 

@@ -16,7 +16,7 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TCyBufferedTransport, TCyMemoryBuffer, TSocket
 
-from basalt_engine.stores.hbase.connections import types
+from basalt_engine.stores.hbase.gateway import types
 
 
 class FakeTable:

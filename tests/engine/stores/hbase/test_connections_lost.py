@@ -9,13 +9,20 @@ import time
 
 import pytest
 
-import basalt_engine.stores.hbase.connections as connections_module
+import basalt_engine.stores.hbase.gateway as connections_module
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.connections import PING_AFTER_IDLE_MS, Connection, ConnectionPool, LostError, types
-from basalt_engine.stores.hbase.gateway import TRIES_MAX, Gateway
+from basalt_engine.stores.hbase.gateway import (
+    PING_AFTER_IDLE_MS,
+    TRIES_MAX,
+    Connection,
+    ConnectionPool,
+    Gateway,
+    LostError,
+    types,
+)
 from basalt_engine.stores.hbase.store import HBaseStore
-from basalt_engine.table import Delete, Insert, Put
+from basalt_engine.table import Delete, DeleteRange, Insert, Put
 from tests.engine.stores.hbase.conftest import CALL_TIMEOUT_S, open_store
 
 CUTS = ["cut-request", "cut-answer", "cut-inside"]
@@ -191,7 +198,7 @@ def test_writes_go_through_while_readers_hold_all_connections_of_theirs(fake, cl
             table.get(b"k")
         table.write([Put(b"k", {b"c": b"1"}), Insert(b"i", {b"c": b"1"}), Put(b"r", {b"c": b"1"}), Delete(b"r")])
         assert table.check_and_write(b"k", b"c", b"1", {b"c": b"2"})
-        table.delete_range(b"i", b"j")
+        table.write([DeleteRange(b"i", b"j")])
         store.lead(1)
     assert [(row.key, row.columns) for row in table.scan(b"", None)] == [(b"k", {b"c": b"2"})]
     store.close()

@@ -10,7 +10,7 @@ import pytest
 
 import basalt_engine.stores.hbase.scan as scan_module
 from basalt_engine.errors import StoreError
-from basalt_engine.table import KEY_BYTES_MAX, Put
+from basalt_engine.table import KEY_BYTES_MAX, DeleteRange, Put
 
 KEYS = [b"%03d" % number for number in range(100)]
 
@@ -64,7 +64,7 @@ def test_a_reversed_scan_yields_no_row_too_many_when_its_last_one_is_deleted_mea
     monkeypatch.setattr(scan_module.Scan, "prefetch", lambda self: None)  # nothing is fetched ahead
     scan = table.scan(b"", None, reverse=True, rows_max=10)
     found = [next(scan) for _ in range(8)]
-    table.delete_range(found[-1].key, found[-1].key + b"\0")
+    table.write([DeleteRange(found[-1].key, found[-1].key + b"\0")])
     assert [row.key for row in [*found, *scan]] == KEYS[::-1][:10]
 
 
@@ -128,7 +128,7 @@ def test_a_range_is_deleted_in_parts(fake, table, monkeypatch):
     import basalt_engine.stores.hbase.table as table_module
 
     monkeypatch.setattr(table_module, "DELETE_ROWS", 30)
-    table.delete_range(KEYS[10], KEYS[90])
+    table.write([DeleteRange(KEYS[10], KEYS[90])])
     assert [row.key for row in table.scan(b"", None)] == KEYS[:10] + KEYS[90:]
     assert fake.calls["deleteMultiple"] == 3
 

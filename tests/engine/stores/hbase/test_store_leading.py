@@ -6,9 +6,9 @@ import pytest
 
 import basalt_engine.stores.hbase.gateway as gateway_module
 from basalt_engine.errors import CorruptionError, FencedError, InputError, StoreError, UnknownOutcomeError
+from basalt_engine.regions import Region, find_hole
 from basalt_engine.stores.hbase.gateway import NoTableError, refused_read, refused_write
-from basalt_engine.stores.hbase.mutations import CELL_BYTES_MAX
-from basalt_engine.stores.hbase.regions import Region, find_hole
+from basalt_engine.stores.hbase.table import CELL_BYTES_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, TableWrite
 
 FENCED = (
@@ -59,16 +59,18 @@ def fences(fake):
 
 def test_regions_are_read_from_meta_without_those_that_were_split(fake, store, regions):
     found = store.regions("message")
-    assert [(region.start, region.stop) for region in found] == [(b"", b"\x01"), (b"\x01", b"\x01,"), (b"\x01,", None)]
+    assert [(region.start, region.stop) for region in found] == [(b"", b"\x01"), (b"\x01", b"\x01,"), (b"\x01,", b"")]
     assert {region.server for region in found} == {"rs1,16020,1795316763554"}
-    assert found[2].encoded_name == f"{13:032x}"
+    assert found[2].id == f"{13:032x}"
     assert find_hole(found) is None
 
 
 def test_a_region_is_read_as_hbase_writes_it(fake, store):
     name = add_region(fake, "message", b"\x01", b"\x02", 1)
     fake.handler.tables[b"hbase:meta"].cells[name][b"regioninfo"] = 1, REGION_INFO
-    assert store.regions("message") == [Region(name, b"\x01", b"\x02", "rs1,16020,1795316763554")]
+    assert store.regions("message") == [
+        Region("message", f"{1:032x}", name, b"\x01", b"\x02", "rs1,16020,1795316763554")
+    ]
 
 
 @pytest.mark.parametrize("cut", range(len(REGION_INFO)))
@@ -94,14 +96,14 @@ def test_regions_of_tables_with_similar_names_are_not_mixed(fake, store):
 
 def test_a_hole_between_regions_is_found():
     def region(start, stop):
-        return Region(b"t,,1.a.", start, stop, None)
+        return Region("message", "a", b"t,,1.a.", start, stop, "")
 
     assert find_hole([]) == b""
-    assert find_hole([region(b"a", None)]) == b""
-    assert find_hole([region(b"", b"a"), region(b"b", None)]) == b"a"
-    assert find_hole([region(b"", b"b"), region(b"a", None)]) == b"b"
+    assert find_hole([region(b"a", b"")]) == b""
+    assert find_hole([region(b"", b"a"), region(b"b", b"")]) == b"a"
+    assert find_hole([region(b"", b"b"), region(b"a", b"")]) == b"b"
     assert find_hole([region(b"", b"b")]) == b"b"
-    assert find_hole([region(b"", b"b"), region(b"b", None)]) is None
+    assert find_hole([region(b"", b"b"), region(b"b", b"")]) is None
 
 
 def test_whoever_leads_sends_a_fence_to_each_region(fake, store, regions):

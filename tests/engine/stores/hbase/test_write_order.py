@@ -8,9 +8,18 @@ import time
 import pytest
 
 from basalt_engine.errors import InputError
-from basalt_engine.stores.hbase.connections import ConnectionPool
-from basalt_engine.stores.hbase.mutations import CALL_BYTES_MAX, CALL_ROWS_MAX, Deletes, Puts, steps
-from basalt_engine.stores.hbase.write_order import EPOCH_MAX, TIME_BITS, SharedWriteLock, Timestamps
+from basalt_engine.stores.hbase.gateway import ConnectionPool
+from basalt_engine.stores.hbase.table import (
+    CALL_BYTES_MAX,
+    CALL_ROWS_MAX,
+    EPOCH_MAX,
+    TIME_BITS,
+    Deletes,
+    Puts,
+    SharedWriteLock,
+    Timestamps,
+    steps,
+)
 from basalt_engine.table import Delete, DeleteRange, Insert, Put
 from tests.engine.stores.hbase.conftest import open_store
 from tests.vector_lines import cases

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cells.keys import CellKey, TableKeys
-from basalt_engine.cells.retention import DELETED, SUPERSEDED, Horizon, Run, judge_cells
-from basalt_engine.cells.table import CellVersion, is_tombstone, visible
+from basalt_engine.cell_keys import CellKey, TableKeys
+from basalt_engine.cells import CellVersion, is_tombstone, visible
 from basalt_engine.keys import table_prefix
-from basalt_engine.retention import Fate
+from basalt_engine.retention import DELETED, SUPERSEDED, Fate, Horizon, Run, judge_cells
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from tests.vector_lines import cases
 

@@ -1,4 +1,7 @@
-"""Checks of RocksDB's own files: logs before RocksDB reads them, and blob files, which it opens only to read a value.
+"""What is wrong with a data directory: failures of RocksDB and of the operating system as our errors, and damaged files.
+
+The binding raises plain `Exception`s, told apart by their words. Files are checked where RocksDB does not: logs before it
+reads them, and blob files, which it opens only to read a value.
 
 A log is a write-ahead log, or the manifest. RocksDB takes a log that ends early for one that a crash cut off, which is
 right for what was never acknowledged and wrong for everything else. Here it is known how far the log was once on the
@@ -11,16 +14,24 @@ over the lengths, the second over key and value, little-endian, both as in logs.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from basalt_engine.errors import CorruptionError
-from basalt_engine.stores.rocks.errors import RESTORE, from_os
+from basalt_engine.errors import BasaltError, CorruptionError, DataDirectoryError, DiskFullError, StoreError
+
+RESTORE = "stop the server and put the data directory back from a backup"
+
+_DISK_FULL = re.compile("No space left on device|File too large|Disk quota exceeded")
+_DISK_FULL_NUMBERS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_MAKE_SPACE = "free some space on the disk of the data directory; writing goes on without a restart"
 
 _LOG_BLOCK_BYTES = 32 << 10
 _LOG_HEADER = struct.Struct("<IHB")
@@ -34,23 +45,72 @@ _BLOB_RECORD = struct.Struct("<QQQII")  # key bytes, value bytes, expiration, ch
 _BLOB_LENGTHS_BYTES = 24
 
 
+def from_rocksdb(error: Exception, directory: Path) -> BasaltError:
+    """Our error for one of RocksDB's, over the database in `directory`."""
+    # It blames the manifest for what it finds in other files; that the manifest is whole was checked before.
+    text = re.sub(r"\s*The file \S+/MANIFEST-\d+ may be corrupted\.", "", str(error)).strip()
+    if "No such file" in text or "Missing WAL" in text:
+        return CorruptionError(f"{_where(text, directory)} is missing: {text}", hint=RESTORE)
+    if text.startswith("Corruption"):
+        return CorruptionError(f"{_where(text, directory)} is damaged: {text}", hint=RESTORE)
+    if _DISK_FULL.search(text):
+        return DiskFullError(f"the disk of {directory} is full: {text}", hint=_MAKE_SPACE)
+    if "lock file" in text or "lock hold" in text:
+        return DataDirectoryError(
+            f"{directory} is in use by another program: {text}", hint="stop that program, or use another directory"
+        )
+    if text.startswith("Invalid argument: Column famil"):
+        return CorruptionError(
+            f"{directory} does not have the tables that its FORMAT says it has: {text}", hint=RESTORE
+        )
+    return StoreError(f"RocksDB refused a call on {directory}: {text}")
+
+
+def from_os(error: OSError, place: Path) -> BasaltError:
+    """Our error for one of the operating system's, over a file of the data directory; `place` if it names none."""
+    path = place if error.filename is None else error.filename
+    if error.errno in _DISK_FULL_NUMBERS:
+        return DiskFullError(f"{path}: {error.strerror}", hint=_MAKE_SPACE)
+    if isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.EROFS:
+        return DataDirectoryError(
+            f"{path} cannot be used: {error.strerror}", hint="run as the user that owns the data directory"
+        )
+    if isinstance(error, FileNotFoundError):
+        return CorruptionError(f"{path} is missing", hint=RESTORE)
+    return StoreError(f"{path}: {error.strerror}")
+
+
+@contextmanager
+def os_errors(place: Path) -> Iterator[None]:
+    """Raise the operating system's errors as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os(error, place) from error
+
+
+def _where(text: str, directory: Path) -> str:
+    """The file that RocksDB's text names, else the directory."""
+    found = re.search(rf"{re.escape(str(directory))}/+[\w.-]*\w", text)
+    if found:
+        return found.group()
+    number = re.search(r"WAL (?:with log number|\(log number): (\d+)", text)
+    return f"{directory}/{int(number.group(1)):06d}.log" if number else str(directory)
+
+
 def check_log(path: Path, synced_bytes: int, *, start: int = 0) -> int:
     """The offset at which the log's last good record ends, at least `synced_bytes`.
 
     Looks at the records from the offset `start` on, where one must begin. Raises `CorruptionError` with the file and
     the offset when a record before `synced_bytes` is damaged or gone.
     """
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            if size == 0:
-                end = 0  # and nothing to map
-            else:
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
-                    size = len(content)
-                    end = _end_of_records(content, start)
-    except OSError as error:
-        raise from_os(error, path) from error
+    end = 0
+    with os_errors(path), path.open("rb") as file:
+        size = path.stat().st_size
+        if size:  # else there is nothing to map
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as content:
+                size = len(content)
+                end = _end_of_records(content, start)
     if end < synced_bytes:
         what = "ends" if end == size else "is damaged"
         raise CorruptionError(
@@ -89,14 +149,11 @@ class BlobFile(NamedTuple):
 def check_blob_files(files: Iterable[BlobFile]) -> None:
     """`CorruptionError` names the first file that is missing, or has not the size, or the ends, that it must have."""
     for file in files:
-        try:
+        with os_errors(file.path), file.path.open("rb") as content:
             size = file.path.stat().st_size
-            with file.path.open("rb") as content:
-                header = content.read(len(_BLOB_MAGIC))
-                content.seek(max(size - _BLOB_FOOTER_BYTES, 0))
-                footer = content.read(len(_BLOB_MAGIC))
-        except OSError as error:
-            raise from_os(error, file.path) from error
+            header = content.read(len(_BLOB_MAGIC))
+            content.seek(max(size - _BLOB_FOOTER_BYTES, 0))
+            footer = content.read(len(_BLOB_MAGIC))
         expected = _BLOB_HEADER_BYTES + file.records_bytes + _BLOB_FOOTER_BYTES
         if size != expected:
             raise CorruptionError(f"{file.path} has {size} bytes, the manifest says {expected}", hint=RESTORE)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
-from basalt_engine.regions.report import RegionReport, StoreFile
+from basalt_engine.regions import RegionReport, StoreFile
 from tests.vector_lines import cases, lines
 
 relaxed = settings(deadline=None)

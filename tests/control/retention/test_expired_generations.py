@@ -7,7 +7,7 @@ import pytest
 from basalt.catalog.topics import topic_name
 from basalt.messaging.log.positions import EMPTY_LOG
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.retention import generations
+from basalt.retention import expired
 from basalt_engine.keys import MessageKey
 from tests.control.retention.readers import entries, rows, run, seen
 from tests.wiring import A, B, Wired
@@ -84,7 +84,7 @@ async def test_a_generation_is_swept_once(shop: Wired):
 
 
 async def test_one_run_sweeps_a_bounded_number_of_topics(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generations, "TOPICS_MAX", 1)
+    monkeypatch.setattr(expired, "OLD_TOPICS_MAX", 1)
     await filled(shop)
     await shop.topics.delete(A)
     await shop.topics.delete(B)
@@ -99,9 +99,9 @@ async def test_a_topic_created_again_during_the_sweep_keeps_what_is_noted_of_it(
 ):
     await shop.topics.update(A, {"ttl": "60"})
     await shop.topics.delete(A)
-    sweep = generations.OldGenerations._ranges
+    sweep = expired.OldGenerations._ranges
 
-    def meanwhile(self: generations.OldGenerations, prefix: bytes, living: int) -> object:
+    def meanwhile(self: expired.OldGenerations, prefix: bytes, living: int) -> object:
         monkeypatch.undo()
         again = TopicLog(shop.topics.catalog.at(A, metadata), EMPTY_LOG, shop.topics.memory)
         shop.topics._keep(again)
@@ -114,6 +114,6 @@ async def test_a_topic_created_again_during_the_sweep_keeps_what_is_noted_of_it(
     assert entries(shop, "newest") == ["shop:orders:"]
     metadata = (await shop.topics.get(A)).metadata
     await shop.topics.delete(A)
-    monkeypatch.setattr(generations.OldGenerations, "_ranges", meanwhile)
+    monkeypatch.setattr(expired.OldGenerations, "_ranges", meanwhile)
     await run(shop)
     assert entries(shop, "newest") == ["shop:orders:"]

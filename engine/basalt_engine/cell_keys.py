@@ -1,4 +1,4 @@
-"""Row keys of the cell table: one for each version of a cell. Format: docs/formats/cells.md.
+"""Row keys of the cell table, one for each version of a cell. Format: docs/formats/cells.md.
 
 Keys sort by row, then column, then version, the newest first. All versions of a table's generation lie in one bucket,
 the base bucket of the table's prefix, so that a scan in key order is a scan of the table.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from basalt_engine.cells.names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
+from basalt_engine.cell_names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import NAME_CHARS_MAX, TABLE_MARK, base_bucket
 from basalt_engine.snapshot import POINTER_MAX
 
-_POINTER_BYTES = 8
+POINTER_BYTES = 8  # at the end of a key; what is before them names the cell
 _GENERATION_BYTES = 4
 _NAME = f"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
 _SALTED_PREFIX = re.compile(f".{_NAME}:{TABLE_MARK}{_NAME}:".encode(), re.DOTALL)
@@ -82,7 +82,7 @@ class CellKey(NamedTuple):
 def inverted(write_pointer: int) -> bytes:
     """The end of a key: a later writer's sorts first."""
     assert 0 < write_pointer <= POINTER_MAX, write_pointer
-    return (POINTER_MAX - write_pointer).to_bytes(_POINTER_BYTES, "big")
+    return (POINTER_MAX - write_pointer).to_bytes(POINTER_BYTES, "big")
 
 
 def cell_of(key: bytes, start: int) -> tuple[bytes, bytes, int]:
@@ -90,12 +90,12 @@ def cell_of(key: bytes, start: int) -> tuple[bytes, bytes, int]:
     # Within a name 00 is always followed by ff, so the first 00 01 is its end.
     row_end = key.find(END, start)
     column_end = key.find(END, row_end + len(END)) if row_end >= 0 else -1
-    if column_end < 0 or len(key) != column_end + len(END) + _POINTER_BYTES:
+    if column_end < 0 or len(key) != column_end + len(END) + POINTER_BYTES:
         raise CorruptionError(
-            f"cell key {key.hex()} does not have a row, a column and {_POINTER_BYTES} bytes behind them"
+            f"cell key {key.hex()} does not have a row, a column and {POINTER_BYTES} bytes behind them"
         )
     row, column = unescaped(key[start:row_end]), unescaped(key[row_end + len(END) : column_end])
-    write_pointer = POINTER_MAX - int.from_bytes(key[-_POINTER_BYTES:], "big")
+    write_pointer = POINTER_MAX - int.from_bytes(key[-POINTER_BYTES:], "big")
     if not row or len(row) > ROW_BYTES_MAX or not column or len(column) > COLUMN_BYTES_MAX or write_pointer <= 0:
         raise CorruptionError(f"cell key {key.hex()} has a row, a column or a writer that there cannot be")
     return row, column, write_pointer

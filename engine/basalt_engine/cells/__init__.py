@@ -1,1 +1,0 @@
-"""Cells of transactional tables: names, keys, retention, table."""

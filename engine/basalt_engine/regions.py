@@ -1,0 +1,244 @@
+"""Regions of HBase, and the rows of the system table by which Basalt and region servers talk to each other.
+
+A *report* is what a region server says of one region: the age of its memstore, and which files could hold rows of which
+writers. Format: docs/formats/region-report.md; the coprocessor writes it (Java class `RegionReport`), pruning reads it. The
+*snapshot* of transactions is what region servers go by, the newest durable one. Format: docs/formats/region-snapshot.md; the
+Java class is `Snapshot`. A reader refuses whatever is not exactly as written here: it then keeps every row, while a list
+misread would drop the wrong ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.varints import decode_rising, encode_rising
+
+WRITER_TABLES = ("message", "payload", "cell")  # those whose rows have writers
+REPORT_KIND = "region"  # of the system table, named by the region's encoded name
+SNAPSHOT_KIND, SNAPSHOT_NAME = "snapshot", "latest"
+FORMAT = 1  # of both
+EMPTY_MEMSTORE = -1
+NO_SNAPSHOT = -1
+UNKNOWN_ORIGIN = -1
+_NUMBER = struct.Struct(">q")
+_SNAPSHOT_HEAD = struct.Struct(">B8q")
+
+
+class Region(NamedTuple):
+    """A region as hbase:meta lists it: `name` is its whole name, `id` the encoded part by which everyone speaks of it.
+
+    `start` <= row < `stop`, empty for the ends of the table; `server` is "host,port,startcode", empty when none has it.
+    """
+
+    table: str
+    id: str
+    name: bytes
+    start: bytes
+    stop: bytes
+    server: str
+    state: str = ""
+
+
+class StoreFile(NamedTuple):
+    """A file of the region. It can hold rows of an invalid writer w only if decided < w <= newest."""
+
+    name: str
+    decided: int
+    newest: int
+    size_bytes: int
+    modified_ms: int
+
+
+class RegionReport(NamedTuple):
+    """One report. Times are the server's clock; `server` is "host,port,startcode", `stop_key` empty for the last region.
+
+    `oldest_edit_ms` is `EMPTY_MEMSTORE` when nothing is unflushed. The snapshot is the one that the server knew, its
+    numbers `NO_SNAPSHOT` when it knew none.
+    """
+
+    table: str
+    region_name: bytes
+    server: str
+    report_ms: int
+    oldest_edit_ms: int
+    snapshot_epoch: int
+    snapshot_sequence: int
+    snapshot_time_ms: int
+    start_key: bytes
+    stop_key: bytes
+    files: tuple[StoreFile, ...] = ()
+    counters: Mapping[str, int] = {}
+
+    def encode(self) -> bytes:
+        """The body of the row."""
+        parts = [bytes([FORMAT]), *map(_sized, (self.table.encode(), self.region_name, self.server.encode()))]
+        parts += map(_NUMBER.pack, self[3:8])
+        parts += map(_sized, (self.start_key, self.stop_key))
+        parts.append(len(self.files).to_bytes(4, "big"))
+        for file in self.files:
+            parts += (_sized(file.name.encode()), *map(_NUMBER.pack, file[1:]))
+        parts.append(len(self.counters).to_bytes(2, "big"))
+        for name, value in self.counters.items():
+            parts += (_sized(name.encode("ascii")), _NUMBER.pack(value))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> RegionReport:
+        """The report that a body holds; `CorruptionError` for anything else."""
+        reader = _Reader("region report", data)
+        head = (reader.text(), reader.sized(), reader.text(), *reader.numbers(5))
+        keys = (reader.sized(), reader.sized())
+        files = tuple(StoreFile(reader.text(), *reader.numbers(4)) for _ in range(reader.whole(4)))
+        counters = [(reader.text("ascii"), reader.numbers(1)[0]) for _ in range(reader.whole(2))]
+        reader.end()
+        report = cls._make((*head, *keys, files, dict(counters)))
+        reader.refuse(_report_fault(report, len(counters)))
+        return report
+
+
+class RegionSnapshot(NamedTuple):
+    """Which writers have failed and which are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
+
+    `decided`: every writer up to it has committed, is undone, or is in `invalid`. Below `visibility_upper_bound` no
+    reader needs an older version of anything. Both lists rise strictly; `in_progress` has checkpoints, too.
+    """
+
+    epoch: int
+    sequence: int
+    time_ms: int
+    read_pointer: int
+    write_pointer: int
+    decided: int
+    visibility_upper_bound: int
+    lifetime_ms_max: int
+    in_progress: tuple[int, ...] = ()
+    invalid: tuple[int, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """By which of two copies the newer is known."""
+        return self.epoch, self.sequence
+
+    def encode(self) -> bytes:
+        """The body of the row; `ValueError` when a list does not rise, or `decided` cannot be so."""
+        fault = _snapshot_fault(self)
+        if fault is not None:
+            raise ValueError(fault)
+        count = len(self.in_progress)
+        return b"".join(
+            (
+                _SNAPSHOT_HEAD.pack(FORMAT, *self[:8]),
+                struct.pack(f">I{count}q", count, *self.in_progress),
+                len(self.invalid).to_bytes(4, "big"),
+                encode_rising(self.invalid),
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> RegionSnapshot:
+        """The snapshot that a body holds; `CorruptionError` for anything else."""
+        reader = _Reader("region snapshot", data)
+        head = reader.numbers(8)
+        in_progress = reader.numbers(reader.whole(4))
+        snapshot = cls._make((*head, in_progress, reader.rising(reader.whole(4))))
+        reader.end()
+        reader.refuse(_snapshot_fault(snapshot))
+        return snapshot
+
+
+class _Reader:
+    """Takes one field after the other off a body, behind its format."""
+
+    def __init__(self, what: str, data: bytes) -> None:
+        self._what = what
+        self._data = data
+        self._offset = 1
+        if not data or data[0] != FORMAT:
+            raise CorruptionError(f"a {what} of format {data[:1].hex() or 'none'}, expected {FORMAT:02x}")
+
+    def take(self, size: int) -> bytes:
+        start = self._offset
+        if size > len(self._data) - start:
+            raise CorruptionError(f"the {self._what} ends at byte {len(self._data)}, within a field at byte {start}")
+        self._offset += size
+        return self._data[start : self._offset]
+
+    def whole(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def numbers(self, count: int) -> tuple[int, ...]:
+        return struct.unpack(f">{count}q", self.take(_NUMBER.size * count))
+
+    def rising(self, count: int) -> tuple[int, ...]:
+        try:
+            numbers, self._offset = decode_rising(self._data, self._offset, count)
+        except CorruptionError as error:
+            raise CorruptionError(f"the {self._what}'s invalid list: {error.message}") from None
+        return numbers
+
+    def sized(self) -> bytes:
+        return self.take(self.whole(2))
+
+    def text(self, encoding: str = "utf-8") -> str:
+        data = self.sized()
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            raise CorruptionError(f"the {self._what} has text that is not {encoding}: {data.hex()}") from None
+
+    def end(self) -> None:
+        left = len(self._data) - self._offset
+        if left:
+            raise CorruptionError(f"the {self._what} has {left} bytes after its end")
+
+    def refuse(self, fault: str | None) -> None:
+        if fault is not None:
+            raise CorruptionError(f"the {self._what} is damaged: {fault}")
+
+
+def _report_fault(report: RegionReport, counters: int) -> str | None:
+    """Why these values are no report: something is there twice, or a number is below 0 where that has no meaning."""
+    snapshot = report[5:8]
+    if report.report_ms < 0 or report.oldest_edit_ms < EMPTY_MEMSTORE:
+        return "a time is negative"
+    if min(snapshot) < 0 and set(snapshot) != {NO_SNAPSHOT}:
+        return "its snapshot is neither one nor none"
+    for file in report.files:
+        if file.decided < UNKNOWN_ORIGIN or min(file[2:]) < 0:
+            return f"file {file.name} has a negative number"
+    names = {file.name for file in report.files}
+    if len(names) != len(report.files) or "" in names or len(report.counters) != counters:
+        return "a file or counter is there twice, or has no name"
+    return None
+
+
+def _snapshot_fault(snapshot: RegionSnapshot) -> str | None:
+    """Why these values are no snapshot; None when they are. The invalid list is checked by its encoding."""
+    if min(snapshot[:8]) < 0:
+        return "a number is negative"
+    rising = (0, *snapshot.in_progress)
+    if any(left >= right for left, right in itertools.pairwise(rising)):
+        return "the transactions in progress do not rise strictly from 1"
+    if snapshot.decided > snapshot.write_pointer:
+        return "it is decided on writers that do not exist yet"
+    if snapshot.in_progress and snapshot.decided >= snapshot.in_progress[0]:
+        return "it is decided on a writer that is in progress"
+    return None
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
+
+
+def find_hole(regions: Sequence[Region]) -> bytes | None:
+    """The first key that no region of a table has, or more than one; None when they cover all keys, each once."""
+    start: bytes | None = b""
+    for region in regions:
+        if region.start != start:
+            return start
+        start = region.stop or None
+    return start

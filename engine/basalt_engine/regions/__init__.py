@@ -1,1 +1,0 @@
-"""The rows by which Basalt and region servers talk to each other: snapshots and reports."""
