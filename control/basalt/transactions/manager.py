@@ -30,7 +30,7 @@ from basalt.transactions.log.timeline import Journal
 from basalt.transactions.log.transaction_log import SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.states import Join, State, TableJoin, Transaction
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError

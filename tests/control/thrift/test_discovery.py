@@ -13,8 +13,7 @@ from basalt.errors import InvalidSettingError
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
 from basalt.thrift.discovery import Registration, node_data, node_path
-from basalt.thrift.face import _advertised, check_thrift
-from basalt.thrift.metrics import ThriftMetrics
+from basalt.thrift.face import ThriftMetrics, _advertised, check_thrift
 
 STOP_S_MAX = 10.0
 

@@ -18,7 +18,7 @@ from basalt.http.app import build_app
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift import face
-from basalt.thrift.idl import types
+from basalt.thrift.messages import types
 from tests.control.thrift.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")

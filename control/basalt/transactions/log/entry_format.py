@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.states import Join, Kind, Loss, SessionBinding, TableJoin
+from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin
 from basalt_engine.errors import CorruptionError
 from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 

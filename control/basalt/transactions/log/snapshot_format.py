@@ -35,11 +35,10 @@ from basalt.transactions.log.entry_format import (
 )
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.one_shots import UsedTopic
-from basalt.transactions.rules.outcomes import Call, Outcome, OutcomeBlock, RememberedOutcomes, Request
-from basalt.transactions.rules.pointers import PointerSet
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Kind, State, Transaction
-from basalt.transactions.rules.transaction_table import StateImage
+from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
+from basalt.transactions.rules.transaction_table import RememberedOutcomes, Request, RequestCall, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
@@ -58,7 +57,7 @@ _IN_SESSION, _CHANGES_UNLOGGED = 64, 128
 _STATES = {int(state): state for state in State}
 _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
 _KINDS = {int(kind): kind for kind in Kind}
-_CALLS = {int(call): call for call in Call}
+_CALLS = {int(call): call for call in RequestCall}
 
 T = TypeVar("T")
 

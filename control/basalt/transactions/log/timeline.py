@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import State, Transaction
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction
 from basalt_engine.cells.names import change_text
 
 JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one

@@ -16,8 +16,7 @@ from basalt.transactions.log.entry_format import Reader, decode_entry, encode_en
 from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pieces
 from basalt.transactions.log.timeline import Journal
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Limits
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
