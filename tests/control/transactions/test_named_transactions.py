@@ -388,9 +388,11 @@ def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_re
     read = decode_snapshot(encode_snapshot(scene.state.image()), "row")
     assert read == scene.state.image() == scene.replayed().image()
     again = type(scene.state)(scene.limits, read)
-    assert again.named.begin(scene.now_ms, WorkVersion("etl", "r2", 0, "query A")).transaction_id == open_one.id
+    assert (
+        again.sessions.begin_named(scene.now_ms, WorkVersion("etl", "r2", 0, "query A")).transaction_id == open_one.id
+    )
     with pytest.raises(SessionFencedError):
-        again.named.done_before(WorkVersion("etl", "r1", 0))
+        again.sessions.done_before(WorkVersion("etl", "r1", 0))
 
 
 @pytest.mark.parametrize("edit", [edits.CounterOwnerClaimed("never", "q"), edits.CounterOwnerClaimed("etl", "query A"), edits.CounterOwnerClaimed("etl", "")])  # fmt: skip

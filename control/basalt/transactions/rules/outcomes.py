@@ -1,4 +1,4 @@
-"""How transactions ended: one outcome, and a block of many, packed into immutable bytes, a few bytes an outcome.
+"""The ends of transactions: one outcome, and a block of many, packed into immutable bytes, a few bytes an outcome.
 
 A log snapshot holds blocks as they are. The bytes of a block: docs/formats/transaction-log.md.
 """
