@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.transactions.log.entry_format import Reader, decode_entry, encode_entry, pointers_field, sealed
+from basalt.transactions.log.entry_format import POINTERS, Reader, decode_entry, encode_entry, sealed
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
@@ -249,7 +249,7 @@ def test_a_varint_reads_back(value):
 
 @given(sorted_pointers)
 def test_a_list_of_pointers_reads_back(found):
-    reader = Reader(pointers_field(found), "row")
+    reader = Reader(POINTERS.encode(found), "row")
     assert reader.pointers() == found
     reader.end()
 
