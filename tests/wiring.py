@@ -14,7 +14,7 @@ from basalt.server.services import Services
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store

@@ -18,7 +18,7 @@ from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError
 from basalt.messaging.read.fetch import Fetch
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
 from basalt_engine.cell_names import change_key
 from basalt_engine.cells import CellTable, CellVersion
 from basalt_engine.clock import ManualClock

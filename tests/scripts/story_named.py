@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from basalt.api.bodies.work import Work
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import Coordinator
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.states import Kind, Transaction
+from basalt.transactions.rules.sessions import WorkVersion
+from basalt.transactions.rules.transaction import Kind, Transaction
 from tests.scripts.story_words import Words, milliseconds
 from tests.wiring import Wired
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.catalog.topics import TopicName
-from basalt.commits.topic_participant import TopicParticipant
+from basalt.commits.commit_stage import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -22,8 +22,8 @@ from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.one_shots import OneShotTopics, Use
-from basalt.transactions.rules.sessions import Session, Sessions
-from basalt.transactions.rules.states import Join, Transaction
+from basalt.transactions.rules.sessions import Session, SessionTable
+from basalt.transactions.rules.transaction import Join, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.payloads import PayloadTable
@@ -161,10 +161,10 @@ def pruning_overlooks_cells() -> AbstractContextManager[object]:
 @contextmanager
 def versions_are_not_logged() -> Iterator[None]:
     """A session's committed version is known to the process, and not to the next one that reads the log."""
-    committed, recover = Sessions.committed, TransactionLog.recover
+    committed, recover = SessionTable.committed, TransactionLog.recover
     replaying: list[bool] = []
 
-    def not_replayed(sessions: Sessions, *given: Any) -> None:
+    def not_replayed(sessions: SessionTable, *given: Any) -> None:
         if not replaying:
             committed(sessions, *given)
 
@@ -175,7 +175,7 @@ def versions_are_not_logged() -> Iterator[None]:
         finally:
             replaying.pop()
 
-    with patch.object(Sessions, "committed", not_replayed), patch.object(TransactionLog, "recover", replayed):
+    with patch.object(SessionTable, "committed", not_replayed), patch.object(TransactionLog, "recover", replayed):
         yield
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from basalt.api.bodies.work import Work
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.states import Kind, Transaction
+from basalt.transactions.rules.sessions import WorkVersion
+from basalt.transactions.rules.transaction import Kind, Transaction
 from basalt_engine.errors import BasaltError
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.records import decode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import SessionBinding, Transaction
+from basalt.transactions.rules.transaction import SessionBinding, Transaction
 from basalt_engine.errors import BasaltError
 from tests.sim.history import Ending, Told
 

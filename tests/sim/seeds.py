@@ -20,8 +20,8 @@ from basalt.settings import Settings
 from basalt.thrift import deferred_change_sets
 from basalt.transactions import manager
 from basalt.transactions.log import transaction_log
-from basalt.transactions.rules import outcomes
-from basalt.transactions.rules.limits import Limits
+from basalt.transactions.rules import outcomes, transaction_table
+from basalt.transactions.rules.transaction import Limits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
@@ -104,7 +104,8 @@ def _as_the_seed_decides() -> Iterator[None]:
             ),
             # What is remembered of transactions is packed and cut all the time.
             patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
-            patch.multiple(outcomes, PACKED_TOGETHER=3, BLOCK_OUTCOMES=2),
+            patch.multiple(transaction_table, PACKED_TOGETHER=3),
+            patch.multiple(outcomes, BLOCK_OUTCOMES=2),
             patch.multiple(transaction_log, PART_BYTES_MAX=200, SEGMENT_ENTRIES=3),
             patch.object(manager, "SNAPSHOT_THINGS_INLINE", 2),
             patch.multiple(deferred_change_sets, ENDED_SETS_MAX=2, LOGGED_TOGETHER_MAX=2),

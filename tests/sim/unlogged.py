@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import BasaltError
 from tests.wiring import Wired
 

@@ -12,7 +12,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, InputError
 from basalt_engine.stores.memory import MemoryStore

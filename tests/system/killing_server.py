@@ -43,7 +43,7 @@ LOAD = {
     "between mark and answer": Point("basalt_engine.stores.rocks.store", "SyncedFile.advance", True, True),
     "behind the answer": Point("basalt.runtime.group_commit", "GroupCommit._finish", True, True),
     "before an abort is finished": Point("basalt.commits.recovery", "Recovery.roll_back", False),
-    "between roll back and abort": Point("basalt.commits.topic_participant", "TopicParticipant.roll_back", True),
+    "between roll back and abort": Point("basalt.commits.commit_stage", "TopicParticipant.roll_back", True),
     "before a topic's row is changed": Point("basalt_engine.metadata", "MetadataTable.replace", False),
     "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
     "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),
@@ -52,7 +52,7 @@ LOAD = {
     "in clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", False),
     "in clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", False),
     "after clean-up of cells": Point("basalt.retention.cells", "CellVersions._remove", True),
-    "when a session is opened": Point("basalt.commits.sessions", "SessionCalls.open", True),
+    "when a session is opened": Point("basalt.commits.coordinator", "SessionCalls.open", True),
     "after clean-up of hidden rows": Point("basalt.retention.garbage", "GarbageRows.sweep", True),
 }
 RECOVERY = {
@@ -209,16 +209,16 @@ def _show_aborted_cells() -> None:
 def _forget_versions() -> None:
     """What version a session has committed is known until the log is read again."""
     from basalt.transactions.log.transaction_log import TransactionLog
-    from basalt.transactions.rules.sessions import Sessions
+    from basalt.transactions.rules.sessions import SessionTable
 
-    committed, recover = Sessions.committed, TransactionLog.recover
+    committed, recover = SessionTable.committed, TransactionLog.recover
 
     def read_without(log: TransactionLog, *given: Any) -> Any:
-        Sessions.committed = lambda *_: None  # type: ignore[method-assign]
+        SessionTable.committed = lambda *_: None  # type: ignore[method-assign]
         try:
             return recover(log, *given)
         finally:
-            Sessions.committed = committed  # type: ignore[method-assign]
+            SessionTable.committed = committed  # type: ignore[method-assign]
 
     TransactionLog.recover = read_without  # type: ignore[method-assign]
 

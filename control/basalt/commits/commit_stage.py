@@ -1,25 +1,39 @@
-"""The stages of begin, commit and one-shot transactions in the group commit, for coroutines and for callbacks alike.
+"""Begin, commit and one-shot transactions in the group commit, and what they do to topics.
 
 Where the store is atomic over tables a commit's rows and its edit are one batch. Elsewhere the log first gets what is
 intended, and recovery rolls back a commit that got no outcome; the edit of a one-shot transaction follows its rows, and
 the log knows beforehand only that the topics are in use (transactions/rules/one_shots.py).
+
+Commit gives a transaction's messages their places: those of its work, and one reference per topic and write pointer to
+what was stored. So an open transaction holds nobody back but readers of rows that its client published early by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from basalt.commits.topic_participant import TopicParticipant, TopicPlan
-from basalt.runtime.group_commit import Group, NextGroupError, Phase
+from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
+from basalt.api.markers.marker import Marker
+from basalt.catalog.topics import Topic, title_of, topic_name
+from basalt.errors import InputError, TooLargeError, TopicNotFoundError
+from basalt.messaging.log.roll_back import RollBacks
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.markers.topic_markers import TopicMarkers, check_shape
+from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase
+from basalt.tables import garbage_cells as hidden_cells
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.edits import Edit, Invalidated
 from basalt.transactions.rules.one_shots import TopicKey
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.states import Join, Kind, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
+from basalt_engine.keys import position, position_fields
+from basalt_engine.messages import Reference
+from basalt_engine.records import Buffer
 
 
 class Beginning(NamedTuple):
@@ -178,3 +192,267 @@ class CommitStage:
         """The plan's topics, each once, as they are before its rows."""
         topics = {topic.keys[:2]: topic for topic in plan.topics}
         return [Join(*key, self._topics.newest_ms(topic)) for key, topic in topics.items()]
+
+
+FOREVER = position((1 << 64) - 1, 0xFFFF)
+REMOVED_TOGETHER_MAX = 100  # writers whose stored payloads one group removes: others wait for it
+MARKER_BYTES = 512  # what a marker counts in the queue
+
+
+class Publication(NamedTuple):
+    """Messages that a commit publishes to one topic."""
+
+    log: TopicLog
+    messages: Sequence[Buffer]
+
+
+class TopicPlan(NamedTuple):
+    """The messages and markers that a commit will publish, checked before its stage. Markers come after their messages.
+
+    It holds the logs, so that its stage finds them in memory.
+    """
+
+    publications: list[Publication]
+    markers: Sequence[tuple[TopicLog, Marker]] = ()
+    segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [log.topic for log in self.logs]
+
+    @property
+    def logs(self) -> list[TopicLog]:
+        return [*(publication.log for publication in self.publications), *(log for log, _ in self.markers)]
+
+    @property
+    def payload_bytes(self) -> int:
+        markers_bytes = len(self.markers) * MARKER_BYTES
+        return markers_bytes + sum(sum(map(len, publication.messages)) for publication in self.publications)
+
+
+class TopicParticipant:
+    """Commits and rolls back what transactions did to topics."""
+
+    def __init__(
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, store_drops: bool
+    ) -> None:
+        """`store_drops`: the store drops rows of failed writers itself, so where their logs end must be noted before. Else
+        failed writers of transactional tables are noted, for nobody else finds their cells.
+        """
+        self._logs = logs
+        self._roll_backs = roll_backs
+        self._staged = logs.staged
+        self._writer = writer
+        self._markers = markers
+        self._store_drops = store_drops
+        self.nothing = TopicPlan([])
+
+    def recovered(self, last_pointer: int) -> None:
+        """Forget where rows of transactions up to this pointer lie: their roll backs search for them."""
+        self._logs.recovered(last_pointer)
+
+    async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
+        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie.
+
+        What a write that was given up has left undecided is decided on the way.
+        """
+        # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
+        await self._logs.confirm_or_delete_all()
+        found: dict[int, list[Join]] = {}
+        for join in topics:
+            log = await self._logs.joined(join)
+            if log is None:
+                continue  # whatever is left of its generation is never served again
+            rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
+            for writer, (first, last) in rows.items():
+                log.found_uncommitted(writer, first, last)
+                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
+        return found
+
+    async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
+        """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
+        if work is not None and work.acknowledge:
+            hint = "leave it empty: it arrives with consumer groups"
+            raise InputError("acknowledge is not supported yet", field="acknowledge", hint=hint)
+        publications = []
+        for number, part in enumerate(work.publish if work is not None else ()):
+            title = topic_name(part.namespace, part.topic)
+            log = self._logs.find(title) or await self._logs.open(title)
+            if len(part.messages) > PUBLISH_MESSAGES_MAX:
+                raise TooLargeError(
+                    f"publish[{number}] has {len(part.messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
+                    field=f"publish[{number}].messages",
+                    hint="give the same topic several times",
+                )
+            if part.messages:
+                publications.append(Publication(log, part.messages))
+        segments = None if work is None else work.segments
+        if transaction is not None:
+            await self._read_ahead(transaction, early_rows=segments is not None)
+        return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers), segments)
+
+    async def _read_ahead(self, transaction: Transaction, *, early_rows: bool) -> None:
+        """Know what the stage would have to read otherwise: of a transaction that is older than this process."""
+        for join in transaction.topics:
+            log = await self._logs.joined(join)
+            if log is None:
+                continue
+            await self._staged.ready(log, transaction.pointers)
+            if early_rows and not self._logs.memory.knows(transaction):
+                rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), transaction.id - 1)
+                for pointer in transaction.pointers:
+                    if pointer in rows:
+                        log.found_uncommitted(pointer, *rows[pointer])
+
+    async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[TopicLog, Marker]]:
+        planned = []
+        for number, part in enumerate(markers):
+            log = await self._logs.open(topic_name(part.namespace, part.topic))
+            marker = Marker(part.task, part.task_count, part.event_time_ms)
+            check_shape(marker, f"markers[{number}]")
+            await self._markers.ready(log)
+            planned.append((log, marker))
+        return planned
+
+    def check(self, plan: TopicPlan, transaction: Transaction | None) -> None:
+        """In a stage: every topic is still the one that was planned for, and segments are the transaction's.
+
+        All that `commit` needs is in memory: else `NotLoadedError`, for that must not happen once something was changed.
+        """
+        for log in plan.logs:
+            if not log.live and self._logs.present(log) is not log:
+                raise TopicNotFoundError(
+                    f"topic {log.topic.title} was deleted and created again meanwhile",
+                    field="topic",
+                    hint="send it again",
+                )
+        if transaction is not None and transaction.topics:
+            joined = self._logs.loaded_joined(transaction.topics)
+            self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
+        if plan.markers:
+            self._markers.check(plan.markers, "markers")
+        if plan.segments is not None:
+            if transaction is None:
+                raise InputError(
+                    "a one-shot transaction has stored nothing, and no segments",
+                    field="segments",
+                    hint="Leave them out.",
+                )
+            self._check_segments(plan.segments, transaction)
+
+    def _check_segments(self, segments: Sequence[int], transaction: Transaction) -> None:
+        own = frozenset(transaction.pointers)
+        left = set(own)
+        for index, pointer in enumerate(segments):
+            if pointer not in left:
+                again = "is named twice, as a segment" if pointer in own else "is no segment"
+                raise InputError(
+                    f"write pointer {pointer} {again} of transaction {transaction.id}",
+                    field=f"segments[{index}].writePointer",
+                    hint="Name write pointers that its begin or a checkpoint of it answered, each once.",
+                )
+            left.remove(pointer)
+        for join in transaction.topics if left else ():
+            log = self._logs.find_joined(join)
+            if log is not None:
+                for pointer in log.uncommitted_writers(left):
+                    raise InputError(
+                        f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
+                        f" {title_of(join.topic)} ahead of the commit, which would show them",
+                        field="segments",
+                        hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
+                    )
+
+    def newest_ms(self, topic: Topic) -> int:
+        """No row that is appended to the topic from now on has an earlier publish time."""
+        return self._logs.loaded(topic.title).newest_ms
+
+    def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
+        """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
+
+        With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
+        are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
+        """
+        unpublished: list[tuple[TopicLog, int, Reference]] = []
+        lost = unpublished
+        if transaction is not None and transaction.topics:
+            segments = transaction.pointers if plan.segments is None else plan.segments
+            unpublished = self._unpublished(transaction, segments)
+            lost = self._unpublished(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
+        for log, pointer, reference in unpublished:
+            # No note is left that these are published: the writer ends here, or is rolled back.
+            log.refer(group, reference, pointer, self._staged.unpublished_bytes(log, pointer))
+        for log, messages in plan.publications:
+            log.append(group, messages, None, write_pointer)
+        for log, marker in plan.markers:
+            self._markers.emit(group, log, marker, write_pointer)
+        for log, pointer, _ in lost:
+            self._staged.remove_unpublished(group, log, pointer)
+
+    def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
+        """The payloads staged under the pointers that no reference publishes yet, by topic and pointer."""
+        found = []
+        places = {pointer: place for place, pointer in enumerate(pointers)}
+        # A topic that was deleted took along all that was stored in it.
+        for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
+            for pointer in self._staged.writers_in(log, places):  # not every pointer: of hundreds, few have staged here
+                reference = self._staged.unpublished(log, pointer)
+                if reference is not None:
+                    found.append((log, pointer, reference))
+        return found
+
+    async def roll_back(self, transaction: Transaction) -> None:
+        """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""
+        for join in transaction.topics:
+            log = await self._logs.joined(join)
+            if log is None:
+                continue
+            rows = log.uncommitted_range(transaction, position(join.from_ms, 0))
+            if rows is not None:
+                await self._roll_backs.roll_back(log, list(transaction.pointers), *rows)
+            for start in range(0, len(transaction.pointers), REMOVED_TOGETHER_MAX):
+                pointers = transaction.pointers[start : start + REMOVED_TOGETHER_MAX]
+                await self._staged.ready(log, pointers)
+                await self._writer.run(partial(self._remove_unpublished, log, pointers))
+
+    def _remove_unpublished(self, log: TopicLog, pointers: Sequence[int], group: Group) -> None:
+        if log.ended:
+            return
+        self._staged.require({log: pointers})
+        for pointer in pointers:
+            self._staged.remove_unpublished(group, log, pointer)
+
+    async def hold(self, transactions: Sequence[Transaction]) -> object:
+        """Open the topics of transactions that are about to go to the invalid list; they stay open while what is returned is held."""
+        return await self._logs.hold(
+            {title_of(join.topic) for transaction in transactions for join in transaction.topics}
+        )
+
+    def require(self, transactions: Sequence[Transaction]) -> None:
+        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory."""
+        if self._store_drops:
+            self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
+
+    def invalidate(self, group: Group, transaction: Transaction) -> None:
+        """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
+        if not self._store_drops:
+            hidden_cells.note(group, transaction)
+        for join in transaction.topics:
+            # Also where it has no rows: its stored payloads are found by the note, too.
+            from_position = position(join.from_ms, 0)
+            log = self._logs.find_joined(join)
+            if log is not None:
+                rows = log.uncommitted_range(transaction, from_position)
+            else:  # what is not in memory has no rows that this process noted
+                rows = None if self._logs.memory.knows(transaction) else (from_position, None)
+            start, stop = (from_position, from_position) if rows is None else rows
+            self._roll_backs.note_garbage(group, join, list(transaction.pointers), start, stop or FOREVER, log)
+
+    def ended(self, transaction: Transaction) -> None:
+        """The outcome is durable: wake the readers that it held back, forget what it stored."""
+        pointers = frozenset(transaction.pointers)
+        for join in transaction.topics:
+            log = self._logs.find_joined(join)
+            if log is not None:
+                log.end_writers(pointers)
+                log.notify()

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from basalt.commits.commit_stage import CommitStage
-from basalt.commits.topic_participant import TopicParticipant
+from basalt.commits.commit_stage import CommitStage, TopicParticipant
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.rules.states import Join, State, Transaction
+from basalt.transactions.rules.transaction import Join, State, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.errors import BasaltError, RowExistsError
 

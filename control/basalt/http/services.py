@@ -10,8 +10,7 @@ from basalt.api.bodies.server import ManagerSnapshot, Part, Readiness, StoreInfo
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
-from basalt.commits.coordinator import Coordinator
-from basalt.commits.sessions import SessionCalls
+from basalt.commits.coordinator import Coordinator, SessionCalls
 from basalt.errors import BasaltError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -33,7 +32,7 @@ from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
-from basalt.transactions.rules.pointers import TransactionIds
+from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store

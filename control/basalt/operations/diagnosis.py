@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction import Kind, State, Transaction
 from basalt.transactions.rules.transaction_table import StateImage
 
 HALF = 2  # a transaction that has used more than a half of its time-out is looked at

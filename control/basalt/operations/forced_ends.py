@@ -14,8 +14,7 @@ from basalt.operations.audit import Audit, By
 from basalt.operations.inspection import Inspection
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import TransactionIds
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction import Kind, State, Transaction, TransactionIds
 from basalt_engine.clock import Clock
 
 

@@ -34,8 +34,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import Step, key_text, timeline_of
 from basalt.transactions.manager import ExternalWriter
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS, TransactionIds
-from basalt.transactions.rules.states import State, Transaction
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction, TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES

@@ -14,9 +14,8 @@ from basalt.api.bodies.transactions import (
 )
 from basalt.catalog.topics import title_of
 from basalt.transactions.rules import outcomes
-from basalt.transactions.rules.pointers import TransactionIds
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Join, Kind, State, TableJoin, Transaction
+from basalt.transactions.rules.transaction import Join, Kind, State, TableJoin, Transaction, TransactionIds
 
 KINDS = {"short": Kind.SHORT, "long": Kind.LONG}
 KIND_NAMES = {kind: name for name, kind in KINDS.items()}

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from basalt.errors import BasaltError
 from basalt.http import services
 from basalt.thrift.calls import Served
-from basalt.thrift.face import ThriftFace
-from basalt.thrift.metrics import ThriftMetrics
+from basalt.thrift.face import ThriftFace, ThriftMetrics
 from basalt_engine.system import SystemTable
 
 

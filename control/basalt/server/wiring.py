@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
+from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.topic_participant import TopicParticipant
 from basalt.errors import InvalidSettingError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.roll_back import RollBacks
@@ -42,8 +42,7 @@ from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.pointers import TransactionIds
+from basalt.transactions.rules.transaction import Limits, TransactionIds
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore

@@ -13,7 +13,7 @@ import msgspec
 
 from basalt.errors import CorruptionError
 from basalt.runtime.group_commit import Group, Phase
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.system import SystemTable, number_name
 
 KIND = "hidden-cells"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from basalt.commits.coordinator import Coordinator
@@ -21,15 +21,23 @@ from basalt.errors import (
 from basalt.operations.audit import Audit, Author
 from basalt.operations.scheduler import Scheduler
 from basalt.runtime.group_commit import Waiter
-from basalt.thrift.arguments import TooManyEntriesError
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.thrift.idl import METHODS, Method, types
-from basalt.thrift.metrics import ThriftMetrics
-from basalt.thrift.replies import INTERNAL_ERROR, PROTOCOL_ERROR, RESULT_BYTES_MAX, ApplicationError, Pieces
-from basalt.thrift.state_snapshot import encode_state
+from basalt.thrift.face import ThriftMetrics
+from basalt.thrift.messages import (
+    INTERNAL_ERROR,
+    METHODS,
+    PROTOCOL_ERROR,
+    RESULT_BYTES_MAX,
+    ApplicationError,
+    Method,
+    Pieces,
+    TooManyEntriesError,
+    types,
+)
 from basalt.transactions.codec import SnapshotBytes
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import Kind, Transaction, VisibilityLevel
+from basalt.transactions.rules.conflicts import NOT_YET
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Kind, State, Transaction, VisibilityLevel
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -352,3 +360,84 @@ def _printable(key: bytes) -> str:
 
 def _truncated(removed: int) -> str:
     return f"{removed} writers forgotten: rows of theirs that are left are visible now" if removed else "nothing to do"
+
+
+VERSION = 4
+_SHORT, _LONG, _CHECKPOINT = 0, 1, 2  # ordinals of Tephra's InProgressType
+_OPEN_STATES = (State.OPEN, State.COMMITTING, State.ABORTING)
+
+
+def encode_state(image: StateImage, told: Mapping[int, Iterable[bytes]], now_ms: int) -> bytes:
+    """The bytes of a snapshot taken at `now_ms`; `told` are the change sets that the image does not have."""
+    open_ones = [each for each in image.transactions if each.state in _OPEN_STATES and not each.was_invalid]
+    sets = {each.id: told.get(each.id, each.changes) for each in open_ones}
+    committing = {key: changes for key, changes in sets.items() if changes}
+    out = bytearray()
+    for number in (VERSION, now_ms, image.read_pointer, image.last_pointer):
+        _number(out, number)
+    _numbers(out, image.invalid.pointers)
+    _in_progress(out, open_ones)
+    _change_sets(out, committing)
+    _change_sets(out, _committed(image))
+    return bytes(out)
+
+
+def _in_progress(out: bytearray, transactions: list[Transaction]) -> None:
+    entries: list[tuple[int, Transaction, int, tuple[int, ...]]] = []
+    for each in transactions:
+        entries.append((each.id, each, _SHORT if each.kind is Kind.SHORT else _LONG, each.checkpoints))
+        entries += [(pointer, each, _CHECKPOINT, ()) for pointer in each.checkpoints]
+    entries.sort(key=lambda entry: entry[0])
+    if entries:
+        _number(out, len(entries))
+    for pointer, each, kind, checkpoints in entries:
+        for number in (pointer, each.deadline_ms, _visibility_upper_bound(each), kind):
+            _number(out, number)
+        _numbers(out, checkpoints)
+    _number(out, 0)
+
+
+def _visibility_upper_bound(transaction: Transaction) -> int:
+    in_progress = transaction.in_progress
+    return in_progress[0] - 1 if in_progress else min(transaction.id - 1, transaction.read_pointer)
+
+
+def _committed(image: StateImage) -> dict[int, frozenset[bytes]]:
+    """Change sets by the first write pointer that sees them, as Tephra keys them."""
+    kept: dict[int, frozenset[bytes]] = {}
+    for committed in image.committed:
+        if committed.seen_from != NOT_YET:
+            kept[committed.seen_from] = kept.get(committed.seen_from, frozenset()) | committed.changes
+    return kept
+
+
+def _change_sets(out: bytearray, sets: Mapping[int, Iterable[bytes]]) -> None:
+    if sets:
+        _number(out, len(sets))
+    for pointer in sorted(sets):
+        changes = sorted(sets[pointer])
+        _number(out, pointer)
+        if changes:
+            _number(out, len(changes))
+        for change in changes:
+            _number(out, len(change))
+            out += change
+        _number(out, 0)
+    _number(out, 0)
+
+
+def _numbers(out: bytearray, numbers: tuple[int, ...]) -> None:
+    if numbers:
+        _number(out, len(numbers))
+    for number in numbers:
+        _number(out, number)
+    _number(out, 0)
+
+
+def _number(out: bytearray, number: int) -> None:
+    """Zigzag, then seven bits at a time, lowest first. All our numbers are 0 or more."""
+    left = number << 1
+    while left > 127:
+        out.append(left & 127 | 128)
+        left >>= 7
+    out.append(left)

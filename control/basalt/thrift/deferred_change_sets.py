@@ -19,7 +19,7 @@ from basalt.errors import BusyError
 from basalt.runtime.group_commit import Waiter
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction import Kind, State, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError

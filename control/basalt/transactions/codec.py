@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 
 from basalt.api.bodies.work import LONG_MAX, Buffer
 from basalt.errors import MalformedBodyError
-from basalt.transactions.rules.states import Kind, Transaction
+from basalt.transactions.rules.transaction import Kind, Transaction
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 NO_SHORT_IN_PROGRESS = LONG_MAX  # Tephra's NO_TX_IN_PROGRESS: no open short transaction is older than anything

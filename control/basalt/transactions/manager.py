@@ -26,11 +26,10 @@ from basalt.errors import InputError, TransactionEndedError, TransactionNotFound
 from basalt.runtime.durations import Durations
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.timeline import Journal
-from basalt.transactions.log.transaction_log import SnapshotDraft, TransactionLog
+from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.states import Join, State, TableJoin, Transaction
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError

@@ -10,8 +10,7 @@ import pytest
 
 from basalt.operations.jobs import ExpiryJob
 from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import State
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RowExistsError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore

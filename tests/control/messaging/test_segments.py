@@ -11,9 +11,8 @@ from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.transaction import Kind, State, Transaction
 from basalt_engine.payloads import PayloadTable
 from tests.wiring import A, B, Wired, encoded
 
@@ -157,7 +156,7 @@ async def test_an_abort_removes_every_segment_of_a_long_transaction_and_leaves_n
 async def test_an_abort_removes_more_segments_than_one_group_takes(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("basalt.commits.topic_participant.REMOVED_TOGETHER_MAX", 2)
+    monkeypatch.setattr("basalt.commits.commit_stage.REMOVED_TOGETHER_MAX", 2)
     tx = await begin(shop)
     for number in range(4):
         await segment(shop, tx, f"{number}")

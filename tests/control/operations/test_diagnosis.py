@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from basalt.operations import diagnosis as prospects
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.states import Join, Kind, Loss, State, TableJoin
+from basalt.transactions.rules.transaction import Join, Kind, Loss, State, TableJoin
 from basalt.transactions.rules.transaction_state import TransactionState
 
 T0 = 1_700_000_000_000

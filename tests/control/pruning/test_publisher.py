@@ -9,7 +9,7 @@ from basalt.operations.jobs import SnapshotJob
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
 from basalt.pruning.state import STATE, PruneState, change_state
 from basalt.transactions.manager import ManagerSnapshot
-from basalt.transactions.rules.states import Kind
+from basalt.transactions.rules.transaction import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
 from basalt_engine.regions import RegionSnapshot

@@ -20,7 +20,7 @@ from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
 from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.transactions.rules.states import Kind
+from basalt.transactions.rules.transaction import Kind
 from basalt_engine.cell_keys import CellKey
 from basalt_engine.cells import CellTable
 from basalt_engine.clock import ManualClock

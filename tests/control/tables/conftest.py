@@ -9,7 +9,7 @@ import pytest
 
 from basalt.catalog.tables import TableName, table_name
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.transactions.rules.states import Transaction, VisibilityLevel
+from basalt.transactions.rules.transaction import Transaction, VisibilityLevel
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import Wired
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from basalt.tables.tables import CellPut, CellWrites
-from basalt.transactions.rules.states import State, VisibilityLevel
+from basalt.transactions.rules.transaction import State, VisibilityLevel
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.tables.conftest import STOCK
 from tests.wiring import Wired

@@ -21,7 +21,7 @@ from basalt.server.services import Services
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.thrift.idl import types
+from basalt.thrift.messages import types
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 

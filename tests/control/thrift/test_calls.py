@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from thriftpy2.thrift import TApplicationException
 
-from basalt.thrift.idl import METHODS, types
-from basalt.transactions.rules.states import State
+from basalt.thrift.messages import METHODS, types
+from basalt.transactions.rules.transaction import State
 from tests.control.thrift.conftest import Serving
 
 SHORT, LONG = 1, 2
@@ -306,7 +306,7 @@ def test_status_tells_a_server_that_stops(serving: Serving):
 
 
 def test_every_method_is_called_somewhere_above(request: pytest.FixtureRequest):
-    text = request.path.read_text() + request.path.with_name("test_state_snapshot.py").read_text()
+    text = request.path.read_text() + request.path.with_name("test_calls_state_snapshot.py").read_text()
     assert [name for name in METHODS if f"client.{name}" not in text] == []
 
 

@@ -21,9 +21,8 @@ from basalt.thrift import deferred_change_sets
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CHANGE_BYTES
-from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.transaction import Kind, Limits, State, Transaction
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.conftest import Scene
 

@@ -13,12 +13,11 @@ from thriftpy2.transport import TTransportException
 
 from basalt.api.bodies.work import Work
 from basalt.catalog.topics import topic_name
-from basalt.errors import InvalidSettingError, UnavailableError
+from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.settings import Settings
-from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.thrift import face
-from basalt.thrift.idl import types
+from basalt.settings.tree import ThriftSettings
+from basalt.thrift.messages import types
 from tests.control.thrift.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")
@@ -150,7 +149,7 @@ def test_a_long_invalid_list_comes_whole(serving: Serving):
 
 
 def test_an_answer_that_no_client_would_read_is_refused(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("basalt.thrift.replies.RESULT_BYTES_MAX", 50)
+    monkeypatch.setattr("basalt.thrift.messages.RESULT_BYTES_MAX", 50)
     with serving.client() as client, pytest.raises(Exception, match="prune it"):
         client.startShort()
 
@@ -189,23 +188,6 @@ def test_one_shots_are_read_by_the_next_tephra_transaction(serving: Serving, htt
 
 
 # The settings.
-
-
-def test_without_a_port_there_is_no_face():
-    face.check_thrift(Settings())
-
-
-def test_a_missing_library_is_named_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidSettingError, match="thriftpy2") as caught:
-        face.check_thrift(Settings(thrift=ThriftSettings(port=15165)))
-    assert "basalt-mq[tephra]" in caught.value.hint
-
-
-def test_an_external_manager_has_a_service_of_its_own():
-    external = TransactionSettings(manager="external")
-    with pytest.raises(InvalidSettingError, match="external"):
-        face.check_thrift(Settings(thrift=ThriftSettings(port=0), transactions=external))
 
 
 def test_a_port_that_is_taken_is_named(serving: Serving):

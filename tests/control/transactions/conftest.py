@@ -8,11 +8,9 @@ import msgspec
 import pytest
 
 from basalt.transactions.rules.edits import Proposal
-from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import PointerSet
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Join, Kind, SessionBinding, TableJoin, Transaction
+from basalt.transactions.rules.transaction import Join, Kind, Limits, PointerSet, SessionBinding, TableJoin, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList

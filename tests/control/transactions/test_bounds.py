@@ -11,8 +11,15 @@ from basalt.errors import (
     TooLargeError,
 )
 from basalt.transactions.rules.conflicts import CHANGE_BYTES
-from basalt.transactions.rules.limits import CHECKPOINTS_MAX, OWNER_CHARS_MAX, TOPICS_MAX, Limits
-from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction import (
+    CHECKPOINTS_MAX,
+    OWNER_CHARS_MAX,
+    TOPICS_MAX,
+    Join,
+    Kind,
+    Limits,
+    State,
+)
 from basalt.transactions.rules.transaction_state import TransactionState
 from tests.control.transactions.conftest import Scene
 

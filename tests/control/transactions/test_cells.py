@@ -6,8 +6,7 @@ import pytest
 
 from basalt.errors import TooLargeError
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.limits import TABLES_MAX
-from basalt.transactions.rules.states import Kind, State, TableJoin
+from basalt.transactions.rules.transaction import TABLES_MAX, Kind, State, TableJoin
 from basalt_engine.errors import CorruptionError
 
 TABLE = TableJoin(b"shop:~accounts:", 1)

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from basalt.commits.commit_stage import Beginning
-from basalt.commits.topic_participant import TopicParticipant
+from basalt.commits.commit_stage import Beginning, TopicParticipant
 from basalt.errors import RequestReusedError, TopicNotFoundError, TransactionEndedError
-from basalt.transactions.rules.states import SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import SessionBinding, State, Transaction
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite

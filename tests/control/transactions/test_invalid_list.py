@@ -7,7 +7,7 @@ import pytest
 from basalt.errors import (
     ConflictError,
 )
-from basalt.transactions.rules.states import Join
+from basalt.transactions.rules.transaction import Join
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 

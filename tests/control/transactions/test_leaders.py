@@ -10,7 +10,7 @@ from basalt.server.services import Services
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.transactions.log.transaction_log import TransactionLog, entry_key
-from basalt.transactions.rules.states import State
+from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore

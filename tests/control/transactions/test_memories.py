@@ -5,12 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.transactions.rules.outcomes import Call, Request, RequestMemory
-from basalt.transactions.rules.transaction_table import STALE_DEADLINES_MAX, Deadlines
+from basalt.transactions.rules.transaction_table import (
+    STALE_DEADLINES_MAX,
+    Deadlines,
+    Request,
+    RequestCall,
+    RequestMemory,
+)
 
 
 def request(name: str, at_ms: int, key: int = 1) -> Request:
-    return Request(name, Call.BEGIN, key, at_ms)
+    return Request(name, RequestCall.BEGIN, key, at_ms)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 9)), max_size=60), st.integers(-1, 10))

@@ -29,11 +29,10 @@ from basalt.errors import (
 from basalt.transactions.log import snapshot_format, transaction_log
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.rules import outcomes, pointers, transaction_table
+from basalt.transactions.rules import outcomes, transaction, transaction_table
 from basalt.transactions.rules.edits import Proposal, Restored
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.states import NO_SHORT, Join, Kind, SessionBinding, State, TableJoin
+from basalt.transactions.rules.sessions import WorkVersion
+from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, Limits, SessionBinding, State, TableJoin
 from basalt_engine.stores.memory import MemoryStore
 
 LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
@@ -225,7 +224,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
         asked = (kind, timeout_ms, "o", outside)
         if named is not None:
-            key = self.call(lambda: self.state.named.begin(self.now_ms, named, *asked), None, edits=True)
+            key = self.call(lambda: self.state.sessions.begin_named(self.now_ms, named, *asked), None, edits=True)
         else:
             begun = lambda: self.state.begin(self.now_ms, *asked, session=session, changes_deferred=unlogged)  # noqa: E731
             key = self.call(begun, None, edits=True)
@@ -444,9 +443,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         named, known = WorkVersion(name, run, version, ledger), self.sessions.get(name)
         refused = None if known is None else self.refused_by_name(known, named)
         if refused is not None:
-            self.call(lambda: Proposal((), int(self.state.named.done_before(named) is None)), refused)
+            self.call(lambda: Proposal((), int(self.state.sessions.done_before(named) is None)), refused)
             return
-        done = self.state.named.done_before(named)
+        done = self.state.sessions.done_before(named)
         assert (done is not None) == (known is not None and known.version is not None and version <= known.version)
         if done is not None:
             return
@@ -461,7 +460,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             known.used_ms = max(known.used_ms, self.now_ms)
         else:
             key = self.call(
-                lambda: self.state.named.begin(self.now_ms, named, kind, 1, "o", outside), None, edits=claims
+                lambda: self.state.sessions.begin_named(self.now_ms, named, kind, 1, "o", outside), None, edits=claims
             )
             assert key == joined.id
         if claims:
@@ -751,9 +750,9 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
 
     limits = replace(LIMITS, outcomes_max=2)
     small = (
-        (outcomes, {"PACKED_TOGETHER": 3, "BLOCK_OUTCOMES": 2}),
-        (pointers, {"CHUNK_POINTERS_MAX": 2}),
-        (transaction_table, {"STALE_DEADLINES_MAX": 2}),
+        (outcomes, {"BLOCK_OUTCOMES": 2}),
+        (transaction, {"CHUNK_POINTERS_MAX": 2}),
+        (transaction_table, {"STALE_DEADLINES_MAX": 2, "PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),
     )

@@ -20,10 +20,8 @@ from basalt.errors import (
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.limits import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Limits
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.sessions import Session, Sessions
-from basalt.transactions.rules.states import Kind, State, Transaction
+from basalt.transactions.rules.sessions import Session, SessionTable, WorkVersion
+from basalt.transactions.rules.transaction import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Kind, Limits, State, Transaction
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.conftest import TOPIC, Scene
 
@@ -35,8 +33,8 @@ def begin(
 ) -> Any:
     """What a named begin answers: a transaction, or the session that has committed the version."""
     named = WorkVersion(name, run, version, ledger)
-    done = scene.state.named.done_before(named)
-    return done or scene.state.get(scene.done(scene.state.named.begin(scene.now_ms, named, **asked)))
+    done = scene.state.sessions.done_before(named)
+    return done or scene.state.get(scene.done(scene.state.sessions.begin_named(scene.now_ms, named, **asked)))
 
 
 def session(scene: Scene) -> Session:
@@ -255,7 +253,7 @@ def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_coun
     scene.open("import")
     scene.commit(scene.begin_in(scene.state.sessions.get("import"), version=3))
     with pytest.raises(SessionForeignError, match="written by a writer that named no ledger"):
-        scene.state.named.done_before(WorkVersion("import", "monday", 4, "query A"))
+        scene.state.sessions.done_before(WorkVersion("import", "monday", 4, "query A"))
 
 
 # What cannot be.
@@ -275,7 +273,7 @@ def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_coun
 )
 def test_a_name_that_is_none_is_refused(scene, name, error):
     with pytest.raises(error):
-        scene.state.named.done_before(name)
+        scene.state.sessions.done_before(name)
 
 
 @pytest.mark.parametrize("asked", [{"timeout_ms": 0}, {"owner": "a\nb"}])
@@ -291,7 +289,7 @@ def test_room_for_sessions_and_for_write_pointers_is_asked_for(scene_with):
     scene = scene_with(Limits(sessions_max=1, in_progress_max=3))
     first = begin(scene)
     with pytest.raises(BusyError, match="there are 1 sessions"):
-        scene.state.named.begin(scene.now_ms, WorkVersion("other", "r1", 0))
+        scene.state.sessions.begin_named(scene.now_ms, WorkVersion("other", "r1", 0))
     for _ in range(2):
         first = scene.checkpoint(first)
     with pytest.raises(BusyError, match="3 write pointers"):
@@ -307,7 +305,7 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     assert session(scene).run == "r1"
     scene.expire()
     scene.clock.advance(8 * DAY_MS)
-    scene.done(scene.state.named.begin(scene.now_ms, WorkVersion("other", "r1", 0)))
+    scene.done(scene.state.sessions.begin_named(scene.now_ms, WorkVersion("other", "r1", 0)))
     assert [known.name for known in scene.state.sessions.known()] == ["other"]
 
 
@@ -390,9 +388,11 @@ def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_re
     read = decode_snapshot(encode_snapshot(scene.state.image()), "row")
     assert read == scene.state.image() == scene.replayed().image()
     again = type(scene.state)(scene.limits, read)
-    assert again.named.begin(scene.now_ms, WorkVersion("etl", "r2", 0, "query A")).transaction_id == open_one.id
+    assert (
+        again.sessions.begin_named(scene.now_ms, WorkVersion("etl", "r2", 0, "query A")).transaction_id == open_one.id
+    )
     with pytest.raises(SessionFencedError):
-        again.named.done_before(WorkVersion("etl", "r1", 0))
+        again.sessions.done_before(WorkVersion("etl", "r1", 0))
 
 
 @pytest.mark.parametrize("edit", [edits.CounterOwnerClaimed("never", "q"), edits.CounterOwnerClaimed("etl", "query A"), edits.CounterOwnerClaimed("etl", "")])  # fmt: skip
@@ -406,7 +406,7 @@ def test_a_ledger_that_could_not_have_been_claimed_is_refused(scene, edit):
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40))
 def test_no_run_is_replaced_by_itself_and_each_is_there_once(runs):
-    sessions = Sessions()
+    sessions = SessionTable()
     epoch, held = 0, ""
     for at, run in enumerate(runs):
         epoch += run != held

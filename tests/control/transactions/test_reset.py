@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.commits.topic_participant import TopicParticipant
+from basalt.commits.commit_stage import TopicParticipant
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.outcomes import RememberedOutcomes
+from basalt.transactions.rules.transaction import Limits
+from basalt.transactions.rules.transaction_table import RememberedOutcomes
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
 

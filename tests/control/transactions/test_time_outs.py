@@ -7,7 +7,7 @@ import pytest
 from basalt.errors import (
     TransactionEndedError,
 )
-from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction import Join, Kind, State
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 

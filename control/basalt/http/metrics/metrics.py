@@ -29,7 +29,7 @@ from basalt.http.asgi.requests import RequestHead
 from basalt.http.metrics.topics import TopicCounts, TopicSeries
 from basalt.http.services import Services
 from basalt.runtime.durations import Durations
-from basalt.transactions.rules.states import State
+from basalt.transactions.rules.transaction import State
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"

@@ -43,7 +43,7 @@ from basalt.http.routes.schemas import (
 from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
 from basalt.messaging.read.fetch import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
-from basalt.transactions.rules.pointers import ID_PATTERN
+from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot
 

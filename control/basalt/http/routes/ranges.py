@@ -26,7 +26,7 @@ from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
 from basalt.messaging.ranges.range_reading import undecided
 from basalt.messaging.ranges.ranges import SPLITS_MAX
 from basalt.messaging.read.fetch import Slice
-from basalt.transactions.rules.pointers import TransactionIds
+from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Flag
 

@@ -30,7 +30,7 @@ from basalt.http.asgi.responses import JSON, Response, json_response
 from basalt.http.routes.operations import Request, RouteTable
 from basalt.http.routes.schemas import TOPIC_NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellPut, CellWrites
-from basalt.transactions.rules.states import VisibilityLevel
+from basalt.transactions.rules.transaction import VisibilityLevel
 from basalt_engine.cells import CellVersion
 
 TABLES_PATH = "/v1/namespaces/{namespace}/tables"

@@ -21,7 +21,7 @@ from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_values import parse_json
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
-from basalt.commits.sessions import SessionStanding
+from basalt.commits.coordinator import SessionStanding
 from basalt.errors import (
     BusyError,
     InputError,
@@ -50,9 +50,8 @@ from basalt.http.asgi.responses import AVRO, JSON, Response, json_response
 from basalt.http.routes import schemas
 from basalt.http.routes.operations import AS, REASON, Request, RouteTable, act_by
 from basalt.operations.transaction_bodies import KINDS, committed_before, outcome_info, transaction_info
-from basalt.transactions.rules.session_rules import WorkVersion
-from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import SessionBinding, Transaction
+from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.transaction import SessionBinding, Transaction
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"

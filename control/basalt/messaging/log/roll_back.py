@@ -16,7 +16,7 @@ from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.states import Join
+from basalt.transactions.rules.transaction import Join
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.table import Store
 

@@ -19,7 +19,7 @@ from basalt.messaging.log.positions import EMPTY_LOG, Position, PositionRange, l
 from basalt.messaging.log.tail import Tail, Tails
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind

@@ -22,7 +22,7 @@ from basalt.messaging.log.tail import Tails
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.states import Join
+from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageTable

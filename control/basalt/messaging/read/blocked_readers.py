@@ -16,7 +16,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import first_id
 from basalt.messaging.read.log_reads import LogReads
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.states import Join, Transaction
+from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow

@@ -7,7 +7,7 @@ must not take that for a decision.
 from __future__ import annotations
 
 from basalt.transactions.manager import Transactions
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import RetryError
 from basalt_engine.snapshot import TransactionSnapshot
 

@@ -10,16 +10,18 @@ Format: docs/formats/transaction-log.md.
 
 from __future__ import annotations
 
+import enum
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.states import Join, Kind, Loss, SessionBinding, TableJoin
+from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin
 from basalt_engine.errors import CorruptionError
 from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 
@@ -27,21 +29,19 @@ VERSION = 1
 _HEADER = struct.Struct(">BqI")
 _EDIT = struct.Struct(">BI")
 _EDIT_BYTES_MIN = _EDIT.size + 4  # no edit has a body shorter than a count
-_BEGAN = struct.Struct(">qBBqq")
-_ENDED = struct.Struct(">qqB")
-_TWO = struct.Struct(">qq")
 NO_VERSION = -1  # of a session's transaction that was begun without one, and of a session that has committed none
 CRC_BYTES = 4
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
+_BYTE = struct.Struct(">B")
 
 
 def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
     """The entry of these edits, `first_edit` edits having been logged before."""
     parts = [_HEADER.pack(VERSION, first_edit, len(group))]
     for edit in group:
-        body = _ENCODE[type(edit)](edit)
+        body = _FORMATS[type(edit)].encode(edit)
         parts += (_EDIT.pack(edit.number, len(body)), body)
     return sealed(b"".join(parts))
 
@@ -61,293 +61,17 @@ def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
 def _decode_edit(reader: Reader) -> Edit:
     start = reader.offset
     number, length = reader.byte(), reader.count()
-    decode = _DECODE.get(number)
-    if decode is None:
+    kind = _KINDS.get(number)
+    if kind is None:
         raise reader.failure(f"edit number {number}, which never was", start)
     stop, rest = reader.offset + length, reader.stop
     if stop > rest:
         raise reader.failure(f"an edit of {length} bytes in {rest - reader.offset}", start)
     reader.stop = stop
-    edit = decode(reader)
+    edit: Edit = _FORMATS[kind].read(reader)
     reader.end()
     reader.stop = rest
     return edit
-
-
-def read_join(reader: Reader) -> Join:
-    """A topic that takes part in a transaction."""
-    generation, from_ms, topic = reader.count(), reader.long(), reader.data()
-    return Join(topic, generation, from_ms)
-
-
-def join_field(join: Join) -> bytes:
-    """The bytes of `read_join`."""
-    return count_field(join.generation) + long_field(join.from_ms) + bytes_field(join.topic)
-
-
-def read_table_join(reader: Reader) -> TableJoin:
-    """A transactional table that takes part in a transaction."""
-    generation, table = reader.count(), reader.data()
-    return TableJoin(table, generation)
-
-
-def table_join_field(join: TableJoin) -> bytes:
-    """The bytes of `read_table_join`."""
-    return count_field(join.generation) + bytes_field(join.table)
-
-
-def read_version(reader: Reader) -> int | None:
-    """The version of a session's work, or that there is none."""
-    version = reader.long()
-    if version < NO_VERSION:
-        raise reader.failure(f"version {version} of a session", reader.offset - 8)
-    return None if version == NO_VERSION else version
-
-
-def version_field(version: int | None) -> bytes:
-    """The bytes of `read_version`."""
-    return long_field(NO_VERSION if version is None else version)
-
-
-def read_in_session(reader: Reader) -> SessionBinding:
-    """In which session a transaction began."""
-    epoch, version = reader.pointer(), read_version(reader)
-    return SessionBinding(reader.text(), epoch, version)
-
-
-def in_session_field(session: SessionBinding) -> bytes:
-    """The bytes of `read_in_session`."""
-    return long_field(session.epoch) + version_field(session.version) + text_field(session.name)
-
-
-def read_loss(reader: Reader) -> Loss:
-    """Which transaction won a conflict, and where."""
-    winner, key, owner = reader.pointer(), reader.data(), reader.text()
-    return Loss(winner, key, owner)
-
-
-def loss_field(loss: Loss) -> bytes:
-    """The bytes of `read_loss`."""
-    return long_field(loss.winner) + bytes_field(loss.key) + text_field(loss.winner_owner)
-
-
-def read_kind(reader: Reader) -> Kind:
-    """The kind of a transaction."""
-    number = reader.byte(maximum=Kind.LONG)
-    if number < Kind.SHORT:
-        raise reader.failure("kind 0, which never was", reader.offset - 1)
-    return Kind(number)
-
-
-def _began(edit: edits.Began) -> bytes:
-    fixed = _BEGAN.pack(edit.id, edit.kind, edit.outside, edit.began_ms, edit.deadline_ms)
-    return fixed + text_field(edit.owner) + text_field(edit.request_id)
-
-
-def _read_began(reader: Reader) -> edits.Began:
-    key, kind, outside = reader.pointer(), read_kind(reader), reader.flag()
-    began_ms, deadline_ms = reader.long(), reader.long()
-    return edits.Began(key, kind, outside, began_ms, deadline_ms, reader.text(), reader.optional_text())
-
-
-def _read_joined(reader: Reader) -> edits.Joined:
-    return edits.Joined(reader.pointer(), read_join(reader))
-
-
-def _changed(edit: edits.Changed) -> bytes:
-    return long_field(edit.id) + bytes([edit.outside]) + set_field(edit.changes)
-
-
-def _read_changed(reader: Reader) -> edits.Changed:
-    return edits.Changed(reader.pointer(), reader.flag(), reader.set())
-
-
-def _doomed(edit: edits.Doomed) -> bytes:
-    return _TWO.pack(edit.id, edit.at_ms) + text_field(edit.request_id) + loss_field(edit.loss)
-
-
-def _read_doomed(reader: Reader) -> edits.Doomed:
-    key, at_ms, request_id, loss = reader.pointer(), reader.long(), reader.optional_text(), read_loss(reader)
-    return edits.Doomed(key, loss, request_id, at_ms)
-
-
-def _committing(edit: edits.Committing) -> bytes:
-    return _TWO.pack(edit.id, edit.at_ms) + text_field(edit.request_id)
-
-
-def _read_committing(reader: Reader) -> edits.Committing:
-    key, at_ms, request_id = reader.pointer(), reader.long(), reader.optional_text()
-    return edits.Committing(key, request_id, at_ms)
-
-
-def _committed(edit: edits.Committed) -> bytes:
-    return _TWO.pack(edit.id, edit.ended_ms) + text_field(edit.request_id)
-
-
-def _read_committed(reader: Reader) -> edits.Committed:
-    return edits.Committed(reader.pointer(), reader.long(), reader.optional_text())
-
-
-def _read_aborting(reader: Reader) -> edits.Aborting:
-    return edits.Aborting(reader.pointer(), reader.flag())
-
-
-def _aborted(edit: edits.Aborted) -> bytes:
-    return _ENDED.pack(edit.id, edit.ended_ms, edit.timed_out)
-
-
-def _read_aborted(reader: Reader) -> edits.Aborted:
-    return edits.Aborted(reader.pointer(), reader.long(), reader.flag())
-
-
-def _invalidated(edit: edits.Invalidated) -> bytes:
-    return long_field(edit.ended_ms) + bytes([edit.timed_out]) + _longs(edit.ids)
-
-
-def _read_invalidated(reader: Reader) -> edits.Invalidated:
-    ended_ms, timed_out = reader.long(), reader.flag()
-    return edits.Invalidated(_read_longs(reader), ended_ms, timed_out)
-
-
-def _one_shot(edit: edits.OneShot) -> bytes:
-    return _TWO.pack(edit.id, edit.ended_ms) + text_field(edit.owner) + text_field(edit.request_id)
-
-
-def _read_one_shot(reader: Reader) -> edits.OneShot:
-    return edits.OneShot(reader.pointer(), reader.long(), reader.text(), reader.optional_text())
-
-
-def _session_opened(edit: edits.SessionOpened) -> bytes:
-    return _TWO.pack(edit.epoch, edit.at_ms) + text_field(edit.name) + text_field(edit.run)
-
-
-def _read_session_opened(reader: Reader) -> edits.SessionOpened:
-    epoch, at_ms, name, run = reader.pointer(), reader.long(), reader.text(), reader.text()
-    return edits.SessionOpened(name, run, epoch, at_ms)
-
-
-def _sessions_forgotten(edit: edits.SessionsForgotten) -> bytes:
-    return count_field(len(edit.names)) + b"".join(map(text_field, edit.names))
-
-
-def _read_sessions_forgotten(reader: Reader) -> edits.SessionsForgotten:
-    start = reader.offset
-    names = tuple([reader.text() for _ in range(reader.count())])
-    if any(left >= right for left, right in pairwise(names)):
-        raise reader.failure("names of sessions that do not ascend", start)
-    return edits.SessionsForgotten(names)
-
-
-def _read_counter_owner_claimed(reader: Reader) -> edits.CounterOwnerClaimed:
-    return edits.CounterOwnerClaimed(reader.text(), reader.text())
-
-
-def _topics_used(edit: edits.TopicsUsed) -> bytes:
-    return long_field(edit.until) + count_field(len(edit.topics)) + b"".join(map(join_field, edit.topics))
-
-
-def _read_topics_used(reader: Reader) -> edits.TopicsUsed:
-    until = reader.pointer()
-    return edits.TopicsUsed(until, tuple([read_join(reader) for _ in range(reader.count())]))
-
-
-def _longs(numbers: tuple[int, ...]) -> bytes:
-    return struct.pack(f">I{len(numbers)}q", len(numbers), *numbers)
-
-
-def _read_longs(reader: Reader) -> tuple[int, ...]:
-    start, count = reader.offset, reader.count()
-    numbers: tuple[int, ...] = struct.unpack(f">{count}q", reader.take(8 * count))
-    if any(left >= right for left, right in zip((-1, *numbers), numbers, strict=False)):
-        raise reader.failure("write pointers that do not ascend", start)
-    return numbers
-
-
-_ENCODE: dict[type, Callable[[Any], bytes]] = {
-    edits.Began: _began,
-    edits.Checkpointed: lambda edit: _TWO.pack(edit.id, edit.write_pointer),
-    edits.Joined: lambda edit: long_field(edit.id) + join_field(edit.join),
-    edits.Changed: _changed,
-    edits.Doomed: _doomed,
-    edits.Committing: _committing,
-    edits.Committed: _committed,
-    edits.Aborting: lambda edit: long_field(edit.id) + bytes([edit.timed_out]),
-    edits.Aborted: _aborted,
-    edits.Invalidated: _invalidated,
-    edits.OneShot: _one_shot,
-    edits.Pruned: lambda edit: _longs(edit.pointers),
-    edits.Truncated: lambda edit: long_field(edit.before),
-    edits.Led: lambda edit: long_field(edit.epoch),
-    edits.Restored: lambda edit: _longs(edit.pointers),
-    edits.Reset: lambda edit: long_field(edit.at_ms),
-    edits.TableJoined: lambda edit: long_field(edit.id) + table_join_field(edit.join),
-    edits.SessionOpened: _session_opened,
-    edits.SessionBegan: lambda edit: long_field(edit.id) + in_session_field(edit.session),
-    edits.ChangesUnlogged: lambda edit: long_field(edit.id),
-    edits.SessionsForgotten: _sessions_forgotten,
-    edits.CounterOwnerClaimed: lambda edit: text_field(edit.name) + text_field(edit.owner),
-    edits.TopicsUsed: _topics_used,
-}
-_DECODE: dict[int, Callable[[Reader], Edit]] = {
-    edits.Began.number: _read_began,
-    edits.Checkpointed.number: lambda reader: edits.Checkpointed(reader.pointer(), reader.pointer()),
-    edits.Joined.number: _read_joined,
-    edits.Changed.number: _read_changed,
-    edits.Doomed.number: _read_doomed,
-    edits.Committing.number: _read_committing,
-    edits.Committed.number: _read_committed,
-    edits.Aborting.number: _read_aborting,
-    edits.Aborted.number: _read_aborted,
-    edits.Invalidated.number: _read_invalidated,
-    edits.OneShot.number: _read_one_shot,
-    edits.Pruned.number: lambda reader: edits.Pruned(_read_longs(reader)),
-    edits.Truncated.number: lambda reader: edits.Truncated(reader.pointer()),
-    edits.Led.number: lambda reader: edits.Led(reader.pointer()),
-    edits.Restored.number: lambda reader: edits.Restored(_read_longs(reader)),
-    edits.Reset.number: lambda reader: edits.Reset(reader.long()),
-    edits.TableJoined.number: lambda reader: edits.TableJoined(reader.pointer(), read_table_join(reader)),
-    edits.SessionOpened.number: _read_session_opened,
-    edits.SessionBegan.number: lambda reader: edits.SessionBegan(reader.pointer(), read_in_session(reader)),
-    edits.ChangesUnlogged.number: lambda reader: edits.ChangesUnlogged(reader.pointer()),
-    edits.SessionsForgotten.number: _read_sessions_forgotten,
-    edits.CounterOwnerClaimed.number: _read_counter_owner_claimed,
-    edits.TopicsUsed.number: _read_topics_used,
-}
-
-
-# Fields.
-
-
-def long_field(value: int) -> bytes:
-    """A signed 64-bit number."""
-    return _LONG.pack(value)
-
-
-def count_field(value: int) -> bytes:
-    """A 32-bit count or length."""
-    return _INT.pack(value)
-
-
-def text_field(text: str | None) -> bytes:
-    """UTF-8 after its 16-bit length in bytes; None is the empty text."""
-    data = (text or "").encode()
-    return _SHORT.pack(len(data)) + data
-
-
-def bytes_field(data: bytes) -> bytes:
-    """Bytes after their 32-bit length."""
-    return _INT.pack(len(data)) + data
-
-
-def set_field(items: Iterable[bytes]) -> bytes:
-    """A 32-bit count, then the items in ascending order."""
-    ordered = sorted(items)
-    return _INT.pack(len(ordered)) + b"".join([_INT.pack(len(item)) + item for item in ordered])
-
-
-def pointers_field(pointers: Sequence[int]) -> bytes:
-    """Ascending numbers: how many, the first one, then what is to be added for each next one, as varints."""
-    return encode_varint(len(pointers)) + encode_deltas(pointers)
 
 
 def sealed(data: bytes) -> bytes:
@@ -510,3 +234,148 @@ class Reader:
         """Nothing may be left."""
         if self.offset != self.stop:
             raise self.failure(f"{self.stop - self.offset} bytes too many")
+
+
+# Field types: how the values of each stand in the log.
+
+
+class FieldType(NamedTuple):
+    """One type of fields, both ways."""
+
+    encode: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+
+
+def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
+    """A byte that is one of an enumeration's numbers; errors call it by the name."""
+    members = {int(member): member for member in kind}
+
+    def read(reader: Reader) -> enum.IntEnum:
+        member = members.get(number := reader.byte())
+        if member is None:
+            raise reader.failure(f"{name} {number}, which never was", reader.offset - 1)
+        return member
+
+    return FieldType(_BYTE.pack, read)
+
+
+def record(
+    kind: type, fields: Mapping[str, FieldType], problem_of: Callable[[Any], str | None] | None = None
+) -> FieldType:
+    """A value of this class: its fields one after the other. `problem_of` tells why a value that was read cannot be."""
+    names, encodes, reads = (
+        [*fields],
+        [field.encode for field in fields.values()],
+        [field.read for field in fields.values()],
+    )
+    values_of = attrgetter(*names)  # of a single name it answers the value itself
+    alone = encodes[0] if len(names) == 1 else None
+
+    def encode(value: Any) -> bytes:
+        if alone is not None:
+            return alone(values_of(value))
+        return b"".join([encode(field) for encode, field in zip(encodes, values_of(value), strict=True)])
+
+    def read(reader: Reader) -> Any:
+        start = reader.offset
+        value = kind(**dict(zip(names, [read(reader) for read in reads], strict=True)))
+        if problem_of is not None and (problem := problem_of(value)) is not None:
+            raise reader.failure(problem, start)
+        return value
+
+    return FieldType(encode, read)
+
+
+def many(item: FieldType) -> FieldType:
+    """Any number of them, after their 32-bit count."""
+
+    def encode(values: Sequence[Any]) -> bytes:
+        return _INT.pack(len(values)) + b"".join(map(item.encode, values))
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        return tuple([item.read(reader) for _ in range(reader.count())])
+
+    return FieldType(encode, read)
+
+
+def _ascending(values: FieldType, what: str, *, ahead: Sequence[Any] = ()) -> FieldType:
+    def read(reader: Reader) -> Any:
+        start, found = reader.offset, values.read(reader)
+        if any(left >= right for left, right in pairwise((*ahead, *found))):
+            raise reader.failure(f"{what} that do not ascend", start)
+        return found
+
+    return FieldType(values.encode, read)
+
+
+def _text_field(text: str | None) -> bytes:
+    data = (text or "").encode()
+    return _SHORT.pack(len(data)) + data
+
+
+def _set_field(items: Iterable[bytes]) -> bytes:
+    ordered = sorted(items)
+    return _INT.pack(len(ordered)) + b"".join([_INT.pack(len(item)) + item for item in ordered])
+
+
+def _read_longs(reader: Reader) -> tuple[int, ...]:
+    count = reader.count()
+    return struct.unpack(f">{count}q", reader.take(8 * count))
+
+
+def _read_version(reader: Reader) -> int | None:
+    version = reader.long()
+    if version < NO_VERSION:
+        raise reader.failure(f"version {version} of a session", reader.offset - 8)
+    return None if version == NO_VERSION else version
+
+
+LONG = FieldType(_LONG.pack, Reader.long)
+POINTER = FieldType(_LONG.pack, Reader.pointer)
+COUNT = FieldType(_INT.pack, Reader.count)
+FLAG = FieldType(_BYTE.pack, Reader.flag)
+KIND = numbered(Kind, "kind")
+TEXT = FieldType(_text_field, Reader.text)
+OPTIONAL_TEXT = FieldType(_text_field, Reader.optional_text)
+BYTES = FieldType(lambda data: _INT.pack(len(data)) + data, Reader.data)
+SET = FieldType(_set_field, Reader.set)
+POINTERS = FieldType(lambda pointers: encode_varint(len(pointers)) + encode_deltas(pointers), Reader.pointers)
+VERSION_OF_WORK = FieldType(lambda version: _LONG.pack(NO_VERSION if version is None else version), _read_version)
+JOIN = record(Join, {"generation": COUNT, "from_ms": LONG, "topic": BYTES})
+TABLE_JOIN = record(TableJoin, {"generation": COUNT, "table": BYTES})
+IN_SESSION = record(SessionBinding, {"epoch": POINTER, "version": VERSION_OF_WORK, "name": TEXT})
+LOSS = record(Loss, {"winner": POINTER, "key": BYTES, "winner_owner": TEXT})
+_LONGS = _ascending(
+    FieldType(lambda numbers: struct.pack(f">I{len(numbers)}q", len(numbers), *numbers), _read_longs),
+    "write pointers",
+    ahead=(-1,),
+)
+
+_BODIES: dict[type[Edit], dict[str, FieldType]] = {
+    edits.Began: {"id": POINTER, "kind": KIND, "outside": FLAG, "began_ms": LONG, "deadline_ms": LONG, "owner": TEXT,
+                  "request_id": OPTIONAL_TEXT},
+    edits.Checkpointed: {"id": POINTER, "write_pointer": POINTER},
+    edits.Joined: {"id": POINTER, "join": JOIN},
+    edits.Changed: {"id": POINTER, "outside": FLAG, "changes": SET},
+    edits.Doomed: {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT, "loss": LOSS},
+    edits.Committing: {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT},
+    edits.Committed: {"id": POINTER, "ended_ms": LONG, "request_id": OPTIONAL_TEXT},
+    edits.Aborting: {"id": POINTER, "timed_out": FLAG},
+    edits.Aborted: {"id": POINTER, "ended_ms": LONG, "timed_out": FLAG},
+    edits.Invalidated: {"ended_ms": LONG, "timed_out": FLAG, "ids": _LONGS},
+    edits.OneShot: {"id": POINTER, "ended_ms": LONG, "owner": TEXT, "request_id": OPTIONAL_TEXT},
+    edits.Pruned: {"pointers": _LONGS},
+    edits.Truncated: {"before": POINTER},
+    edits.Reset: {"at_ms": LONG},
+    edits.Led: {"epoch": POINTER},
+    edits.Restored: {"pointers": _LONGS},
+    edits.TableJoined: {"id": POINTER, "join": TABLE_JOIN},
+    edits.SessionOpened: {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT},
+    edits.SessionBegan: {"id": POINTER, "session": IN_SESSION},
+    edits.TopicsUsed: {"until": POINTER, "topics": many(JOIN)},
+    edits.ChangesUnlogged: {"id": POINTER},
+    edits.SessionsForgotten: {"names": _ascending(many(TEXT), "names of sessions")},
+    edits.CounterOwnerClaimed: {"name": TEXT, "owner": TEXT},
+}  # fmt: skip
+_FORMATS = {kind: record(kind, fields) for kind, fields in _BODIES.items()}
+_KINDS = {kind.number: kind for kind in _BODIES}

@@ -7,39 +7,39 @@ transactions that began one after the other have nearly the same, and share it a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from crc32c import crc32c
 
 from basalt.transactions.log.entry_format import (
+    BYTES,
+    COUNT,
     CRC_BYTES,
+    IN_SESSION,
+    JOIN,
+    LONG,
+    LOSS,
+    OPTIONAL_TEXT,
+    POINTER,
+    POINTERS,
+    SET,
+    TABLE_JOIN,
+    TEXT,
+    VERSION_OF_WORK,
+    FieldType,
     Reader,
-    bytes_field,
-    count_field,
-    in_session_field,
-    join_field,
-    long_field,
-    loss_field,
+    many,
+    numbered,
     opened,
-    pointers_field,
-    read_in_session,
-    read_join,
-    read_loss,
-    read_table_join,
-    read_version,
-    set_field,
-    table_join_field,
-    text_field,
-    version_field,
+    record,
 )
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.one_shots import UsedTopic
-from basalt.transactions.rules.outcomes import Call, Outcome, OutcomeBlock, RememberedOutcomes, Request
-from basalt.transactions.rules.pointers import PointerSet
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Kind, State, Transaction
-from basalt.transactions.rules.transaction_table import StateImage
+from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
+from basalt.transactions.rules.transaction_table import RememberedOutcomes, Request, RequestCall, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
@@ -49,18 +49,13 @@ PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encod
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBBqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
-_BLOCK = struct.Struct(">qqqI")
-_REQUEST = struct.Struct(">Bqq")
-_SESSION = struct.Struct(">qqq")
-_OUTSIDE, _TIMED_OUT, _WAS_INVALID, _HAS_CHANGES, _DOOMED, _OTHER_INVALID = 1, 2, 4, 8, 16, 32  # flags of a transaction
-_IN_SESSION, _CHANGES_UNLOGGED = 64, 128
+_FLAGS = {"outside": 1, "timed_out": 2, "was_invalid": 4, "changes_unlogged": 128}  # of a transaction, with those below
+_HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION = 8, 16, 32, 64
+_JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 
 _STATES = {int(state): state for state in State}
 _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
 _KINDS = {int(kind): kind for kind in Kind}
-_CALLS = {int(call): call for call in Call}
-
-T = TypeVar("T")
 
 
 def encode_snapshot(image: StateImage) -> bytes:
@@ -86,25 +81,26 @@ def snapshot_pieces(image: StateImage) -> Iterator[bytes]:
 
 def _fields(image: StateImage) -> Iterator[bytes]:
     yield _HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer)
-    yield long_field(image.leader_epoch)
-    yield encode_varint(image.invalid_version) + pointers_field(image.invalid.pointers)
-    yield count_field(len(image.transactions))
+    yield LONG.encode(image.leader_epoch)
+    yield encode_varint(image.invalid_version) + POINTERS.encode(image.invalid.pointers)
+    yield COUNT.encode(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
     for transaction in reversed(image.transactions):
         yield _transaction(transaction, concurrent, invalid)
         concurrent, invalid = transaction.concurrent, transaction.invalid
-    yield from _all(image.committed, _committed)
-    yield from _all(image.outcomes.recent, _outcome)
-    yield from _all(image.outcomes.invalid, _outcome)
-    yield from _all(image.outcomes.blocks, _block)
-    yield from _all(image.requests, _request)
-    yield long_field(image.session_epoch_over)
-    yield from _all(image.sessions, _session)
-    yield from _all(image.topics_used, lambda used: long_field(used.until) + join_field(used.join))
+    yield from _each(image.committed, _COMMITTED.encode)
+    yield from _each(image.outcomes.recent, _outcome)
+    yield from _each(image.outcomes.invalid, _outcome)
+    yield from _each(image.outcomes.blocks, _BLOCK.encode)
+    yield from _each(image.requests, _REQUEST.encode)
+    yield LONG.encode(image.session_epoch_over)
+    yield from _each(image.sessions, _SESSION.encode)
+    yield from _each(image.topics_used, _USED.encode)
 
 
-def _all(items: tuple[T, ...], encode: Callable[[T], bytes]) -> Iterator[bytes]:
-    yield count_field(len(items))
+def _each(items: Sequence[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+    """The bytes of `many`, but in pieces."""
+    yield COUNT.encode(len(items))
     yield from map(encode, items)
 
 
@@ -118,7 +114,7 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
         raise reader.failure("a negative number in the header", 1)
     invalid_version = reader.varint()
     invalid = InvalidList(reader.pointers(), invalid_version)
-    read_outcome = _outcome_reader()
+    outcomes = many(FieldType(_outcome, _outcome_reader()))
     image = StateImage(
         edits_applied=edits_applied,
         last_pointer=last_pointer,
@@ -127,14 +123,12 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
         invalid=invalid,
         invalid_version=invalid_version,
         transactions=_read_transactions(reader, invalid),
-        committed=_read_all(reader, _read_committed),
-        outcomes=RememberedOutcomes(
-            _read_all(reader, read_outcome), _read_all(reader, read_outcome), _read_all(reader, _read_block)
-        ),
-        requests=_read_all(reader, _read_request),
+        committed=many(_COMMITTED).read(reader),
+        outcomes=RememberedOutcomes(outcomes.read(reader), outcomes.read(reader), many(_BLOCK).read(reader)),
+        requests=many(_REQUEST).read(reader),
         session_epoch_over=reader.pointer(),
-        sessions=_read_all(reader, _read_session),
-        topics_used=_read_all(reader, _read_used_topic),
+        sessions=many(_SESSION).read(reader),
+        topics_used=many(_USED).read(reader),
     )
     reader.end()
     if not (_ascends(committed.seen_from for committed in image.committed) and _unique(image)):
@@ -147,14 +141,11 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
         transaction.invalid != invalid or transaction.invalid.version != invalid.version
     )
     flags = (
-        _OUTSIDE * transaction.outside
-        | _TIMED_OUT * transaction.timed_out
-        | _WAS_INVALID * transaction.was_invalid
+        sum(bit for name, bit in _FLAGS.items() if getattr(transaction, name))
         | _HAS_CHANGES * (transaction.changes is not None)
         | _DOOMED * (transaction.doomed is not None)
         | _OTHER_INVALID * other_invalid
         | _IN_SESSION * (transaction.session is not None)
-        | _CHANGES_UNLOGGED * transaction.changes_unlogged
     )
     parts = [
         _TRANSACTION.pack(
@@ -167,27 +158,26 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
             transaction.began_ms,
             transaction.deadline_ms,
         ),
-        text_field(transaction.owner),
-        text_field(transaction.request_id),
-        pointers_field(transaction.checkpoints),
-        pointers_field(concurrent.difference(transaction.concurrent)),
-        pointers_field(transaction.concurrent.difference(concurrent)),
+        TEXT.encode(transaction.owner),
+        OPTIONAL_TEXT.encode(transaction.request_id),
+        POINTERS.encode(transaction.checkpoints),
+        POINTERS.encode(concurrent.difference(transaction.concurrent)),
+        POINTERS.encode(transaction.concurrent.difference(concurrent)),
     ]
     if other_invalid:
         before, now = frozenset(invalid.pointers), frozenset(transaction.invalid.pointers)
         parts += (
             encode_varint(transaction.invalid.version),
-            pointers_field(sorted(before - now)),
-            pointers_field(sorted(now - before)),
+            POINTERS.encode(sorted(before - now)),
+            POINTERS.encode(sorted(now - before)),
         )
-    parts += (count_field(len(transaction.topics)), *map(join_field, transaction.topics))
-    parts += (count_field(len(transaction.tables)), *map(table_join_field, transaction.tables))
+    parts += (_JOINS.encode(transaction.topics), _TABLE_JOINS.encode(transaction.tables))
     if transaction.changes is not None:
-        parts.append(set_field(transaction.changes))
+        parts.append(SET.encode(transaction.changes))
     if transaction.doomed is not None:
-        parts.append(loss_field(transaction.doomed))
+        parts.append(LOSS.encode(transaction.doomed))
     if transaction.session is not None:
-        parts.append(in_session_field(transaction.session))
+        parts.append(IN_SESSION.encode(transaction.session))
     return b"".join(parts)
 
 
@@ -221,9 +211,6 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
         id=key,
         kind=_KINDS[kind],
         state=_IN_PROGRESS[state],
-        outside=bool(flags & _OUTSIDE),
-        timed_out=bool(flags & _TIMED_OUT),
-        was_invalid=bool(flags & _WAS_INVALID),
         read_pointer=read_pointer,
         first_short=first_short,
         began_ms=began_ms,
@@ -233,12 +220,12 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
         checkpoints=checkpoints,
         concurrent=concurrent,
         invalid=invalid,
-        topics=_read_all(reader, read_join),
-        tables=_read_all(reader, read_table_join),
+        topics=_JOINS.read(reader),
+        tables=_TABLE_JOINS.read(reader),
         changes=reader.set() if flags & _HAS_CHANGES else None,
-        changes_unlogged=bool(flags & _CHANGES_UNLOGGED),
-        doomed=read_loss(reader) if flags & _DOOMED else None,
-        session=read_in_session(reader) if flags & _IN_SESSION else None,
+        doomed=LOSS.read(reader) if flags & _DOOMED else None,
+        session=IN_SESSION.read(reader) if flags & _IN_SESSION else None,
+        **{name: bool(flags & bit) for name, bit in _FLAGS.items()},
     )
 
 
@@ -269,21 +256,12 @@ def _read_other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
     return InvalidList(tuple(sorted(held - gone | added)), version)
 
 
-def _committed(committed: CommittedSet) -> bytes:
-    fixed = long_field(committed.id) + long_field(committed.seen_from)
-    return fixed + text_field(committed.owner) + set_field(committed.changes)
-
-
 def _outcome(outcome: Outcome) -> bytes:
     fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, outcome.timed_out, outcome.at_ms)
-    data = fixed + encode_varint(outcome.write_pointer - outcome.id) + text_field(outcome.owner)
+    data = fixed + encode_varint(outcome.write_pointer - outcome.id) + TEXT.encode(outcome.owner)
     if outcome.state is State.INVALID:
-        data += (
-            pointers_field(outcome.pointers)
-            + count_field(len(outcome.topics))
-            + b"".join(map(join_field, outcome.topics))
-        )
-        data += count_field(len(outcome.tables)) + b"".join(map(table_join_field, outcome.tables))
+        joined = _JOINS.encode(outcome.topics) + _TABLE_JOINS.encode(outcome.tables)
+        data += POINTERS.encode(outcome.pointers) + joined
     return data
 
 
@@ -298,8 +276,8 @@ def _outcome_reader() -> Callable[[Reader], Outcome]:
         write_pointer, owner = key + reader.varint(), reader.text()
         invalid = state == State.INVALID
         pointers = reader.pointers() if invalid else ()
-        topics = _read_all(reader, read_join) if invalid else ()
-        tables = _read_all(reader, read_table_join) if invalid else ()
+        topics = _JOINS.read(reader) if invalid else ()
+        tables = _TABLE_JOINS.read(reader) if invalid else ()
         owner = owners.setdefault(owner, owner)
         found, of_kind, late = _STATES[state], _KINDS[kind], timed_out == 1
         return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables)
@@ -307,64 +285,37 @@ def _outcome_reader() -> Callable[[Reader], Outcome]:
     return read
 
 
-def _block(block: OutcomeBlock) -> bytes:
-    fixed = _BLOCK.pack(block.first, block.last, block.newest_ms, block.count)
-    return fixed + b"".join(_all(block.owners, text_field)) + bytes_field(block.data)
-
-
-def _read_block(reader: Reader) -> OutcomeBlock:
-    start = reader.offset
-    first, last, newest_ms, count = reader.unpack(_BLOCK)
-    block = OutcomeBlock(first, last, newest_ms, count, _read_all(reader, Reader.text), reader.data())
+def _block_problem(block: OutcomeBlock) -> str | None:
     try:
         block.unpack_columns()
     except CorruptionError as error:
-        raise reader.failure(f"{error.message}:", start) from error
-    return block
+        return f"{error.message}:"
+    return None
 
 
-def _read_committed(reader: Reader) -> CommittedSet:
-    key, seen_from, owner, changes = reader.pointer(), reader.pointer(), reader.text(), reader.set()
-    return CommittedSet(key, owner, seen_from, changes)
+def _session_problem(session: Session) -> str | None:
+    if session.epoch < 1:
+        return "a session that cannot be"
+    repeated = len({*session.replaced, session.run}) <= len(session.replaced)
+    return "a session in which a run follows itself" if repeated else None
 
 
-def _read_request(reader: Reader) -> Request:
-    start = reader.offset
-    call, key, at_ms = reader.unpack(_REQUEST)
-    if call not in _CALLS or key < 0:
-        raise reader.failure("a request that cannot be", start)
-    return Request(reader.text(), _CALLS[call], key, at_ms)
-
-
-def _request(request: Request) -> bytes:
-    return _REQUEST.pack(request.call, request.transaction_id, request.at_ms) + text_field(request.id)
-
-
-def _session(session: Session) -> bytes:
-    fixed = _SESSION.pack(session.epoch, session.used_ms, session.committed_by)
-    named = version_field(session.version) + text_field(session.name) + text_field(session.run)
-    replaced = count_field(len(session.replaced)) + b"".join(map(text_field, session.replaced))
-    return fixed + named + text_field(session.counter_owner) + replaced
-
-
-def _read_session(reader: Reader) -> Session:
-    start = reader.offset
-    epoch, used_ms, committed_by = reader.unpack(_SESSION)
-    if epoch < 1 or committed_by < 0:
-        raise reader.failure("a session that cannot be", start)
-    version, name, run = read_version(reader), reader.text(), reader.text()
-    counter_owner, replaced = reader.optional_text(), _read_all(reader, Reader.text)
-    if len({*replaced, run}) <= len(replaced):
-        raise reader.failure("a session in which a run follows itself", start)
-    return Session(name, run, epoch, used_ms, version, committed_by, counter_owner, replaced)
-
-
-def _read_used_topic(reader: Reader) -> UsedTopic:
-    return UsedTopic(reader.pointer(), read_join(reader))
-
-
-def _read_all(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
-    return tuple([read(reader) for _ in range(reader.count())])
+_COMMITTED = record(CommittedSet, {"id": POINTER, "seen_from": POINTER, "owner": TEXT, "changes": SET})
+_BLOCK = record(
+    OutcomeBlock,
+    {"first": LONG, "last": LONG, "newest_ms": LONG, "count": COUNT, "owners": many(TEXT), "data": BYTES},
+    _block_problem,
+)
+_REQUEST = record(
+    Request, {"call": numbered(RequestCall, "call"), "transaction_id": POINTER, "at_ms": LONG, "id": TEXT}
+)
+_SESSION = record(
+    Session,
+    {"epoch": POINTER, "used_ms": LONG, "committed_by": POINTER, "version": VERSION_OF_WORK, "name": TEXT, "run": TEXT,
+     "counter_owner": OPTIONAL_TEXT, "replaced": many(TEXT)},
+    _session_problem,
+)  # fmt: skip
+_USED = record(UsedTopic, {"until": POINTER, "join": JOIN})
 
 
 def _ascends(numbers: Iterable[int]) -> bool:

@@ -9,15 +9,16 @@ The log encodes rows and reads them back; the group commit writes them, so that 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from basalt.transactions.log.entry_format import Reader, decode_entry, encode_entry, opened, sealed
 from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pieces
-from basalt.transactions.log.timeline import Journal
+from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Limits
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
@@ -32,6 +33,11 @@ PARTS_MAX = 0xFFFF
 # long under way still finds its place taken. At a thousand groups a second this is a minute.
 SHARED_ENTRIES_KEPT = 65_536
 SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
+JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one
+JOURNAL_AGE_MS_MAX = 86_400_000  # who asks later asks the audit lines and the logs
+POINTERS_A_WEIGHT = 8  # so many pointers or ids within one edit count as one more edit
+
+_HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored}
 
 _PART_VERSION = 1
 _POSITION = struct.Struct(">QQ")
@@ -134,16 +140,16 @@ class TransactionLog:
         self._edits = state.edits_applied
         return state
 
-    def encode_next(self, edits: Sequence[Edit]) -> Insert:
+    def encode_next(self, made: Sequence[Edit]) -> Insert:
         """The row of the next entry. Rows must be written in the order of the calls, and none after one that failed.
 
         The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
         an append of this one took effect after all.
         """
-        assert edits, "an entry holds at least one edit"
-        data = encode_entry(self._edits, edits)
+        assert made, "an entry holds at least one edit"
+        data = encode_entry(self._edits, made)
         entry = Insert(entry_key(self._position), {ENTRY: data})
-        self._edits += len(edits)
+        self._edits += len(made)
         self._count(len(data))
         return entry
 
@@ -243,3 +249,101 @@ def _only(row: Row, column: bytes, what: str) -> bytes:
     if set(row.columns) != {column}:
         raise Reader(b"", what).failure(f"columns {sorted(row.columns)} instead of {[column]}")
     return row.columns[column]
+
+
+class ToldChanges(NamedTuple):
+    """The size of a change set, which the journal keeps in its place: a set may have 10 MiB."""
+
+    id: int
+    outside: bool
+    changes: int
+
+
+class Entry(NamedTuple):
+    """The edits of one group. `exact` is false where the time is only the latest that is known to have passed."""
+
+    at_ms: int
+    edits: Sequence[Any]
+    weight: int
+    exact: bool
+
+
+class Journal:
+    """The newest edits of all transactions, bounded in count and age. Fed from one thread at a time."""
+
+    def __init__(self, edits_max: int = JOURNAL_EDITS_MAX, age_ms_max: int = JOURNAL_AGE_MS_MAX) -> None:
+        self._edits_max = edits_max
+        self._age_ms_max = age_ms_max
+        # Plain tuples, for there are many; whoever asks gets each as an `Entry`.
+        self._entries: deque[tuple[int, Sequence[Any], int, bool]] = deque()
+        self._next_edit = 0
+        self._last_ms = 0
+        self.weight = 0  # how many edits it holds, large ones counted several times
+
+    def add(self, at_ms: int, group: Sequence[Edit]) -> None:
+        """The edits of a group became durable at this time."""
+        self._append(at_ms, True, group)
+
+    def recovering(self, first_edit: int, after_ms: int) -> None:
+        """The log is read again from this edit on, which was made after this time.
+
+        What is known before it stays, if nothing is missing in between.
+        """
+        if first_edit > self._next_edit:
+            self._entries.clear()
+            self.weight = 0
+            self._next_edit, self._last_ms = first_edit, after_ms
+
+    def replayed(self, first_edit: int, group: Sequence[Edit]) -> None:
+        """An entry that was read from the log. What is known of it already stays as it is."""
+        if first_edit < self._next_edit:
+            return
+        times = [at_ms for edit in group if (at_ms := _time_in(edit)) is not None]
+        self._append(max(times, default=self._last_ms), bool(times), group)
+
+    def since_ms(self, now_ms: int) -> int:
+        """From when on every edit is here; now, when it holds none that tells its time."""
+        return next((at_ms for at_ms, _, _, exact in self._entries if exact), now_ms)
+
+    def entries(self) -> list[Entry]:
+        """A copy, oldest first; may be asked for, and looked through, on any thread."""
+        return [Entry(*entry) for entry in list(self._entries)]
+
+    def _append(self, at_ms: int, exact: bool, group: Sequence[Edit]) -> None:
+        weight = len(group)
+        if not _HEAVY.isdisjoint(map(type, group)):
+            group, weight = _lightened(group)
+        self._last_ms = at_ms
+        self._next_edit += len(group)
+        self.weight += weight
+        entries = self._entries
+        entries.append((at_ms, group, weight, exact))
+        oldest_ms = at_ms - self._age_ms_max
+        while entries and (self.weight > self._edits_max or entries[0][0] < oldest_ms):
+            self.weight -= entries.popleft()[2]
+
+
+def _time_in(edit: Any) -> int | None:
+    """When it was made, if the edit itself says so."""
+    if type(edit) is edits.Checkpointed:
+        return int(edit.write_pointer // POINTERS_PER_MS)
+    for name in ("ended_ms", "at_ms", "began_ms"):
+        at_ms: int | None = getattr(edit, name, None)
+        if at_ms is not None:
+            return at_ms
+    return None
+
+
+def _lightened(group: Sequence[Edit]) -> tuple[Sequence[Any], int]:
+    """The edits with their change sets counted instead of kept; and what they weigh."""
+    kept: list[Any] = []
+    weight = 0
+    for edit in group:
+        pointers: Sequence[int] = ()
+        if isinstance(edit, edits.Changed):
+            kept.append(ToldChanges(edit.id, edit.outside, len(edit.changes)))
+        else:
+            kept.append(edit)
+            pointers = getattr(edit, "pointers", ()) or getattr(edit, "ids", ())
+        weight += 1 + len(pointers) // POINTERS_A_WEIGHT
+    return kept, weight

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from basalt.transactions.rules.states import Loss
+from basalt.transactions.rules.transaction import Loss
 from basalt_engine.snapshot import POINTER_MAX
 
 NOT_YET = POINTER_MAX  # `seen_from` of a commit whose rows are still being written: no transaction sees it

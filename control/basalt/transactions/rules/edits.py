@@ -6,15 +6,22 @@ state (the snapshot of a transaction that begins, say) is not in it: replaying t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
 
 from basalt.errors import BasaltError
-from basalt.transactions.rules.states import Join, Kind, Loss, SessionBinding, TableJoin
+from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin, Transaction
 
 
-class Began(msgspec.Struct, frozen=True):
+class Edit(msgspec.Struct, frozen=True):
+    """One thing that has happened. `number` is that of its kind in the log."""
+
+    number: ClassVar[int]
+
+
+class Began(Edit, frozen=True):
     """A transaction began; `id` is its first write pointer."""
 
     number: ClassVar[int] = 1
@@ -27,7 +34,7 @@ class Began(msgspec.Struct, frozen=True):
     request_id: str | None
 
 
-class Checkpointed(msgspec.Struct, frozen=True):
+class Checkpointed(Edit, frozen=True):
     """A transaction goes on under a further write pointer."""
 
     number: ClassVar[int] = 2
@@ -35,7 +42,7 @@ class Checkpointed(msgspec.Struct, frozen=True):
     write_pointer: int
 
 
-class Joined(msgspec.Struct, frozen=True):
+class Joined(Edit, frozen=True):
     """A topic takes part in a transaction, or does so from an earlier time on."""
 
     number: ClassVar[int] = 3
@@ -43,7 +50,7 @@ class Joined(msgspec.Struct, frozen=True):
     join: Join
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(Edit, frozen=True):
     """A transaction told its change set, which replaces the one before. `outside` is the mark it has from now on."""
 
     number: ClassVar[int] = 4
@@ -52,7 +59,7 @@ class Changed(msgspec.Struct, frozen=True):
     changes: frozenset[bytes]
 
 
-class Doomed(msgspec.Struct, frozen=True):
+class Doomed(Edit, frozen=True):
     """A transaction lost a write conflict: it can only be aborted or invalidated."""
 
     number: ClassVar[int] = 5
@@ -62,7 +69,7 @@ class Doomed(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Committing(msgspec.Struct, frozen=True):
+class Committing(Edit, frozen=True):
     """The decision to commit is made; the rows of its participants are being written."""
 
     number: ClassVar[int] = 6
@@ -71,7 +78,7 @@ class Committing(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(Edit, frozen=True):
     """A transaction's writes are visible to everyone who begins from now on."""
 
     number: ClassVar[int] = 7
@@ -80,7 +87,7 @@ class Committed(msgspec.Struct, frozen=True):
     request_id: str | None
 
 
-class Aborting(msgspec.Struct, frozen=True):
+class Aborting(Edit, frozen=True):
     """The decision to abort is made; its participants are being rolled back."""
 
     number: ClassVar[int] = 8
@@ -88,7 +95,7 @@ class Aborting(msgspec.Struct, frozen=True):
     timed_out: bool
 
 
-class Aborted(msgspec.Struct, frozen=True):
+class Aborted(Edit, frozen=True):
     """A transaction's writes are undone."""
 
     number: ClassVar[int] = 9
@@ -97,7 +104,7 @@ class Aborted(msgspec.Struct, frozen=True):
     timed_out: bool
 
 
-class Invalidated(msgspec.Struct, frozen=True):
+class Invalidated(Edit, frozen=True):
     """All write pointers of these transactions went to the invalid list."""
 
     number: ClassVar[int] = 10
@@ -106,7 +113,7 @@ class Invalidated(msgspec.Struct, frozen=True):
     timed_out: bool
 
 
-class OneShot(msgspec.Struct, frozen=True):
+class OneShot(Edit, frozen=True):
     """A transaction began and was committed at once."""
 
     number: ClassVar[int] = 11
@@ -116,42 +123,42 @@ class OneShot(msgspec.Struct, frozen=True):
     request_id: str | None
 
 
-class Pruned(msgspec.Struct, frozen=True):
+class Pruned(Edit, frozen=True):
     """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending."""
 
     number: ClassVar[int] = 12
     pointers: tuple[int, ...]
 
 
-class Truncated(msgspec.Struct, frozen=True):
+class Truncated(Edit, frozen=True):
     """All write pointers below this one left the invalid list."""
 
     number: ClassVar[int] = 13
     before: int
 
 
-class Reset(msgspec.Struct, frozen=True):
+class Reset(Edit, frozen=True):
     """Everything is forgotten but which write pointers were given out. Only where that is allowed: on test servers."""
 
     number: ClassVar[int] = 14
     at_ms: int
 
 
-class Restored(msgspec.Struct, frozen=True):
+class Restored(Edit, frozen=True):
     """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
 
     number: ClassVar[int] = 16
     pointers: tuple[int, ...]
 
 
-class Led(msgspec.Struct, frozen=True):
+class Led(Edit, frozen=True):
     """A server leads from here on: it has read all entries before this one, and no former leader adds another."""
 
     number: ClassVar[int] = 15
     epoch: int
 
 
-class TableJoined(msgspec.Struct, frozen=True):
+class TableJoined(Edit, frozen=True):
     """A transactional table takes part in a transaction: cells may follow, so it ends committed or invalid."""
 
     number: ClassVar[int] = 17
@@ -159,7 +166,7 @@ class TableJoined(msgspec.Struct, frozen=True):
     join: TableJoin
 
 
-class SessionOpened(msgspec.Struct, frozen=True):
+class SessionOpened(Edit, frozen=True):
     """A run holds a session from now on: a new session, or the same one at a higher epoch."""
 
     number: ClassVar[int] = 18
@@ -169,7 +176,7 @@ class SessionOpened(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class SessionBegan(msgspec.Struct, frozen=True):
+class SessionBegan(Edit, frozen=True):
     """The transaction that has just begun is one of a session. Comes in the entry of its Began, after it."""
 
     number: ClassVar[int] = 19
@@ -177,14 +184,14 @@ class SessionBegan(msgspec.Struct, frozen=True):
     session: SessionBinding
 
 
-class SessionsForgotten(msgspec.Struct, frozen=True):
+class SessionsForgotten(Edit, frozen=True):
     """Nothing is known of these sessions any more but that their epochs are over. Names ascend."""
 
     number: ClassVar[int] = 22
     names: tuple[str, ...]
 
 
-class CounterOwnerClaimed(msgspec.Struct, frozen=True):
+class CounterOwnerClaimed(Edit, frozen=True):
     """The versions of a session are counted by this owner from now on."""
 
     number: ClassVar[int] = 23
@@ -192,7 +199,7 @@ class CounterOwnerClaimed(msgspec.Struct, frozen=True):
     owner: str
 
 
-class TopicsUsed(msgspec.Struct, frozen=True):
+class TopicsUsed(Edit, frozen=True):
     """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
 
     Replaces what was said of them before; with a pointer that was handed out, their use is over.
@@ -203,38 +210,11 @@ class TopicsUsed(msgspec.Struct, frozen=True):
     topics: tuple[Join, ...]
 
 
-class ChangesUnlogged(msgspec.Struct, frozen=True):
+class ChangesUnlogged(Edit, frozen=True):
     """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
 
     number: ClassVar[int] = 21
     id: int
-
-
-Edit = (
-    Began
-    | Checkpointed
-    | Joined
-    | Changed
-    | Doomed
-    | Committing
-    | Committed
-    | Aborting
-    | Aborted
-    | Invalidated
-    | OneShot
-    | Pruned
-    | Truncated
-    | Led
-    | Restored
-    | Reset
-    | TableJoined
-    | SessionOpened
-    | SessionBegan
-    | SessionsForgotten
-    | CounterOwnerClaimed
-    | TopicsUsed
-    | ChangesUnlogged
-)
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -246,3 +226,22 @@ class Proposal(msgspec.Struct, frozen=True):
     edits: tuple[Edit, ...]
     transaction_id: int = 0  # 0 where a proposal is about several, or none
     refusal: BasaltError | None = None
+
+
+def forced_ends(transactions: Iterable[Transaction], now_ms: int, *, timed_out: bool) -> tuple[Edit, ...]:
+    """The edits that end open transactions that nobody asked to end: their time is up, or their session was taken over.
+
+    What cannot be undone here becomes invalid, the rest is aborted.
+    """
+    invalid: list[int] = []
+    ended: list[Edit] = []
+    for transaction in transactions:
+        if transaction.cannot_roll_back:
+            invalid.append(transaction.id)
+        elif transaction.topics:
+            ended.append(Aborting(transaction.id, timed_out))
+        else:
+            ended.append(Aborted(transaction.id, now_ms, timed_out))
+    if invalid:  # one edit for all: each copies the invalid list
+        ended.append(Invalidated(tuple(sorted(invalid)), now_ms, timed_out))
+    return tuple(ended)

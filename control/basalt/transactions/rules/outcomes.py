@@ -1,29 +1,21 @@
-"""The memory of ended transactions and answered requests, so that a retry after a lost answer finds the first one.
+"""The ends of transactions: one outcome, and a block of many, packed into immutable bytes, a few bytes an outcome.
 
-Every memory forgets by size and by age, oldest first, and only when an edit adds to it: replaying the same edits forgets
-the same entries. The newest outcomes are objects. Older ones are packed into blocks of immutable bytes, a few bytes an
-outcome, which a log snapshot holds as they are. The bytes of a block: docs/formats/transaction-log.md.
+A log snapshot holds blocks as they are. The bytes of a block: docs/formats/transaction-log.md.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 import zlib
 from bisect import bisect_left
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
-from typing import NamedTuple
 
 import msgspec
 
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import Join, Kind, State, TableJoin, Transaction
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, State, TableJoin, Transaction
 from basalt_engine.errors import CorruptionError
 
-PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
 BLOCK_OUTCOMES = 1_024  # unpacked to look one of them up, in a fifth of a millisecond
 
 _WORD = (1 << 64) - 1
@@ -38,14 +30,6 @@ _FLAGS = frozenset(
 _COLUMNS = ((8, "Q"), (8, "Q"), (8, "Q"), (2, "H"), (1, "B"))  # the bytes of each number, and its letter in `struct`
 _COLUMN_BYTES = sum(width for width, _ in _COLUMNS)
 _COMPRESSION = 1  # of zlib: what is left is mostly zeros
-
-
-class Call(enum.IntEnum):
-    """The call that a request id was used for; the numbers are on disk."""
-
-    BEGIN = 1
-    COMMIT = 2
-    ONE_SHOT = 3
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -190,6 +174,13 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
         )
 
 
+def packed(outcomes: Iterable[Outcome]) -> Iterator[OutcomeBlock]:
+    """The blocks of these outcomes, which may come in any order."""
+    ordered = iter(sorted(outcomes, key=lambda outcome: outcome.id))
+    while together := list(islice(ordered, BLOCK_OUTCOMES)):
+        yield OutcomeBlock.pack(together)
+
+
 def _flags(outcome: Outcome) -> int:
     return outcome.state | outcome.kind << _KIND_SHIFT | _TIMED_OUT * outcome.timed_out
 
@@ -205,114 +196,3 @@ def _by_row(column: bytes, width: int, count: int) -> bytes:
     for byte in range(width):
         rows[byte::width] = column[byte * count : (byte + 1) * count]
     return bytes(rows)
-
-
-class RememberedOutcomes(NamedTuple):
-    """The contents of an `OutcomeMemory`, each part oldest first."""
-
-    recent: tuple[Outcome, ...] = ()
-    invalid: tuple[Outcome, ...] = ()
-    blocks: tuple[OutcomeBlock, ...] = ()
-
-
-class OutcomeMemory:
-    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are: an abort may still come."""
-
-    def __init__(self, limits: Limits, remembered: RememberedOutcomes | None = None) -> None:
-        held = remembered or RememberedOutcomes()
-        self._limits = limits
-        self._recent = OrderedDict((outcome.id, outcome) for outcome in held.recent)
-        self._invalid = OrderedDict((outcome.id, outcome) for outcome in held.invalid)
-        self._blocks = deque(held.blocks)
-        self._block_bytes = sum(block.memory_bytes for block in held.blocks)
-
-    def __len__(self) -> int:
-        return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
-
-    def get(self, transaction_id: int) -> Outcome | None:
-        """The outcome of this transaction, unless it was forgotten."""
-        found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
-        if found is not None:
-            return found
-        for block in reversed(self._blocks):
-            if block.first <= transaction_id <= block.last:
-                found = block.get(transaction_id)
-                if found is not None:
-                    return found
-        return None
-
-    def put(self, outcome: Outcome) -> None:
-        """Remember an outcome; one of the same transaction is replaced where it stands."""
-        if outcome.id in self._invalid:
-            self._invalid[outcome.id] = outcome
-        else:
-            self._recent[outcome.id] = outcome
-        limits = self._limits
-        oldest_ms = outcome.at_ms - limits.memory_ms_max
-        if len(self._recent) > limits.outcomes_max:
-            self._pack()
-        _drop_old(self._recent, oldest_ms)
-        if self._invalid:
-            _drop_old(self._invalid, oldest_ms)
-            while len(self._invalid) > limits.invalid_outcomes_max:
-                self._invalid.popitem(last=False)
-        while self._blocks and (
-            self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
-        ):
-            self._block_bytes -= self._blocks.popleft().memory_bytes
-
-    def remembered(self) -> RememberedOutcomes:
-        """All that is remembered, as an immutable value: costs a copy of the recent outcomes."""
-        return RememberedOutcomes(tuple(self._recent.values()), tuple(self._invalid.values()), tuple(self._blocks))
-
-    def _pack(self) -> None:
-        """Move the oldest of the recent outcomes into blocks; the newest one stays."""
-        oldest = [self._recent.popitem(last=False)[1] for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
-        self._invalid.update((outcome.id, outcome) for outcome in oldest if outcome.state is State.INVALID)
-        rest = iter(sorted((each for each in oldest if each.state is not State.INVALID), key=lambda each: each.id))
-        while some := list(islice(rest, BLOCK_OUTCOMES)):
-            block = OutcomeBlock.pack(some)
-            self._blocks.append(block)
-            self._block_bytes += block.memory_bytes
-
-
-def _drop_old(outcomes: OrderedDict[int, Outcome], oldest_ms: int) -> None:
-    while outcomes and next(iter(outcomes.values())).at_ms < oldest_ms:
-        outcomes.popitem(last=False)
-
-
-class Request(msgspec.Struct, frozen=True, gc=False):
-    """The first use of a request id."""
-
-    id: str
-    call: Call
-    transaction_id: int
-    at_ms: int
-
-
-class RequestMemory:
-    """The newest requests by id, at most `count_max` and none older than `age_ms_max` before the newest."""
-
-    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[Request] = ()) -> None:
-        assert count_max > 0, "a memory holds at least the newest request"
-        self._count_max = count_max
-        self._age_ms_max = age_ms_max
-        self._requests = OrderedDict((request.id, request) for request in requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def get(self, request_id: str) -> Request | None:
-        """The request of this id, unless it was forgotten."""
-        return self._requests.get(request_id)
-
-    def put(self, request: Request) -> None:
-        """Remember a request; one of the same id is replaced where it stands."""
-        self._requests[request.id] = request
-        oldest_ms = request.at_ms - self._age_ms_max
-        while len(self._requests) > self._count_max or next(iter(self._requests.values())).at_ms < oldest_ms:
-            self._requests.popitem(last=False)
-
-    def entries(self) -> tuple[Request, ...]:
-        """All requests, oldest first."""
-        return tuple(self._requests.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from basalt.errors import (
     BusyError,
@@ -17,12 +18,16 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.transactions.rules.outcomes import Outcome, Request
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
+from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.states import Loss, State, Transaction
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Loss, State, Transaction
+from basalt.transactions.rules.transaction_table import Request
 from basalt_engine.cell_names import change_text
 from basalt_engine.errors import FencedError
+
+if TYPE_CHECKING:
+    from basalt.transactions.rules.sessions import Session
+    from basalt.transactions.rules.transaction_table import Request
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:

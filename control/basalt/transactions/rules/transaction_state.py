@@ -11,115 +11,43 @@ from collections.abc import Collection, Iterable
 
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import memory_bytes
-from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.limits import (
+from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
+from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.sessions import SessionRules
+from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,
     EXPIRED_MAX,
+    POINTERS_PER_MS,
     TABLES_MAX,
     TOPICS_MAX,
-    Limits,
-    check_changes,
-    check_owner,
-    check_request_id,
-)
-from basalt.transactions.rules.one_shots import OneShotTopics
-from basalt.transactions.rules.outcomes import Call, Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS, next_pointer
-from basalt.transactions.rules.session_rules import NamedRules, SessionRules
-from basalt.transactions.rules.states import (
     Event,
     Join,
     Kind,
+    Limits,
     Loss,
     SessionBinding,
     State,
     TableJoin,
     Transaction,
+    check_changes,
+    check_owner,
+    check_request_id,
+    next_pointer,
     step,
 )
-from basalt.transactions.rules.transaction_table import StateImage, TransactionTable, begun, forced_ends
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt.transactions.rules.transaction_table import RequestCall, StateImage, TransactionTable
 
 
-class TransactionState:
+class TransactionState(TransactionTable):
     """All transactions, the rules by which they move, and `apply`, the only way to move them."""
 
     def __init__(self, limits: Limits | None = None, image: StateImage | None = None) -> None:
-        self.limits = limits or Limits()
-        self._table = TransactionTable(self.limits, image)
-        self.sessions = SessionRules(self._table)
-        self.named = NamedRules(self._table, self.sessions)
-
-    # What is.
-
-    @property
-    def edits_applied(self) -> int:
-        """The number of edits, since the log began, that have made this state."""
-        return self._table.edits_applied
-
-    @property
-    def last_pointer(self) -> int:
-        """The newest write pointer ever handed out."""
-        return self._table.last_pointer
-
-    @property
-    def read_pointer(self) -> int:
-        """The highest write pointer that was committed."""
-        return self._table.read_pointer
-
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch of the newest leader; 0 where one server has the store to itself."""
-        return self._table.leader_epoch
-
-    @property
-    def invalid(self) -> InvalidList:
-        """The invalid list."""
-        return self._table.invalid
-
-    @property
-    def in_progress_count(self) -> int:
-        """The number of write pointers in progress."""
-        return len(self._table.in_progress)
-
-    @property
-    def oldest(self) -> Transaction | None:
-        """The oldest transaction in progress."""
-        return self._table.oldest
-
-    @property
-    def one_shots(self) -> OneShotTopics:
-        """The topics to which one-shot transactions may write without a word in the log before their rows."""
-        return self._table.one_shot_topics
-
-    @property
-    def change_memory_bytes(self) -> int:
-        """The memory of all change sets: of transactions in progress, and of committed ones that may still clash."""
-        return self._table.change_memory_bytes
-
-    def view(self) -> TransactionSnapshot:
-        """The snapshot for a reader without a transaction; the same object until it changes."""
-        return self._table.view()
-
-    def visibility_upper_bound(self) -> int:
-        """The pointer up to which no reader, present or coming, needs replaced versions. Costs the transactions."""
-        return self._table.visibility_upper_bound()
-
-    def image(self) -> StateImage:
-        """The whole state as an immutable value, for a log snapshot."""
-        return self._table.image()
-
-    def transactions(self, *states: State) -> list[Transaction]:
-        """The transactions that have not ended (in these states, if any are given), oldest first."""
-        return self._table.in_states(*(states or tuple(State)))
-
-    def unfinished(self) -> list[Transaction]:
-        """Those whose end is decided and whose participants are not done: to be driven on, after a crash too."""
-        return self._table.unfinished()
+        super().__init__(limits or Limits(), image)
+        self.sessions = SessionRules(self)
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` will next have something to do."""
-        return self._table.deadlines.next_ms()
+        return self.deadlines.next_ms()
 
     def get(self, transaction_id: int) -> Transaction:
         """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
@@ -130,7 +58,7 @@ class TransactionState:
 
     def find(self, transaction_id: int) -> Transaction | None:
         """A transaction that has not ended, or None."""
-        return self._table.transactions.get(transaction_id)
+        return self.by_id.get(transaction_id)
 
     def outcome(self, transaction_id: int) -> Outcome:
         """The outcome of a transaction, or its state while in progress; `TransactionNotFoundError` when unknown."""
@@ -144,18 +72,14 @@ class TransactionState:
 
         `TransactionEndedError`, `TransactionConflictError` (it is doomed) or `TransactionNotFoundError` otherwise.
         """
-        transaction = self._table.writer(write_pointer)
+        transaction = self.by_id.get(self._checkpoints.get(write_pointer, write_pointer))
         if transaction is None:
-            ended = self._table.outcomes.get(write_pointer)
+            ended = self.outcomes.get(write_pointer)
             raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
             raise refusals.timed_out(transaction, "write", now_ms)
         return transaction
-
-    def apply(self, edit: Edit) -> None:
-        """Make one edit true: the only mutation. `CorruptionError` when the state does not allow it."""
-        self._table.apply(edit)
 
     # What may be.
 
@@ -176,13 +100,13 @@ class TransactionState:
         Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first. `changes_deferred`: its
         change set is logged with its commit, where that makes sense: others than short ones that write outside have none.
         """
-        answered = self._answered(request_id, Call.BEGIN, None, "a begin")
+        answered = self._answered(request_id, RequestCall.BEGIN, None, "a begin")
         if answered is not None:
             return Proposal((), answered)
         if session is not None:
             self.sessions.admit(session)
-        self._table.check_room()
-        proposal = begun(self._table, now_ms, kind, timeout_ms, owner, outside, request_id, session)
+        self.check_room()
+        proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, outside, request_id, session)
         if not changes_deferred or kind is Kind.LONG or not outside:
             return proposal
         marked = (*proposal.edits, edits.ChangesUnlogged(proposal.transaction_id))
@@ -190,7 +114,7 @@ class TransactionState:
 
     def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
-        answered = self._answered(request_id, Call.ONE_SHOT, None, "a one-shot transaction")
+        answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
         if answered is not None:
             return Proposal((), answered)
         check_owner(owner)
@@ -204,7 +128,7 @@ class TransactionState:
             return self._too_late(transaction, "checkpoint", now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
             raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
-        self._table.check_room()
+        self.check_room()
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.Checkpointed(transaction_id, pointer),), transaction_id)
 
@@ -248,15 +172,15 @@ class TransactionState:
             return self._too_late(transaction, "change set", now_ms)
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
-        self._table.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
+        self.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
         outside = transaction.outside or (outside and bool(kept))
         if transaction.kind is Kind.LONG:
             kept = frozenset()
-        loss = self._table.conflicts.conflict(transaction_id, kept)
+        loss = self.conflicts.conflict(transaction_id, kept)
         if loss is not None:
             # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
             marked = edits.Changed(transaction_id, outside, transaction.changes or frozenset())
-            return self._doomed(transaction, loss, None, now_ms, marked)
+            return self._doom(transaction, loss, None, now_ms, marked)
         if outside == transaction.outside and kept == transaction.changes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
@@ -269,18 +193,18 @@ class TransactionState:
         False where it must be told by `set_changes`, which finds out why: it clashes, or the transaction is not one whose
         change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what other deferred sets take.
         """
-        found = self._table.transactions.get(transaction_id)
+        found = self.by_id.get(transaction_id)
         if found is None or not found.changes_unlogged or found.state is not State.OPEN:
             return False
         if found.doomed is not None or now_ms >= found.deadline_ms:
             return False
         check_changes(self.limits, found, changes)
-        self._table.check_change_memory(memory_bytes(changes) + deferred_bytes)
-        return self._table.conflicts.conflict(transaction_id, changes) is None
+        self.check_change_memory(memory_bytes(changes) + deferred_bytes)
+        return self.conflicts.conflict(transaction_id, changes) is None
 
     def log_no_changes(self, transaction_ids: Iterable[int]) -> Proposal:
         """Log for those of these open transactions whose change set is deferred that it is empty: nothing of it can be lost."""
-        found = (self._table.transactions.get(key) for key in transaction_ids)
+        found = (self.by_id.get(key) for key in transaction_ids)
         deferred = [each for each in found if each is not None and each.changes_unlogged and each.state is State.OPEN]
         return Proposal(tuple(edits.Changed(each.id, each.outside, frozenset()) for each in deferred))
 
@@ -308,7 +232,7 @@ class TransactionState:
         that has passed, comes as a refusal with edits; `TransactionEndedError` when it has ended another way.
         `deferred_changes` is the change set that the log does not have; without it, `ChangesLostError` where there is one.
         """
-        self._answered(request_id, Call.COMMIT, transaction_id, f"a commit of transaction {transaction_id}")
+        self._answered(request_id, RequestCall.COMMIT, transaction_id, f"a commit of transaction {transaction_id}")
         transaction = self._standing(transaction_id, Event.COMMIT, "commit")
         if not isinstance(transaction, Transaction) or transaction.state is not State.OPEN:
             return Proposal((), transaction_id)
@@ -319,9 +243,11 @@ class TransactionState:
         changes = deferred_changes if transaction.changes_unlogged else transaction.changes or frozenset()
         if changes is None:
             raise refusals.changes_lost(transaction)
-        loss = self._table.conflicts.conflict(transaction_id, changes) or self.sessions.loss(transaction)
+        loss = self.conflicts.conflict(transaction_id, changes) if changes else None
+        if loss is None and transaction.session is not None:
+            loss = self.sessions.loss(transaction.session)
         if loss is not None:
-            return self._doomed(transaction, loss, request_id, now_ms)
+            return self._doom(transaction, loss, request_id, now_ms)
         decided: Edit = edits.Committing(transaction_id, request_id, now_ms)
         if inline:
             decided = edits.Committed(transaction_id, now_ms, request_id)
@@ -381,8 +307,8 @@ class TransactionState:
 
         One with cells, or writes outside Basalt, becomes invalid, all its pointers together; any other is aborted.
         """
-        due = self._table.deadlines.due(now_ms)[:count_max]
-        return Proposal(forced_ends([self._table.transactions[key] for key in due], now_ms, timed_out=True))
+        due = self.deadlines.due(now_ms)[:count_max]
+        return Proposal(forced_ends([self.by_id[key] for key in due], now_ms, timed_out=True))
 
     def prune(self, pointers: Iterable[int]) -> Proposal:
         """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
@@ -413,7 +339,7 @@ class TransactionState:
         return Proposal((edits.Truncated(before),) if held else ())
 
     def _find(self, transaction_id: int) -> Transaction | Outcome:
-        found = self._table.transactions.get(transaction_id) or self._table.outcomes.get(transaction_id)
+        found = self.by_id.get(transaction_id) or self.outcomes.get(transaction_id)
         if found is None:
             raise refusals.not_found(transaction_id)
         return found
@@ -433,17 +359,19 @@ class TransactionState:
             raise refusals.lost(found, found.doomed)
         return found
 
-    def _answered(self, request_id: str | None, call: Call, transaction_id: int | None, words: str) -> int | None:
+    def _answered(
+        self, request_id: str | None, call: RequestCall, transaction_id: int | None, words: str
+    ) -> int | None:
         """The transaction that the first call of this request id was about, if there was one."""
         check_request_id(request_id)
-        first = None if request_id is None else self._table.requests.get(request_id)
+        first = None if request_id is None else self.requests.get(request_id)
         if first is None:
             return None
         if first.call is not call or transaction_id not in (None, first.transaction_id):
             raise refusals.reused(first, words)
         return first.transaction_id
 
-    def _doomed(
+    def _doom(
         self, transaction: Transaction, loss: Loss, request_id: str | None, now_ms: int, *before: Edit
     ) -> Proposal:
         doomed = edits.Doomed(transaction.id, loss, request_id, now_ms)

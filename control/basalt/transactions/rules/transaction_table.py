@@ -6,10 +6,11 @@ transactions in progress. Only edits that change the invalid list copy it.
 
 from __future__ import annotations
 
+import enum
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -17,23 +18,146 @@ from msgspec.structs import replace
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.limits import Limits, check_owner, checked_timeout_ms
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
-from basalt.transactions.rules.outcomes import (
-    Call,
-    Outcome,
-    OutcomeMemory,
-    RememberedOutcomes,
-    Request,
-    RequestMemory,
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
+from basalt.transactions.rules.sessions import Session, SessionTable
+from basalt.transactions.rules.transaction import (
+    NO_SHORT,
+    Event,
+    Join,
+    Kind,
+    Limits,
+    PointerSet,
+    SessionBinding,
+    State,
+    Transaction,
+    check_owner,
+    checked_timeout_ms,
+    next_pointer,
+    step,
 )
-from basalt.transactions.rules.pointers import PointerSet, next_pointer
-from basalt.transactions.rules.sessions import Session, Sessions
-from basalt.transactions.rules.states import NO_SHORT, Event, Join, Kind, SessionBinding, State, Transaction, step
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
 
+PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
 STALE_DEADLINES_MAX = 1_024  # entries of ended transactions that may lie about before the heap is built anew
+
+
+class RequestCall(enum.IntEnum):
+    """The call that a request id was used for; the numbers are on disk."""
+
+    BEGIN = 1
+    COMMIT = 2
+    ONE_SHOT = 3
+
+
+class RememberedOutcomes(NamedTuple):
+    """The contents of an `OutcomeMemory`, each part oldest first."""
+
+    recent: tuple[Outcome, ...] = ()
+    invalid: tuple[Outcome, ...] = ()
+    blocks: tuple[OutcomeBlock, ...] = ()
+
+
+class OutcomeMemory:
+    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are: an abort may still come."""
+
+    def __init__(self, limits: Limits, remembered: RememberedOutcomes | None = None) -> None:
+        held = remembered or RememberedOutcomes()
+        self._limits = limits
+        self._recent = OrderedDict((outcome.id, outcome) for outcome in held.recent)
+        self._invalid = OrderedDict((outcome.id, outcome) for outcome in held.invalid)
+        self._blocks = deque(held.blocks)
+        self._block_bytes = sum(block.memory_bytes for block in held.blocks)
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
+
+    def get(self, transaction_id: int) -> Outcome | None:
+        """The outcome of this transaction, unless it was forgotten."""
+        found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
+        if found is not None:
+            return found
+        for block in reversed(self._blocks):
+            if block.first <= transaction_id <= block.last:
+                found = block.get(transaction_id)
+                if found is not None:
+                    return found
+        return None
+
+    def put(self, outcome: Outcome) -> None:
+        """Remember an outcome; one of the same transaction is replaced where it stands."""
+        if outcome.id in self._invalid:
+            self._invalid[outcome.id] = outcome
+        else:
+            self._recent[outcome.id] = outcome
+        limits = self._limits
+        oldest_ms = outcome.at_ms - limits.memory_ms_max
+        if len(self._recent) > limits.outcomes_max:
+            self._pack()
+        _drop_old(self._recent, oldest_ms)
+        if self._invalid:
+            _drop_old(self._invalid, oldest_ms)
+            while len(self._invalid) > limits.invalid_outcomes_max:
+                self._invalid.popitem(last=False)
+        while self._blocks and (
+            self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
+        ):
+            self._block_bytes -= self._blocks.popleft().memory_bytes
+
+    def remembered(self) -> RememberedOutcomes:
+        """All that is remembered, as an immutable value: costs a copy of the recent outcomes."""
+        return RememberedOutcomes(tuple(self._recent.values()), tuple(self._invalid.values()), tuple(self._blocks))
+
+    def _pack(self) -> None:
+        """Move the oldest of the recent outcomes into blocks; the newest one stays."""
+        oldest = [self._recent.popitem(last=False)[1] for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
+        self._invalid.update((outcome.id, outcome) for outcome in oldest if outcome.state is State.INVALID)
+        for block in packed(each for each in oldest if each.state is not State.INVALID):
+            self._blocks.append(block)
+            self._block_bytes += block.memory_bytes
+
+
+def _drop_old(outcomes: OrderedDict[int, Outcome], oldest_ms: int) -> None:
+    while outcomes and next(iter(outcomes.values())).at_ms < oldest_ms:
+        outcomes.popitem(last=False)
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """The first use of a request id."""
+
+    id: str
+    call: RequestCall
+    transaction_id: int
+    at_ms: int
+
+
+class RequestMemory:
+    """The newest requests by id, at most `count_max` and none older than `age_ms_max` before the newest."""
+
+    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[Request] = ()) -> None:
+        assert count_max > 0, "a memory holds at least the newest request"
+        self._count_max = count_max
+        self._age_ms_max = age_ms_max
+        self._requests = OrderedDict((request.id, request) for request in requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def get(self, request_id: str) -> Request | None:
+        """The request of this id, unless it was forgotten."""
+        return self._requests.get(request_id)
+
+    def put(self, request: Request) -> None:
+        """Remember a request; one of the same id is replaced where it stands."""
+        self._requests[request.id] = request
+        oldest_ms = request.at_ms - self._age_ms_max
+        while len(self._requests) > self._count_max or next(iter(self._requests.values())).at_ms < oldest_ms:
+            self._requests.popitem(last=False)
+
+    def entries(self) -> tuple[Request, ...]:
+        """All requests, oldest first."""
+        return tuple(self._requests.values())
 
 
 class StateImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +225,7 @@ class TransactionTable:
         self.read_pointer = image.read_pointer
         self.leader_epoch = image.leader_epoch
         self.invalid = image.invalid
-        self.transactions = {transaction.id: transaction for transaction in image.transactions}
+        self.by_id = {transaction.id: transaction for transaction in image.transactions}
         self.conflicts = CommittedChanges()
         self.deadlines = Deadlines()
         self.outcomes = OutcomeMemory(self.limits, image.outcomes)
@@ -114,8 +238,8 @@ class TransactionTable:
         self._open_changes_bytes = 0  # all of them
         self._view: TransactionSnapshot | None = None
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
-        self.sessions = Sessions(image.sessions, image.session_epoch_over)
-        self.one_shot_topics = OneShotTopics(image.topics_used)
+        self.session_table = SessionTable(image.sessions, image.session_epoch_over)
+        self.one_shots = OneShotTopics(image.topics_used)
         self._index(image)
 
     def _index(self, image: StateImage) -> None:
@@ -123,7 +247,8 @@ class TransactionTable:
         for committed in image.committed:
             self.conflicts.show(committed)
         for transaction in image.transactions:
-            self.sessions.entered(transaction)
+            if transaction.session is not None:
+                self.session_table.entered(transaction.session.name, transaction.id)
             if transaction.changes:
                 self._change_bytes[transaction.id] = memory_bytes(transaction.changes)
                 self._open_changes_bytes += self._change_bytes[transaction.id]
@@ -150,13 +275,13 @@ class TransactionTable:
             leader_epoch=self.leader_epoch,
             invalid=self.invalid,
             invalid_version=self.invalid.version,
-            transactions=tuple(map(self.transactions.__getitem__, sorted(self.transactions))),
+            transactions=tuple(map(self.by_id.__getitem__, sorted(self.by_id))),
             committed=self.conflicts.visible(),
             outcomes=self.outcomes.remembered(),
             requests=self.requests.entries(),
-            session_epoch_over=self.sessions.epoch_over,
-            sessions=tuple(self.sessions),
-            topics_used=self.one_shot_topics.entries(self.last_pointer),
+            session_epoch_over=self.session_table.epoch_over,
+            sessions=tuple(self.session_table),
+            topics_used=self.one_shots.entries(self.last_pointer),
         )
 
     def view(self) -> TransactionSnapshot:
@@ -174,7 +299,7 @@ class TransactionTable:
         readers = [(self.read_pointer, self.in_progress.first)]
         readers += [
             (transaction.read_pointer, transaction.concurrent.first)
-            for transaction in self.transactions.values()
+            for transaction in self.by_id.values()
             if not transaction.was_invalid
         ]
         return min(read_pointer if first is None else min(read_pointer, first - 1) for read_pointer, first in readers)
@@ -193,32 +318,53 @@ class TransactionTable:
         """`BusyError` when there is no room for so much more in change sets."""
         held_bytes, maximum = self.change_memory_bytes, self.limits.change_memory_bytes_max
         if added_bytes > 0 and held_bytes + added_bytes > maximum:
-            oldest = self.transactions[self._shorts[0]] if self._shorts else None
+            oldest = self.by_id[self._shorts[0]] if self._shorts else None
             raise refusals.too_many_changes(held_bytes, added_bytes, maximum, oldest)
+
+    @property
+    def in_progress_count(self) -> int:
+        """The number of write pointers in progress."""
+        return len(self.in_progress)
+
+    def propose_begin(
+        self,
+        now_ms: int,
+        kind: Kind,
+        timeout_ms: int | None,
+        owner: str,
+        outside: bool,
+        request_id: str | None,
+        session: SessionBinding | None,
+    ) -> Proposal:
+        """A new transaction, whoever asks: a client, or a run by the name of its session. Check for room first.
+
+        `InputError` for a bad time-out or owner.
+        """
+        check_owner(owner)
+        timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
+        pointer = next_pointer(self.last_pointer, now_ms)
+        began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
+        return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
 
     @property
     def oldest(self) -> Transaction | None:
         """The oldest transaction in progress."""
         first = self.in_progress.first
-        return None if first is None else self.transactions[first]
+        return None if first is None else self.by_id[first]
 
     @property
     def first_short(self) -> int:
         """The oldest short transaction in progress, or `NO_SHORT`."""
         return self._shorts[0] if self._shorts else NO_SHORT
 
-    def writer(self, write_pointer: int) -> Transaction | None:
-        """The transaction in progress that writes, or wrote, under this pointer."""
-        return self.transactions.get(self._checkpoints.get(write_pointer, write_pointer))
-
-    def in_states(self, *states: State) -> list[Transaction]:
-        """The transactions that are in one of these states, oldest first."""
-        found = [transaction for transaction in self.transactions.values() if transaction.state in states]
+    def transactions(self, *states: State) -> list[Transaction]:
+        """The transactions that have not ended (in these states, if any are given), oldest first."""
+        found = [transaction for transaction in self.by_id.values() if not states or transaction.state in states]
         return sorted(found, key=lambda transaction: transaction.id)
 
     def unfinished(self) -> list[Transaction]:
         """The transactions that are COMMITTING or ABORTING, oldest first; costs their number."""
-        return [self.transactions[key] for key in sorted(self._unfinished)]
+        return [self.by_id[key] for key in sorted(self._unfinished)]
 
     def apply(self, edit: Edit) -> None:
         """Make the edit true. `CorruptionError`, and nothing changed, when the state does not allow it."""
@@ -227,7 +373,7 @@ class TransactionTable:
 
     def _began(self, edit: edits.Began) -> None:
         self._advance(edit.id)
-        self.transactions[edit.id] = Transaction(
+        self.by_id[edit.id] = Transaction(
             id=edit.id,
             kind=edit.kind,
             read_pointer=self.read_pointer,
@@ -244,13 +390,13 @@ class TransactionTable:
         self.deadlines.add(edit.id, edit.deadline_ms)
         if edit.kind is Kind.SHORT:
             self._shorts.append(edit.id)
-        self._remember(edit.request_id, Call.BEGIN, edit.id, edit.began_ms)
+        self._remember(edit.request_id, RequestCall.BEGIN, edit.id, edit.began_ms)
         self._view = None
 
     def _checkpointed(self, edit: edits.Checkpointed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHECKPOINT)
         self._advance(edit.write_pointer)
-        self.transactions[edit.id] = replace(transaction, checkpoints=(*transaction.checkpoints, edit.write_pointer))
+        self.by_id[edit.id] = replace(transaction, checkpoints=(*transaction.checkpoints, edit.write_pointer))
         self.in_progress = self.in_progress.with_added(edit.write_pointer)
         self._checkpoints[edit.write_pointer] = edit.id
         self._view = None
@@ -264,40 +410,38 @@ class TransactionTable:
                 from_ms = min(from_ms, join.from_ms)
             else:
                 others.append(join)
-        self.transactions[edit.id] = replace(transaction, topics=(*others, Join(topic, generation, from_ms)))
+        self.by_id[edit.id] = replace(transaction, topics=(*others, Join(topic, generation, from_ms)))
 
     def _table_joined(self, edit: edits.TableJoined) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
         if edit.join in transaction.tables:
             raise CorruptionError(f"transaction {edit.id} joins table {edit.join.table!r} a second time")
-        self.transactions[edit.id] = replace(transaction, tables=(*transaction.tables, edit.join))
+        self.by_id[edit.id] = replace(transaction, tables=(*transaction.tables, edit.join))
 
     def _changed(self, edit: edits.Changed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
         size_bytes = memory_bytes(edit.changes)
         self._open_changes_bytes += size_bytes - self._change_bytes.get(edit.id, 0)
         self._change_bytes[edit.id] = size_bytes
-        self.transactions[edit.id] = replace(
-            transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False
-        )
+        self.by_id[edit.id] = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
 
     def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
-        self.transactions[edit.id] = replace(transaction, changes_unlogged=True)
+        self.by_id[edit.id] = replace(transaction, changes_unlogged=True)
 
     def _doomed(self, edit: edits.Doomed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.LOSE)
-        self.transactions[edit.id] = replace(transaction, doomed=edit.loss)
-        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.at_ms)
+        self.by_id[edit.id] = replace(transaction, doomed=edit.loss)
+        self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.at_ms)
 
     def _committing(self, edit: edits.Committing) -> None:
         transaction = self._moved(edit.id, State.COMMITTING, Event.COMMIT)
-        self.transactions[edit.id] = replace(transaction, state=State.COMMITTING)
+        self.by_id[edit.id] = replace(transaction, state=State.COMMITTING)
         self._unfinished.add(edit.id)
         self.deadlines.remove(edit.id)
         if transaction.changes and transaction.kind is Kind.SHORT:
             self.conflicts.reserve(edit.id, transaction.owner, transaction.changes)
-        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.at_ms)
+        self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.at_ms)
 
     def _committed(self, edit: edits.Committed) -> None:
         transaction = self._moved(edit.id, State.COMMITTED, Event.COMMIT_INLINE, Event.FINISH)
@@ -305,15 +449,16 @@ class TransactionTable:
             seen_from = self.last_pointer + 1  # whoever begins next
             self.conflicts.show(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
-        self._remember(edit.request_id, Call.COMMIT, edit.id, edit.ended_ms)
-        self.sessions.committed(transaction, edit.ended_ms)
+        self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.ended_ms)
+        if transaction.session is not None:
+            self.session_table.committed(transaction.session, transaction.id, edit.ended_ms)
         self._leave(transaction, State.COMMITTED, edit.ended_ms, timed_out=False)
 
     def _aborting(self, edit: edits.Aborting) -> None:
         transaction = self._undone(self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP))
         if transaction.state is State.COMMITTING and transaction.changes:
             self.conflicts.release(edit.id, transaction.changes)
-        self.transactions[edit.id] = replace(
+        self.by_id[edit.id] = replace(
             transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
         )
         self._unfinished.add(edit.id)
@@ -340,7 +485,7 @@ class TransactionTable:
         self._advance(edit.id)
         self.read_pointer = edit.id
         self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
-        self._remember(edit.request_id, Call.ONE_SHOT, edit.id, edit.ended_ms)
+        self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
 
     def _pruned(self, edit: edits.Pruned) -> None:
@@ -363,34 +508,34 @@ class TransactionTable:
             read_pointer=self.read_pointer,
             leader_epoch=self.leader_epoch,
             invalid=InvalidList((), self.invalid.version + 1),
-            session_epoch_over=max([self.sessions.epoch_over, *(session.epoch for session in self.sessions)]),
-            topics_used=self.one_shot_topics.entries(self.last_pointer),
+            session_epoch_over=max([self.session_table.epoch_over, *(session.epoch for session in self.session_table)]),
+            topics_used=self.one_shots.entries(self.last_pointer),
         )
         self._start(kept)
 
     def _session_opened(self, edit: edits.SessionOpened) -> None:
-        self.sessions.opened(edit, self._is_open(edit.name))
+        self.session_table.opened(edit, self._is_open(edit.name))
 
     def _session_began(self, edit: edits.SessionBegan) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
-        known = self.sessions.get(edit.session.name)
+        known = self.session_table.get(edit.session.name)
         if transaction.session is not None or known is None or known.epoch != edit.session.epoch:
             raise CorruptionError(f"transaction {edit.id} began in session {edit.session.name!r}, where it cannot")
-        self.transactions[edit.id] = transaction = replace(transaction, session=edit.session)
-        self.sessions.began(edit, transaction)
+        self.by_id[edit.id] = transaction = replace(transaction, session=edit.session)
+        self.session_table.began(edit, transaction)
 
     def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
-        self.sessions.forgotten(edit, map(self._is_open, edit.names))
+        self.session_table.forgotten(edit, map(self._is_open, edit.names))
 
     def _counter_owner_claimed(self, edit: edits.CounterOwnerClaimed) -> None:
-        self.sessions.claimed(edit)
+        self.session_table.claimed(edit)
 
     def _is_open(self, session: str) -> bool:
         """True when the session has an open transaction, which may still commit by a call of its client."""
-        return any(self.transactions[key].state is State.OPEN for key in self.sessions.open_in(session))
+        return any(self.by_id[key].state is State.OPEN for key in self.session_table.open_in(session))
 
     def _topics_used(self, edit: edits.TopicsUsed) -> None:
-        self.one_shot_topics.apply(edit, self.last_pointer)
+        self.one_shots.apply(edit, self.last_pointer)
 
     def _truncated(self, edit: edits.Truncated) -> None:
         self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
@@ -405,7 +550,7 @@ class TransactionTable:
 
     def _moved(self, transaction_id: int, becomes: State, *events: Event) -> Transaction:
         """The transaction, if one of the events takes it from where it is to `becomes`."""
-        transaction = self.transactions.get(transaction_id) or self._revived(transaction_id)
+        transaction = self.by_id.get(transaction_id) or self._revived(transaction_id)
         if transaction is None:
             raise CorruptionError(f"an edit is about transaction {transaction_id}, which is not in progress")
         for event in events:
@@ -431,22 +576,24 @@ class TransactionTable:
         return None if outcome is None or outcome.state is not State.INVALID else outcome.revived()
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
-        self.transactions.pop(transaction.id, None)
+        self.by_id.pop(transaction.id, None)
         self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)
-        self.sessions.left(transaction)
+        if transaction.session is not None:
+            self.session_table.left(transaction.session.name, transaction.id)
         for pointer in transaction.pointers:
             self.in_progress = self.in_progress.without(pointer)
         for pointer in transaction.checkpoints:
             self._checkpoints.pop(pointer, None)
         while self._shorts and self._shorts[0] not in self.in_progress:
             self._shorts.popleft()
-        self.conflicts.forget(self.first_short)
+        if self.conflicts.memory_bytes:
+            self.conflicts.forget(self.first_short)
         self.outcomes.put(Outcome.of(transaction, state, ended_ms, timed_out))
         self._view = None
 
-    def _remember(self, request_id: str | None, call: Call, transaction_id: int, at_ms: int) -> None:
+    def _remember(self, request_id: str | None, call: RequestCall, transaction_id: int, at_ms: int) -> None:
         if request_id is not None:
             self.requests.put(Request(request_id, call, transaction_id, at_ms))
 
@@ -486,46 +633,3 @@ class Deadlines:
                 found.append(self._heap[index])
                 ahead += (2 * index + 1, 2 * index + 2)
         return [key for _, key in sorted(found) if key in self._deadlines]
-
-
-# What several rules propose.
-
-
-def begun(
-    table: TransactionTable,
-    now_ms: int,
-    kind: Kind,
-    timeout_ms: int | None,
-    owner: str,
-    outside: bool,
-    request_id: str | None,
-    session: SessionBinding | None,
-) -> Proposal:
-    """Propose a new transaction, whoever asks: a client, or a run by the name of its session. Check for room first.
-
-    `InputError` for a bad time-out or owner.
-    """
-    check_owner(owner)
-    timeout_ms = checked_timeout_ms(table.limits, kind, timeout_ms)
-    pointer = next_pointer(table.last_pointer, now_ms)
-    began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
-    return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
-
-
-def forced_ends(transactions: Iterable[Transaction], now_ms: int, *, timed_out: bool) -> tuple[Edit, ...]:
-    """The edits that end open transactions that nobody asked to end: their time is up, or their session was taken over.
-
-    What cannot be undone here becomes invalid, the rest is aborted.
-    """
-    invalid: list[int] = []
-    ended: list[Edit] = []
-    for transaction in transactions:
-        if transaction.cannot_roll_back:
-            invalid.append(transaction.id)
-        elif transaction.topics:
-            ended.append(edits.Aborting(transaction.id, timed_out))
-        else:
-            ended.append(edits.Aborted(transaction.id, now_ms, timed_out))
-    if invalid:  # one edit for all: each copies the invalid list
-        ended.append(edits.Invalidated(tuple(sorted(invalid)), now_ms, timed_out))
-    return tuple(ended)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import StoreError
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.table import Columns
 from tests.wiring import A, B, Wired
 

@@ -18,7 +18,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import UnavailableError
 from basalt.messaging.log.topic_log import LogLimits
 from basalt.runtime.group_commit import Group
-from basalt.transactions.rules.states import Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions.log.timeline import Journal, timeline_of
-from basalt.transactions.log.transaction_log import TransactionLog
+from basalt.transactions.log.timeline import timeline_of
+from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import Join, Kind, Loss, State
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, Loss, State
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.stores.memory import MemoryStore
 

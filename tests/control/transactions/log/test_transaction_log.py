@@ -8,8 +8,7 @@ from basalt.transactions.log import transaction_log as log_module
 from basalt.transactions.log.entry_format import encode_entry, sealed
 from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
 from basalt.transactions.rules.edits import Committed
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction import Join, Kind, Limits, State
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore

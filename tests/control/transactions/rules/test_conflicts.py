@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet
-from basalt.transactions.rules.states import NO_SHORT, Loss
+from basalt.transactions.rules.transaction import NO_SHORT, Loss
 
 
 def committed(key: int, seen_from: int, *changes: bytes) -> CommittedSet:

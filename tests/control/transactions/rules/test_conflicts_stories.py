@@ -8,8 +8,7 @@ from basalt.errors import (
     TooLargeError,
     TransactionConflictError,
 )
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.states import Join, Kind, State
+from basalt.transactions.rules.transaction import Join, Kind, Limits, State
 from basalt_engine.snapshot import Visibility
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)

@@ -7,8 +7,7 @@ import pytest
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.one_shots import RENEWED_POINTERS, USE_POINTERS, UsedTopic
-from basalt.transactions.rules.pointers import POINTERS_PER_MS
-from basalt.transactions.rules.states import Join, State
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, State
 from basalt.transactions.rules.transaction_state import TransactionState
 
 W = 1_700_000_000_000 * POINTERS_PER_MS

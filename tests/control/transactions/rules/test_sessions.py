@@ -15,8 +15,7 @@ from basalt.errors import (
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.limits import Limits
-from basalt.transactions.rules.states import Kind, SessionBinding, State, TableJoin
+from basalt.transactions.rules.transaction import Kind, Limits, SessionBinding, State, TableJoin
 from basalt_engine.errors import CorruptionError
 
 DAY_MS = 86_400_000

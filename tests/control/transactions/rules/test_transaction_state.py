@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.states import NO_SHORT, Join, Kind, State
+from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, State
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import Visibility
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions.rules.states import NO_SHORT, Event, Kind, State, Transaction, VisibilityLevel, step
+from basalt.transactions.rules.transaction import NO_SHORT, Event, Kind, State, Transaction, VisibilityLevel, step
 from basalt_engine.snapshot import InvalidList, Visibility
 
 PICTURE = """

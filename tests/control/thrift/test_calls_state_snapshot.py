@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.thrift.idl import types
-from basalt.thrift.state_snapshot import encode_state
+from basalt.thrift.calls import encode_state
+from basalt.thrift.messages import types
 from basalt.transactions.rules.conflicts import CommittedSet
-from basalt.transactions.rules.states import Kind, Transaction
+from basalt.transactions.rules.transaction import Kind, Transaction
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.snapshot import InvalidList
 from tests.control.thrift.conftest import Serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.transactions.rules.pointers import CHUNK_POINTERS_MAX, PointerSet, next_pointer
+from basalt.transactions.rules.transaction import CHUNK_POINTERS_MAX, PointerSet, next_pointer
 from basalt_engine.snapshot import POINTER_MAX
 
 NOW_MS = 1_700_000_000_000

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from thriftpy2.protocol import TCyBinaryProtocolFactory
 from thriftpy2.utils import serialize
 
-from basalt.thrift.arguments import (
+from basalt.thrift.messages import (
+    METHODS,
     MalformedArgumentsError,
     NoMessageError,
     TooManyEntriesError,
     read_arguments,
     read_header,
+    types,
 )
-from basalt.thrift.idl import METHODS, types
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -6,7 +6,7 @@ import pytest
 
 from basalt.errors import TransactionEndedError
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.states import Join, State, TableJoin
+from basalt.transactions.rules.transaction import Join, State, TableJoin
 
 TOPIC = Join(b"shop:orders:", 1, 0)
 TABLE = TableJoin(b"shop:~accounts:", 1)

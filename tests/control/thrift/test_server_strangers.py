@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from basalt.thrift import connection as limits
 from basalt.thrift import server as bounds
 from tests.control.thrift.conftest import Serving, application_error, frame, message, receive
 
@@ -172,7 +171,7 @@ def test_the_largest_frame_is_read(serving: Serving):
     size = (16 << 20) - len(message("status")) - 7
     padding = b"\x0b\x00\x09" + struct.pack(">i", size) + bytes(size) + b"\x00"
     body = message("status", padding)
-    assert len(body) == limits.FRAME_BYTES_MAX
+    assert len(body) == bounds.FRAME_BYTES_MAX
     with serving.socket() as connection:
         assert b"OK" in answered(connection, frame(body))
 
@@ -234,7 +233,7 @@ def test_a_frame_may_come_in_any_pieces(serving: Serving):
 
 
 def test_who_stops_in_the_middle_of_a_frame_is_turned_out(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "HALF_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(bounds, "HALF_SECONDS_MAX", 0.05)
     for half in (STATUS[:2], STATUS[:9]):
         with serving.socket() as connection, serving.socket() as idle:
             connection.sendall(half)
@@ -244,7 +243,7 @@ def test_who_stops_in_the_middle_of_a_frame_is_turned_out(serving: Serving, monk
 
 
 def test_an_idle_client_is_let_go_after_its_time_without_a_word(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "IDLE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(bounds, "IDLE_SECONDS_MAX", 0.05)
     with serving.socket() as connection:
         assert b"OK" in answered(connection, STATUS)
         assert rest(connection) == b""
@@ -252,7 +251,7 @@ def test_an_idle_client_is_let_go_after_its_time_without_a_word(serving: Serving
 
 
 def test_who_never_reads_its_answers_is_cut_off(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "STALL_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(bounds, "STALL_SECONDS_MAX", 0.05)
     serving.do(make_invalid)
     with serving.socket() as connection:
         connection.settimeout(10)

@@ -1,14 +1,24 @@
-"""Reads one call from a frame: the message header and the arguments, strictly and within bounds.
+"""Messages of the Thrift face: calls as they are read, strictly and within bounds, and frames as they are answered.
 
-Not by the library, whose reader follows whatever a stranger nests or counts, and makes an object of every id in the lists
-that clients send back. What a call takes is told by its specification in tephra.thrift.
+Calls are not read by the library, whose reader follows whatever a stranger nests or counts, and makes an object of every
+id in the lists that clients send back. What a call takes and answers is told by its specification in tephra.thrift.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+import thriftpy2
+from thriftpy2.protocol import TCyBinaryProtocolFactory
+from thriftpy2.utils import serialize
+
+types: Any = thriftpy2.load(str(Path(__file__).with_name("tephra.thrift")), module_name="basalt_tephra_thrift")
+
+_PROTOCOL: Any = TCyBinaryProtocolFactory()  # type: ignore[no-untyped-call]  # as the library has it
 
 NAME_BYTES_MAX = 128  # of a method; the longest has 32
 UNKNOWN_VALUES_MAX = 1_000  # of fields that this version does not know; a later client of Tephra's adds a few
@@ -21,14 +31,26 @@ STOP, BOOL, BYTE, DOUBLE, I16, I32, I64, STRING, STRUCT, MAP, SET, LIST = 0, 2, 
 _BINARY = 18  # how the specification tells bytes from text; both are STRING on the wire
 _FIXED_BYTES = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
 
+# What kind of TApplicationException; the numbers are Thrift's.
+UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 7
+
+# What the transport of Tephra's clients reads at most (TFramedTransport's own default, which they do not change).
+ANSWER_BYTES_MAX = 16_384_000
+RESULT_BYTES_MAX = ANSWER_BYTES_MAX - 4_096  # the rest is the message's header
+
+JOIN_BYTES_MAX = 65_536  # a larger answer is given to the socket in its pieces
+
+Pieces = Sequence[bytes]  # of one result; a transaction's bytes may be long, and are not copied
+
+NO_SEQUENCE = bytes(4)  # of what answers no call in particular
+
 _HEADER = struct.Struct(">HHi")  # version, type, length of the name
 _FIELD_ID = struct.Struct(">h")
 _LIST_HEADER = struct.Struct(">bi")
 _MAP_HEADER = struct.Struct(">bbi")
 _I32_VALUE = struct.Struct(">i")
 _I64_VALUE = struct.Struct(">q")
-
-
+_FIELD_HEADER = struct.Struct(">bh")
 SEQUENCE_BYTES = 4
 
 
@@ -238,3 +260,75 @@ class _Reader:
 
 def _refuse(reason: str) -> NoReturn:
     raise MalformedArgumentsError(reason)
+
+
+class ApplicationError(Exception):
+    """A call that its method has no exception for is refused: it is answered as a TApplicationException."""
+
+    def __init__(self, kind: int, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def reply(head: bytes, sequence: bytes, result: Pieces) -> Pieces:
+    """The frame of a result, whose message begins with `head`. `ApplicationError` when no client would read it."""
+    size_bytes = len(result[0]) if len(result) == 1 else sum(map(len, result))
+    if size_bytes > RESULT_BYTES_MAX:
+        raise ApplicationError(
+            INTERNAL_ERROR,
+            f"the answer is {size_bytes} bytes, and Tephra's clients read {ANSWER_BYTES_MAX}: the invalid list is too long,"
+            " prune it",
+        )
+    start = _I32_VALUE.pack(len(head) + len(sequence) + size_bytes)
+    if size_bytes <= JOIN_BYTES_MAX:
+        return (b"".join((start, head, sequence, *result)),)
+    return start + head + sequence, *result
+
+
+def exception(name: str, sequence: bytes, kind: int, message: str) -> Pieces:
+    """The frame of a TApplicationException."""
+    body = unframed_exception(kind, message, name, sequence)
+    return (_I32_VALUE.pack(len(body)) + body,)
+
+
+def unframed_exception(kind: int, message: str, name: str = "", sequence: bytes = NO_SEQUENCE) -> bytes:
+    """A TApplicationException as a client without frames reads it."""
+    text = message.encode("utf-8", "replace")
+    fields = (
+        _FIELD_HEADER.pack(STRING, 1) + _I32_VALUE.pack(len(text)) + text,
+        _FIELD_HEADER.pack(I32, 2) + _I32_VALUE.pack(kind),
+        bytes((STOP,)),
+    )
+    return b"".join((message_head(EXCEPTION, name), sequence, *fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One call of the service. `throws` are the exceptions that it declares, by the name of their field in the result.
+
+    `reply_head` is how the message of its result begins, up to the sequence number.
+    """
+
+    name: str
+    reply_head: bytes
+    arguments: Mapping[int, Field]
+    result: Any
+    throws: Mapping[type[Exception], str]
+
+    def encode(self, **fields: Any) -> bytes:
+        """The bytes of the result struct with this field set."""
+        encoded: bytes = serialize(self.result(**fields), _PROTOCOL)
+        return encoded
+
+
+def _method(name: str) -> Method:
+    service = types.TTransactionServer
+    result = getattr(service, f"{name}_result")
+    throws = {field[2]: field[1] for number, field in result.thrift_spec.items() if number != 0}
+    return Method(
+        name, message_head(REPLY, name), fields_of(getattr(service, f"{name}_args").thrift_spec), result, throws
+    )
+
+
+METHODS: dict[str, Method] = {name: _method(name) for name in types.TTransactionServer.thrift_services}
+BY_HEAD: dict[bytes, Method] = {message_head(CALL, name): method for name, method in METHODS.items()}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.errors import CorruptionError, InputError, TransactionNotFoundError
-from basalt.transactions.rules.pointers import TransactionIds
+from basalt.transactions.rules.transaction import TransactionIds
 
 HERE, THERE = TransactionIds("00000000000000ff"), TransactionIds("0123456789abcdef")
 POINTER = 1_700_000_000_000_000_000
