@@ -11,8 +11,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
 from basalt.pruning.regions import Cluster
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
 from basalt.transactions.rules.states import Transaction

@@ -1,6 +1,6 @@
 """The control plane's leaves of the error tree: one class per stable code, shared by server, client and CLI.
 
-Which HTTP status a class gets is decided in `basalt.http.asgi.problems` alone; the client finds the class again by its code.
+Which HTTP status a class gets is decided in `basalt.http.asgi.responses` alone; the client finds the class again by its code.
 The codes are listed in docs/reference/errors.md.
 """
 
