@@ -44,7 +44,8 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     chain.from_iterable(
         table.operations
         for table in (
-            messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route, pruning.route, route,
+            messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
+            transactions.operators, pruning.route, route,
         )
     )
 )  # fmt: skip

@@ -251,7 +251,7 @@ class RequestHead:
 def weights(header: bytes) -> dict[bytes, float]:
     """The items of an Accept or Accept-Encoding header in lower case, and the weight of each, 0 to 1."""
     items = (item.partition(b";") for item in header.lower().split(b","))
-    return {name.strip(): _weight(parameters) for name, _, parameters in items}
+    return {name.strip(): _weight(parameters) if parameters else 1.0 for name, _, parameters in items}
 
 
 def _weight(parameters: bytes) -> float:

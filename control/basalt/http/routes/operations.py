@@ -7,6 +7,7 @@ as JSON, as its annotation says it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,20 +110,26 @@ class Operation:
         """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
-    async def answer(self, request: Request) -> object:
-        """Read the body, unless that is the handler's business, and have the handler answer."""
+    @property
+    def answer(self) -> Handler:
+        """The handler; before it what reads the body, unless that is the handler's business."""
         if self.takes is not None:
-            if self.body_required:
-                request.content_type((JSON,))
-            body = await request.body()
-            if not body and not self.body_required:  # whatever its type
-                return await self.handler(request)  # its second argument has a default
-            request.content_type((JSON,))
-            return await self.handler(request, convert_json(parse_json(body), self.takes))
+            return self._with_json
         if self.body is EMPTY_BODY:
-            await request.no_members()
-        elif self.method == "DELETE":
-            await request.no_body()
+            return functools.partial(self._after, RequestHead.no_members)
+        return functools.partial(self._after, RequestHead.no_body) if self.method == "DELETE" else self.handler
+
+    async def _with_json(self, request: Request) -> object:
+        if self.body_required:
+            request.content_type((JSON,))
+        body = await request.body()
+        if not body and not self.body_required:  # whatever its type
+            return await self.handler(request)  # its second argument has a default
+        request.content_type((JSON,))
+        return await self.handler(request, convert_json(parse_json(body), self.takes))
+
+    async def _after(self, refuse_body: Callable[[Request], Awaitable[None]], request: Request) -> object:
+        await refuse_body(request)
         return await self.handler(request)
 
 
@@ -275,29 +282,30 @@ class Endpoint:
 
     def __init__(self, path: str, operations: Sequence[Operation]) -> None:
         self.path = path
-        self._operations = {
-            operation.method: (operation, {query.name: query for query in operation.query}) for operation in operations
+        self._handlers = {
+            operation.method: (operation.answer, {query.name: query for query in operation.query})
+            for operation in operations
         }
-        if "GET" in self._operations:
-            self._operations.setdefault("HEAD", self._operations["GET"])
-        self._allowed = (*sorted(self._operations), "OPTIONS")
+        if "GET" in self._handlers:
+            self._handlers.setdefault("HEAD", self._handlers["GET"])
+        self._allowed = (*sorted(self._handlers), "OPTIONS")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request: Request = scope["basalt.request"]
         request.route = self.path
-        found = self._operations.get(scope["method"])
+        found = self._handlers.get(scope["method"])
         if found is None:
             if scope["method"] != "OPTIONS":
                 raise method_not_allowed(request, self._allowed)
             allow = ", ".join(self._allowed).encode("ascii")
             await send_response(request, Response(204, headers=[(b"allow", allow)]), send)
             return
-        operation, declared = found
+        handler, declared = found
         request.path = scope["path_params"]
         query_string = scope["query_string"]
         if query_string:
             request.query = read_query(query_string, declared)
-        answer = await operation.answer(request)
+        answer = await handler(request)
         if not isinstance(answer, Response):
             answer = Response() if answer is None else json_response(answer)
         await send_response(request, answer, send)

@@ -88,6 +88,7 @@ _WITH_SNAPSHOT = CheckpointRequest()
 _ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
 
 route = RouteTable("transactions")
+operators = RouteTable("admin")
 
 
 @route(
@@ -237,30 +238,29 @@ async def timeline(request: Request) -> Timeline:
     return await request.services.inspection.timeline(request.transaction_id)
 
 
-@route("GET", OPERATORS_PATH, query=(_STATE, _OWNER, _OLDER, _TOPIC), tag="admin")
+@operators("GET", OPERATORS_PATH, query=(_STATE, _OWNER, _OLDER, _TOPIC))
 async def inspect_all(request: Request) -> InspectedList:
     """Transactions that have not ended, as operators see them."""
     return await request.services.inspection.list(_filter(request))
 
 
-@route("GET", OPERATORS_PATH + "/hanging", query=(_STATE, _OWNER, _HANGS, _TOPIC), tag="admin")
+@operators("GET", OPERATORS_PATH + "/hanging", query=(_STATE, _OWNER, _HANGS, _TOPIC))
 async def hanging(request: Request) -> HangingList:
     """Transactions that hold readers back or take long, worst first."""
     return await request.services.inspection.hanging(_filter(request))
 
 
-@route("GET", OPERATORS_ONE, errors=(TransactionNotFoundError,), tag="admin")
+@operators("GET", OPERATORS_ONE, errors=(TransactionNotFoundError,))
 async def describe(request: Request) -> TransactionDescription | EndDescription:
     """All there is to know of a transaction."""
     return await request.services.inspection.describe(request.transaction_id)
 
 
-@route(
+@operators(
     "POST",
     OPERATORS_ONE + "/abort",
     query=(REASON, AS, _FORCE, DRY_RUN),
     errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError, ConflictError),
-    tag="admin",
 )
 async def force_abort(request: Request) -> ForcedEnd:
     """Abort a transaction by hand."""
@@ -268,12 +268,11 @@ async def force_abort(request: Request) -> ForcedEnd:
     return await request.services.forced_ends.abort(request.transaction_id, request.act, force=force, dry_run=dry_run)
 
 
-@route(
+@operators(
     "POST",
     OPERATORS_ONE + "/invalidate",
     query=(REASON, AS, DRY_RUN),
     errors=(TransactionNotFoundError, TransactionEndedError),
-    tag="admin",
 )
 async def force_invalidate(request: Request) -> ForcedEnd:
     """Invalidate a transaction by hand."""
