@@ -108,10 +108,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         "responses": _responses(operation, by_kind),
     }
     if operation.body:
-        described["requestBody"] = {
-            "required": operation.body_required,
-            "content": _content(operation.body, by_kind),
-        }
+        described["requestBody"] = {"required": operation.body_required, "content": _content(operation.body, by_kind)}
     return described
 
 

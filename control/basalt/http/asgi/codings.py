@@ -126,8 +126,7 @@ def _unzstd(body: bytes, bytes_max: int) -> Iterator[bytes]:
 
 def _too_large(bytes_max: int) -> TooLargeError:
     return TooLargeError(
-        f"the request body is more than {bytes_max} bytes when decoded",
-        hint="Split it, or raise http.body_bytes_max.",
+        f"the request body is more than {bytes_max} bytes when decoded", hint="Split it, or raise http.body_bytes_max."
     )
 
 

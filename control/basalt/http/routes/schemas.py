@@ -41,12 +41,7 @@ _MESSAGES: Schema = {"type": "array", "items": _BYTES, "maxItems": PUBLISH_MESSA
 
 
 def _object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def _union(**branches: Schema) -> Schema:
