@@ -10,8 +10,7 @@ from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
 from basalt.transactions.rules.transaction import Transaction

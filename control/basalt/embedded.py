@@ -24,7 +24,7 @@ from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from basalt.server.services import Services
+    from basalt.server.wiring import Services
 
 T = TypeVar("T")
 

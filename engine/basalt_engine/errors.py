@@ -18,6 +18,11 @@ class BasaltError(Exception):
 
     code: ClassVar[str] = "internal"
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message

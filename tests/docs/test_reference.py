@@ -15,10 +15,10 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.errors import BY_CODE
 from basalt.http.app import OPERATIONS
-from basalt.http.metrics.metrics import LeaderMetrics, Metrics
+from basalt.http.metrics import LeaderMetrics, Metrics
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
-from basalt.settings.keys import keys
+from basalt.settings.tree import keys
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
 

@@ -17,24 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from basalt.errors import BasaltError, RouteNotFoundError
 from basalt.http import openapi
-from basalt.http.asgi import access_log
-from basalt.http.asgi.problems import internal_error, problem_response
-from basalt.http.asgi.requests import BodyBudget, ClientGoneError
-from basalt.http.asgi.responses import JSON, Response, send_response
-from basalt.http.metrics.metrics import Metrics
-from basalt.http.routes import (
-    inspection,
-    markers,
-    messages,
-    pruning,
-    ranges,
-    records,
-    server,
-    tables,
-    topics,
-    transaction_admin,
-    transactions,
-)
+from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError
+from basalt.http.asgi.responses import Response, internal_error, log_access, problem_response, send_response
+from basalt.http.metrics import Metrics
+from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
 from basalt.http.routes.operations import Endpoint, Operation, Request, RouteTable
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
@@ -58,21 +44,11 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     chain.from_iterable(
         table.operations
         for table in (
-            messages.route,
-            records.route,
-            transactions.route,
-            markers.route,
-            ranges.route,
-            tables.route,
-            topics.route,
-            inspection.route,
-            server.route,
-            transaction_admin.route,
-            pruning.route,
-            route,
+            messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
+            transactions.operators, pruning.route, route,
         )
     )
-)
+)  # fmt: skip
 
 
 @functools.cache
@@ -130,7 +106,7 @@ class Frame:
         finally:
             duration_ms = self._clock.monotonic_ms() - request.started_ms
             self.metrics.answered(request, duration_ms)
-            access_log.write(request, duration_ms, self._clock.now_ms())
+            log_access(request, duration_ms, self._clock.now_ms())
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

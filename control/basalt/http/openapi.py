@@ -12,8 +12,8 @@ import basalt
 from basalt import errors
 from basalt.api.bodies import json
 from basalt.api.bodies.server import Problem
-from basalt.http.asgi.problems import status_of
-from basalt.http.asgi.responses import PROBLEM
+from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
+from basalt.http.asgi.responses import PROBLEM, status_of
 from basalt.http.routes.operations import Operation, Query
 from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
 
@@ -37,7 +37,7 @@ REQUEST_ID: Mapping[str, object] = {
     "name": "Basalt-Request-Id",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+    "schema": {"type": "string", "pattern": f"^[A-Za-z0-9._:-]{{1,{REQUEST_ID_CHARS_MAX}}}$"},
     "description": "names the request in answers and logs; a repeated transaction call is known by it",
 }
 
@@ -108,10 +108,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         "responses": _responses(operation, by_kind),
     }
     if operation.body:
-        described["requestBody"] = {
-            "required": operation.body_required,
-            "content": _content(operation.body, by_kind),
-        }
+        described["requestBody"] = {"required": operation.body_required, "content": _content(operation.body, by_kind)}
     return described
 
 

@@ -14,12 +14,18 @@ from starlette.types import Receive, Scope, Send
 import basalt
 from basalt.api.bodies.server import Alive, Part, Readiness, Version
 from basalt.cluster.leader import Leadership
-from basalt.errors import BasaltError, MethodNotAllowedError, NotLeaderError
-from basalt.http.asgi import access_log
-from basalt.http.asgi.problems import internal_error, problem_response
+from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.asgi.requests import BodyBudget, RequestHead
-from basalt.http.asgi.responses import Response, json_response, send_response
-from basalt.http.metrics.metrics import LeaderMetrics, process_collectors
+from basalt.http.asgi.responses import (
+    Response,
+    internal_error,
+    json_response,
+    log_access,
+    method_not_allowed,
+    problem_response,
+    send_response,
+)
+from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt_engine.clock import Clock
 
 METHODS = ("GET", "HEAD")
@@ -46,7 +52,7 @@ class StandbyFrame:
         try:
             await send_response(request, self._answer(request), send)
         finally:
-            access_log.write(request, self._clock.monotonic_ms() - request.started_ms, self._clock.now_ms())
+            log_access(request, self._clock.monotonic_ms() - request.started_ms, self._clock.now_ms())
 
     def _answer(self, request: RequestHead) -> Response:
         try:
@@ -56,7 +62,7 @@ class StandbyFrame:
                 raise self._not_leader()
             request.route = request.scope["path"]
             if request.scope["method"] not in METHODS:
-                raise _method_not_allowed(request)
+                raise method_not_allowed(request, METHODS)
             return answer(request)
         except BasaltError as error:
             return problem_response(error, request.id)
@@ -95,12 +101,3 @@ class StandbyFrame:
     def _metrics(self, request: RequestHead) -> Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
         return Response(200, encode(self._registry), content_type.encode("ascii"))
-
-
-def _method_not_allowed(request: RequestHead) -> MethodNotAllowedError:
-    allowed = ", ".join(METHODS)
-    error = MethodNotAllowedError(
-        f"{request.scope['method'][:20]} is not a method of {request.route}", hint=f"Use one of: {allowed}."
-    )
-    error.allowed = METHODS
-    return error

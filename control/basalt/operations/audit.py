@@ -139,9 +139,7 @@ def check_text(text: str, field: str) -> str:
     """A name or a reason: printable text of a bounded length."""
     if len(text) > TEXT_CHARS_MAX or not text.isprintable():
         raise InputError(
-            f"{field} is not printable text of up to {TEXT_CHARS_MAX} characters",
-            field=field,
-            hint="write one line",
+            f"{field} is not printable text of up to {TEXT_CHARS_MAX} characters", field=field, hint="write one line"
         )
     return text
 

@@ -9,24 +9,14 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
-from typing import TypedDict
 
+from basalt.api.bodies.server import Backup
 from basalt.catalog.catalog import check_name
 from basalt.errors import ConflictError, InputError, StoreError
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 
 FOLDER = "backups"
-
-
-class Backup(TypedDict):
-    """One backup. `bytes` are those of its files; those that the store still has as well take no space of their own."""
-
-    name: str
-    path: str
-    created_ms: int
-    files: int
-    bytes: int
 
 
 class Backups:
@@ -80,7 +70,7 @@ def _all(folder: Path) -> list[Backup]:
     if not folder.is_dir():
         return []
     found = [_described(path) for path in folder.iterdir() if path.is_dir() and "." not in path.name]
-    return sorted(found, key=lambda backup: (backup["created_ms"], backup["name"]))
+    return sorted(found, key=lambda backup: (backup.created_ms, backup.name))
 
 
 def _described(path: Path) -> Backup:

@@ -22,12 +22,7 @@ class ForcedEnds:
     """Aborts and invalidates transactions by hand."""
 
     def __init__(
-        self,
-        clock: Clock,
-        transactions: Coordinator,
-        ids: TransactionIds,
-        inspection: Inspection,
-        audit: Audit,
+        self, clock: Clock, transactions: Coordinator, ids: TransactionIds, inspection: Inspection, audit: Audit
     ) -> None:
         self._clock = clock
         self._transactions = transactions

@@ -1,4 +1,8 @@
-"""Answers to operators about transactions: which are open, what each holds back, what happened to it."""
+"""Answers to operators about transactions: which are open, what each holds back, what happened to it; and a
+
+The diagnosis of one transaction, in words, are rules without I/O: what it holds back, its fate at the deadline, what an
+operator should do. `basalt tx describe`, `explain tx` and `tx find-hanging` only show what these say.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,32 @@ from basalt.api.bodies.transactions import (
     TimelineStep,
     TransactionDescription,
     TransactionLoss,
+    TransactionSession,
+    TransactionTable,
+    TransactionTopic,
 )
-from basalt.catalog.topics import TopicName
+from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.peek import Peek
 from basalt.messaging.read.blocked_readers import Blocked, Blocking, RowsLeft
 from basalt.messaging.read.fetch import end_of
-from basalt.operations import diagnosis
 from basalt.operations.audit import Audit
-from basalt.operations.transaction_bodies import transaction_fields, transaction_table, transaction_topic
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import Step, key_text, timeline_of
 from basalt.transactions.manager import ExternalWriter
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction, TransactionIds
+from basalt.transactions.rules.transaction import (
+    POINTERS_PER_MS,
+    Join,
+    Kind,
+    State,
+    TableJoin,
+    Transaction,
+    TransactionIds,
+)
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
@@ -46,6 +60,7 @@ CALL_ROWS_MAX = 100_000  # rows that one call reads to tell what is held back: s
 STORED_LOOKUPS_MAX = 10_000  # topics times write pointers, of which it is asked what they have stored
 AUDIT_LINES_MAX = 100  # of one transaction, in its timeline
 WRITE_POINTERS_SHOWN_MAX = 100
+HALF_TIME_OUT = 2  # a transaction that has used more than a half of its time-out is looked at
 SLICE_TRANSACTIONS = 500  # looked at without a pause: a few milliseconds
 
 STATES: Mapping[str, State] = {"open": State.OPEN, "committing": State.COMMITTING, "aborting": State.ABORTING}
@@ -116,7 +131,7 @@ class Inspection:
                 break
             looked_at += 1
             blocks = await self._blocking.of(transaction, rows)
-            reasons = diagnosis.why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
+            reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
                 found.append(
@@ -124,7 +139,7 @@ class Inspection:
                         **fields,
                         reasons=reasons,
                         blocks=_worst_first(blocks),
-                        next_step=diagnosis.next_step(transaction, fields["id"], now_ms),
+                        next_step=next_step(transaction, fields["id"], now_ms),
                     )
                 )
         found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
@@ -152,10 +167,10 @@ class Inspection:
             else TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
             timed_out=transaction.timed_out,
             blocks=_worst_first(blocks),
-            held_back=HeldBack(*diagnosis.held_back(state.image(), transaction)),
-            waits_for=diagnosis.waits_for(transaction, now_ms),
-            at_deadline=diagnosis.at_deadline(transaction),
-            next_step=diagnosis.next_step(transaction, fields["id"], now_ms),
+            held_back=held_back(state.image(), transaction),
+            waits_for=waits_for(transaction, now_ms),
+            at_deadline=at_deadline(transaction),
+            next_step=next_step(transaction, fields["id"], now_ms),
         )
 
     async def timeline(self, transaction_id: int) -> Timeline:
@@ -273,3 +288,128 @@ def _after(outcome: Outcome, invalid_pointers: int) -> str:
     if not invalid_pointers:
         return "nothing: it is pruned"
     return f"nothing, pruning forgets it: `basalt prune explain {outcome.write_pointer}` tells what is in the way"
+
+
+def transaction_fields(ids: TransactionIds, transaction: Transaction) -> dict[str, Any]:
+    """The fields that every answer about an open transaction has."""
+    return {
+        "id": ids.text(transaction.id),
+        "write_pointer": transaction.write_pointer,
+        "read_pointer": transaction.read_pointer,
+        "state": transaction.state.name,
+        "kind": transaction.kind.name.lower(),
+        "owner": transaction.owner,
+        "began_ms": transaction.began_ms,
+        "expires_ms": transaction.deadline_ms,
+        "topics": tuple(map(transaction_topic, transaction.topics)),
+        "tables": tuple(map(transaction_table, transaction.tables)),
+        "outside_writes": transaction.outside,
+        "session": None if transaction.session is None else TransactionSession(*transaction.session),
+    }
+
+
+def transaction_topic(join: Join, stored: tuple[int, int] | None = None) -> TransactionTopic:
+    """A topic that takes part; `stored` are the messages and bytes that wait for the commit."""
+    title = title_of(join.topic)
+    messages, payload_bytes = stored or (None, None)
+    return TransactionTopic(title.namespace, title.name, join.generation, messages, payload_bytes)
+
+
+def transaction_table(join: TableJoin) -> TransactionTable:
+    """A table that takes part."""
+    namespace, name, _ = join.table.decode("ascii").split(":")
+    return TransactionTable(namespace, name.removeprefix("~"), join.generation)
+
+
+def held_back(image: StateImage, transaction: Transaction) -> HeldBack:
+    """The work that the transaction, one of the image's, holds back beside readers: compactions, pruning, memory."""
+    live = [other for other in image.transactions if not other.was_invalid]
+    first = min((other.id for other in live), default=None)
+    bounds = [_bound(other.read_pointer, other.concurrent.first) for other in live]
+    bound = min([_bound(image.read_pointer, first), *bounds])
+    own = min(_bound(transaction.read_pointer, transaction.concurrent.first), transaction.id - 1)
+    decided = image.last_pointer if first is None else first - 1
+    shorts = sorted(other.id for other in live if other.kind is Kind.SHORT)
+    kept = []
+    if shorts and shorts[0] == transaction.id:
+        kept = [each for each in image.committed if len(shorts) == 1 or each.seen_from <= shorts[1]]
+    return HeldBack(
+        visibility_bound=bound,
+        visibility=not transaction.was_invalid and own <= bound,
+        decided=decided,
+        pruning=transaction.id == first,
+        change_sets=len(kept),
+        changes=sum(len(each.changes) for each in kept),
+    )
+
+
+def waits_for(transaction: Transaction, now_ms: int) -> str:
+    """Who has to do something next."""
+    topics = f"{len(transaction.topics)} topic" + ("" if len(transaction.topics) == 1 else "s")
+    if transaction.state is State.COMMITTING:
+        return f"the rows of its commit, which are being written to {topics}"
+    if transaction.state is State.ABORTING:
+        return f"the roll back of its rows in {topics}; what fails is tried again by the job expiry"
+    if now_ms >= transaction.deadline_ms:
+        return "the job expiry, which ends it: its time is up"
+    if transaction.doomed is not None:
+        return "its client, which can only abort or invalidate it: it lost a write conflict"
+    return "its client, which has to commit or abort it"
+
+
+def at_deadline(transaction: Transaction) -> str:
+    """The fate of the transaction at its deadline, in a sentence."""
+    if transaction.state is State.COMMITTING:
+        return "it is committed once its rows are written, and undone if the server dies before: its time-out counts no more"
+    if transaction.state is State.ABORTING:
+        return "it will be aborted: its time-out counts no more"
+    if transaction.outside:
+        return "it becomes invalid: it has, or may have, writes outside Basalt that only its client can undo"
+    if transaction.tables:
+        return "it becomes invalid: cells of tables are hidden, never undone"
+    if transaction.topics:
+        return "it is aborted, and its rows in topics are rolled back; nothing stays on the invalid list"
+    return "it is aborted; there is nothing to undo"
+
+
+def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
+    """The advice to an operator about the transaction, in a sentence; `name` is its id in the commands."""
+    if transaction.state is State.COMMITTING:
+        return "wait, and do not restart the server: its rows are being written, and a commit that this interrupts is undone"
+    if transaction.state is State.ABORTING:
+        return (
+            f"wait; if the roll back keeps failing (see the log), `basalt tx invalidate {name}` hides its rows for good"
+        )
+    if now_ms >= transaction.deadline_ms:
+        return "wait: the job expiry ends it in a moment"
+    whom = f"ask its owner {transaction.owner}" if transaction.owner else "find its client"
+    if transaction.outside:
+        return (
+            f"{whom} to undo its writes outside Basalt and to abort it; if nobody can, `basalt tx invalidate {name}`"
+            " hides what it wrote under its pointers"
+        )
+    end = "invalidate" if transaction.cannot_roll_back or transaction.kind is Kind.LONG else "abort"
+    return f"{whom} to end it, or end it yourself: `basalt tx {end} {name}`"
+
+
+def why_hanging(
+    transaction: Transaction, now_ms: int, older_than_ms: int | None, holds_readers: bool
+) -> tuple[str, ...]:
+    """Why somebody should look at it: held readers, its age, the half of its time-out; empty when there is no reason."""
+    if transaction.was_invalid:
+        return ()
+    reasons = []
+    age_ms = now_ms - transaction.began_ms
+    if holds_readers:
+        reasons.append("holds readers back")
+    if older_than_ms is not None and age_ms > older_than_ms:
+        reasons.append("old")
+    if older_than_ms is None and HALF_TIME_OUT * age_ms > transaction.deadline_ms - transaction.began_ms:
+        reasons.append("past half of its time-out")
+    if transaction.state is not State.OPEN and now_ms >= transaction.deadline_ms:
+        reasons.append("its end is not finished")
+    return tuple(reasons)
+
+
+def _bound(read_pointer: int, first: int | None) -> int:
+    return read_pointer if first is None else min(read_pointer, first - 1)

@@ -12,11 +12,12 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from basalt.api.bodies.jobs import JobInfo
 from basalt.errors import JobNotFoundError, StoppingError
 from basalt.operations.jobs import Job, Report
 from basalt.runtime.store_calls import StoreCalls
@@ -70,24 +71,6 @@ class Runs(msgspec.Struct):
 # By the job's name. Formats: docs/formats/system-table.md
 DEFINITIONS = SystemRecord("job", "", Definition)
 RUNS = SystemRecord("job-runs", "", Runs)
-
-
-class JobStatus(NamedTuple):
-    """One job: how it is scheduled, how it ran last, when it runs next. Times are milliseconds since 1970.
-
-    `next_run_ms` is None while it is paused, not enabled or running, and before the scheduler starts.
-    """
-
-    name: str
-    help: str
-    interval_ms: int
-    window: str | None
-    enabled: bool
-    paused: bool
-    running: bool
-    last_started_ms: int | None
-    last_outcome: Outcome | None
-    next_run_ms: int | None
 
 
 def next_start_ms(planned_ms: int, now_ms: int, interval_ms: int, window: DayWindow | None) -> int:
@@ -145,9 +128,9 @@ class _Scheduled:
         )
 
     @property
-    def status(self) -> JobStatus:
+    def status(self) -> JobInfo:
         last, kept = self.last, self.definition
-        return JobStatus(
+        return JobInfo(
             self.job.name, self.job.help, kept.interval_ms, kept.window, kept.enabled, kept.paused,
             running=self.task is not None,
             last_started_ms=None if last is None else last.started_ms,
@@ -204,7 +187,7 @@ class Scheduler:
             self._timer.shutdown(wait=False)
             self._timer = None
 
-    async def jobs(self) -> list[JobStatus]:
+    async def jobs(self) -> list[JobInfo]:
         """All jobs, by name."""
         await self._load()
         return [self._jobs[name].status for name in sorted(self._jobs)]
@@ -216,11 +199,11 @@ class Scheduler:
             raise StoppingError("the server is shutting down: no job is started")
         return await self._run(scheduled, by_hand=True)
 
-    async def pause(self, name: str) -> JobStatus:
+    async def pause(self, name: str) -> JobInfo:
         """Run the job no more by itself, also after a restart, until it is resumed."""
         return await self._set_paused(await self._find(name), True)
 
-    async def resume(self, name: str) -> JobStatus:
+    async def resume(self, name: str) -> JobInfo:
         """Run the job at its times again."""
         return await self._set_paused(await self._find(name), False)
 
@@ -280,7 +263,7 @@ class Scheduler:
             raise JobNotFoundError(f"there is no job {name[:40]!r}", field="name", hint=hint)
         return found
 
-    async def _set_paused(self, scheduled: _Scheduled, paused: bool) -> JobStatus:
+    async def _set_paused(self, scheduled: _Scheduled, paused: bool) -> JobInfo:
         if scheduled.paused != paused:
             wanted = msgspec.structs.replace(scheduled.definition, paused=paused)
             await self._call.write(DEFINITIONS.write, self._system, wanted, scheduled.job.name)

@@ -20,7 +20,7 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.http.app import build_app
 from basalt.http.standby import StandbyFrame
 from basalt.runtime.store_calls import StoreCalls
-from basalt.server.services import Services
+from basalt.server.wiring import Services
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError

@@ -1,7 +1,9 @@
-"""Wiring: the one place that picks a store and builds the services over it."""
+"""Wiring: the one place that picks a store and builds the services over it; all that runs in one server process."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,8 @@ from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import InvalidSettingError
+from basalt.errors import BasaltError, InvalidSettingError
+from basalt.http import services
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
@@ -35,11 +38,12 @@ from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
-from basalt.server.services import Services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.tables import Tables
+from basalt.thrift.calls import Served
+from basalt.thrift.face import ThriftFace, ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.rules.transaction import Limits, TransactionIds
@@ -53,6 +57,39 @@ if TYPE_CHECKING:
     from basalt_engine.stores.hbase.store import HBaseCluster
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
+
+
+@dataclass(slots=True, kw_only=True)
+class Services(services.Services):
+    """The running services of one store."""
+
+    system: SystemTable
+    thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
+
+    def __post_init__(self) -> None:
+        self.collectors.append(self.thrift)
+
+    async def start_thrift(self, host: str) -> ThriftFace:
+        """The Thrift face, where the settings ask for one."""
+        served = Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
+        return await ThriftFace.start(self.settings, served, host)
+
+    def stop_waiting(self) -> None:
+        """The server is about to stop: fetches that wait are answered with what there is."""
+        self.stopping = True
+        self.markers.stop_waiting()
+        self.messaging.stop_waiting()
+
+    async def close(self) -> None:
+        """Answer what was taken, then let go of the store."""
+        self.stop_waiting()
+        await self.scheduler.stop()
+        if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
+            with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
+                await self.markers.save(everything=True)
+                await self.usage.save(None, everything=True)
+        await self.writer.stop()
+        self.store.close()
 
 
 def open_store(settings: Settings, data_directory: Path | None) -> Store:

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from basalt.settings.keys import EffectiveSetting, effective
 from basalt.settings.kinds import DayWindow
 from basalt.settings.sources import load_settings, read_settings
 from basalt.settings.tree import (
+    EffectiveSetting,
     HBaseSettings,
     HttpSettings,
     JobSettings,
@@ -20,6 +20,7 @@ from basalt.settings.tree import (
     StoreSettings,
     ThriftSettings,
     TransactionSettings,
+    effective,
 )
 
 __all__ = [

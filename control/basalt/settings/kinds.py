@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -23,38 +23,62 @@ _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Kind(Protocol):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """Reads, writes and describes the values of one key. `read` raises `ValueError` with the reason."""
 
     help: str
 
-    def read(self, value: object) -> object: ...
-
-    def write(self, value: object) -> str: ...
-
-    def toml(self, value: object) -> str: ...
-
-    def describe(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Quoted:
-    """Kinds whose values are strings in TOML."""
-
-    help: str
+    def read(self, value: object) -> object:
+        """The value of this text (of a flag, a variable, a secret file) or TOML value."""
+        raise NotImplementedError
 
     def write(self, value: object) -> str:
+        """The value as `read` takes it."""
         return "off" if value is None else str(value)
 
     def toml(self, value: object) -> str:
+        """The value as a settings file has it."""
         return f'"{self.write(value)}"'
+
+    def describe(self) -> str:
+        """The values that there may be."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class _Text(Kind):
+    """Kinds whose values are strings of some form, or "off" where there need be none."""
+
+    FORM: ClassVar[str]
+    OPTIONAL: ClassVar[bool] = True
+
+    def read(self, value: object) -> object:
+        if not isinstance(value, str):
+            raise ValueError(f"is {_type_name(value)}, not {self.form()}")
+        if value == "off" and self.OPTIONAL:
+            return None
+        found = self.parse(value)
+        if found is None:
+            raise ValueError(f"is not {self.form()}")
+        return found
+
+    def parse(self, text: str) -> object:
+        """The value of this text; None when it has another form. `ValueError` says what else is wrong."""
+        raise NotImplementedError
+
+    def form(self) -> str:
+        """The form in an error's words."""
+        return self.describe()
+
+    def describe(self) -> str:
+        return f"{self.FORM}, off" if self.OPTIONAL else self.FORM
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Kind):
     """A whole number from `low` to `high`, both included, with the units that its key may be given in."""
 
-    help: str
     low: int
     high: int
 
@@ -101,7 +125,6 @@ class Whole:
         return int(match[1]) * units.get(match[2], 1)
 
 
-@dataclass(frozen=True, slots=True)
 class Size(Whole):
     """A number of bytes."""
 
@@ -109,7 +132,6 @@ class Size(Whole):
         return _SIZE_UNITS
 
 
-@dataclass(frozen=True, slots=True)
 class Duration(Whole):
     """A time in milliseconds."""
 
@@ -117,11 +139,8 @@ class Duration(Whole):
         return _DURATION_UNITS
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Kind):
     """True or false, in those words."""
-
-    help: str
 
     def read(self, value: object) -> bool:
         if isinstance(value, bool):
@@ -142,101 +161,71 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(_Quoted):
+class Choice(_Text):
     """One of a few words."""
 
     choices: tuple[str, ...]
+    OPTIONAL = False
 
-    def read(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not one of {self.describe()}")
-        if value not in self.choices:
-            raise ValueError(f"is not one of {self.describe()}")
-        return value
+    def parse(self, text: str) -> str | None:
+        return text if text in self.choices else None
+
+    def form(self) -> str:
+        return f"one of {self.describe()}"
 
     def describe(self) -> str:
         return ", ".join(self.choices)
 
 
-@dataclass(frozen=True, slots=True)
-class NamePrefix(_Quoted):
+class NamePrefix(_Text):
     """The start of a table's name."""
 
-    def read(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not a name")
-        if not _PREFIX.fullmatch(value):
-            raise ValueError(f"is not {self.describe()}")
-        return value
+    FORM = "1 to 64 letters, digits, _ or -"
+    OPTIONAL = False
 
-    def describe(self) -> str:
-        return "1 to 64 letters, digits, _ or -"
+    def parse(self, text: str) -> str | None:
+        return text if _PREFIX.fullmatch(text) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Address(_Quoted):
-    """The address of another server, or "off"."""
+class Address(_Text):
+    """The address of another server."""
 
-    def read(self, value: object) -> str | None:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
-        if value == "off":
-            return None
-        match = _ADDRESS.fullmatch(value)
-        if match is None:
-            raise ValueError(f"is not {self.describe()}")
-        if not 1 <= int(match[2]) <= 65_535:
+    FORM = "host:port"
+
+    def parse(self, text: str) -> str | None:
+        match = _ADDRESS.fullmatch(text)
+        if match is not None and not 1 <= int(match[2]) <= 65_535:
             raise ValueError("has a port that is not 1 to 65535")
-        return value
-
-    def describe(self) -> str:
-        return "host:port, off"
+        return text if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble(_Quoted):
-    """The servers of one ZooKeeper, with the path below which all is meant; or "off"."""
+class Ensemble(_Text):
+    """The servers of one ZooKeeper, with the path below which all is meant."""
 
-    def read(self, value: object) -> str | None:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
-        if value == "off":
+    FORM = "host:port, several with commas between them, /path behind the last"
+
+    def parse(self, text: str) -> str | None:
+        servers, slash, path = text.partition("/")
+        matches = map(_ADDRESS.fullmatch, servers.split(","))
+        if not all(match is not None and 1 <= int(match[2]) <= 65_535 for match in matches):
             return None
-        servers, slash, path = value.partition("/")
-        for server in servers.split(","):
-            match = _ADDRESS.fullmatch(server)
-            if match is None or not 1 <= int(match[2]) <= 65_535:
-                raise ValueError(f"is not {self.describe()}")
-        if slash and not all(_PATH_PART.fullmatch(part) for part in path.split("/")):
-            raise ValueError(f"is not {self.describe()}")
-        return value
+        return text if not slash or all(map(_PATH_PART.fullmatch, path.split("/"))) else None
 
     def describe(self) -> str:
-        return "host:port, several with commas between them, /path behind the last; off"
+        return f"{self.FORM}; off"
 
 
-@dataclass(frozen=True, slots=True)
-class Url(_Quoted):
-    """The URL of an HTTP server, or "off"."""
+class Url(_Text):
+    """The URL of an HTTP server."""
 
-    def read(self, value: object) -> str | None:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
-        if value == "off":
-            return None
-        if _URL.fullmatch(value) is None:
-            raise ValueError(f"is not {self.describe()}")
-        return value.rstrip("/")
+    FORM = "http://host:port, https://…"
 
-    def describe(self) -> str:
-        return "http://host:port, https://…, off"
+    def parse(self, text: str) -> str | None:
+        return text.rstrip("/") if _URL.fullmatch(text) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Kind):
     """A TCP port to listen on (0: any free one), or "off"."""
-
-    help: str
 
     def read(self, value: object) -> int | None:
         if value == "off":
@@ -245,9 +234,6 @@ class Port:
             return Whole("", 0, 65_535).read(value)
         except ValueError:
             raise ValueError(f"is not {self.describe()}") from None
-
-    def write(self, value: object) -> str:
-        return "off" if value is None else str(value)
 
     def toml(self, value: object) -> str:
         return '"off"' if value is None else str(value)
@@ -275,28 +261,22 @@ class DayWindow:
         return f"{start[0]:02}:{start[1]:02}-{stop[0]:02}:{stop[1]:02}"
 
 
-@dataclass(frozen=True, slots=True)
-class Window(_Quoted):
-    """A `DayWindow`, or "off": at any time."""
+class Window(_Text):
+    """A `DayWindow`; "off": at any time."""
 
-    def read(self, value: object) -> DayWindow | None:
-        if not isinstance(value, str):
-            raise ValueError(f"is {_type_name(value)}, not {self.describe()}")
-        if value == "off":
-            return None
-        match = _WINDOW.fullmatch(value)
+    FORM = "HH:MM-HH:MM (UTC)"
+
+    def parse(self, text: str) -> DayWindow | None:
+        match = _WINDOW.fullmatch(text)
         if match is None:
-            raise ValueError(f"is not {self.describe()}")
-        start_hour, start_minute, stop_hour, stop_minute = (int(part) for part in match.groups())
+            return None
+        start_hour, start_minute, stop_hour, stop_minute = map(int, match.groups())
         if max(start_hour, stop_hour) > 23 or max(start_minute, stop_minute) > 59:
             raise ValueError("has a time of day that no clock shows")
         window = DayWindow(start_hour * 60 + start_minute, stop_hour * 60 + stop_minute)
         if window.start_minute == window.stop_minute:
             raise ValueError('is empty; write "off" for the whole day')
         return window
-
-    def describe(self) -> str:
-        return "HH:MM-HH:MM (UTC), off"
 
 
 def _type_name(value: object) -> str:

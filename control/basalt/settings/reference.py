@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from basalt.settings.keys import Key, keys
+from basalt.settings.tree import Key, keys
 
 _FILE_HEAD = """\
 # Settings of a Basalt server, for `basalt serve --config basalt.toml`.

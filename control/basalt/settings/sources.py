@@ -14,8 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from basalt.errors import InvalidSettingError
-from basalt.settings.keys import ENVIRONMENT_PREFIX, FILE_SUFFIX, Key, build, keys, sections, value_of
-from basalt.settings.tree import DEFAULT, Origin, Settings
+from basalt.settings.tree import (
+    DEFAULT,
+    ENVIRONMENT_PREFIX,
+    FILE_SUFFIX,
+    Key,
+    Origin,
+    Settings,
+    build,
+    keys,
+    sections,
+    value_of,
+)
 
 FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
 SECRET_BYTES_MAX = 64 * 1024

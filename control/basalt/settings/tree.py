@@ -1,14 +1,16 @@
 """Every setting there is: its name, type, default, range and one line of help, in one place.
 
-A key's name is the path of its fields, with dashes in a section's name: `jobs.log-snapshot.interval_ms`. The reference
-(docs/reference/settings.md), the commented file that `basalt init` writes and the environment's names all follow from here.
+A key's name is the path of its fields, with dashes in a section's name: `jobs.log-snapshot.interval_ms`. The table of keys,
+the reference (docs/reference/settings.md), the commented file that `basalt init` writes and the environment's names all
+follow from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from basalt.settings.kinds import (
     DAY_MS,
@@ -24,6 +26,7 @@ from basalt.settings.kinds import (
     Duration,
     Ensemble,
     Flag,
+    Kind,
     NamePrefix,
     Port,
     Size,
@@ -35,6 +38,9 @@ from basalt.settings.kinds import (
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
 INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
 INTERVAL_MS_MAX = 30 * DAY_MS
+ENVIRONMENT_PREFIX = "BASALT__"
+FILE_SUFFIX = "_FILE"
+_HIDDEN = "(secret)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +239,95 @@ class Settings:
     log: LogSettings = LogSettings()
     # Where each value came from, by key; absent for a default. Not a setting itself.
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting: its dotted name, where it is in the tree, what it may be and what it is by default."""
+
+    name: str
+    path: tuple[str, ...]
+    kind: Kind
+    default: object
+
+    @property
+    def environment(self) -> str:
+        """The name of its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.replace(".", "__").replace("-", "_").upper()
+
+    @property
+    def unit(self) -> str:
+        """The unit of a bare number, after the key's last word but `max` and `default`: bytes, ms, or nothing."""
+        words = [word for word in self.path[-1].split("_") if word not in ("max", "default")]
+        return words[-1] if words[-1] in ("bytes", "ms") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """One setting as people see it: the value written as in the settings file, and where it came from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+@functools.cache
+def keys() -> Mapping[str, Key]:
+    """Every key by name, in the tree's order."""
+    return {key.name: key for key in _walk(Settings(), (), ())}
+
+
+@functools.cache
+def sections() -> frozenset[str]:
+    """The names that have keys below them: `store`, `store.hbase`, `jobs.retention`, ..."""
+    return frozenset(name.rsplit(".", depth)[0] for name in keys() for depth in range(1, name.count(".") + 1))
+
+
+def value_of(settings: Settings, key: Key) -> object:
+    """The key's value in `settings`."""
+    value: object = settings
+    for attribute in key.path:
+        value = getattr(value, attribute)
+    return value
+
+
+def build(values: Mapping[str, object]) -> Settings:
+    """The tree with these values (already read by their kinds) in place of defaults."""
+    tree: Settings = _build(Settings(), (), {keys()[name].path: value for name, value in values.items()})
+    return tree
+
+
+def effective(settings: Settings) -> list[EffectiveSetting]:
+    """Every setting in force, for people: secrets are not shown."""
+    shown = []
+    for key in keys().values():
+        origin = settings.origins.get(key.name, DEFAULT)
+        text = _HIDDEN if origin.secret else key.kind.write(value_of(settings, key))
+        shown.append(EffectiveSetting(key.name, text, origin.text))
+    return shown
+
+
+def _walk(tree: Any, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Key]:
+    hints = get_type_hints(type(tree), include_extras=True)
+    for each in fields(tree):
+        value = getattr(tree, each.name)
+        inner = (*path, each.name)
+        if is_dataclass(value) and get_origin(hints[each.name]) is not Annotated:
+            yield from _walk(value, inner, (*names, each.name.replace("_", "-")))
+        elif get_origin(hints[each.name]) is Annotated:
+            kind = get_args(hints[each.name])[1]
+            yield Key(".".join((*names, each.name)), inner, kind, value)
+
+
+def _build(tree: Any, path: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> Any:
+    changed: dict[str, object] = {}
+    for each in fields(tree):
+        inner = (*path, each.name)
+        value = getattr(tree, each.name)
+        if inner in values:
+            changed[each.name] = values[inner]
+        elif is_dataclass(value) and each.default is not MISSING:
+            changed[each.name] = _build(value, inner, values)
+        else:
+            changed[each.name] = value
+    return type(tree)(**changed)

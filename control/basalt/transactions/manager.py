@@ -23,8 +23,7 @@ import msgspec
 
 from basalt.catalog.topics import Topic
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError, UnavailableError
-from basalt.runtime.durations import Durations
-from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
+from basalt.runtime.group_commit import Durations, Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits

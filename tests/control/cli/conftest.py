@@ -19,8 +19,7 @@ import uvicorn
 
 from basalt.cli.main import main
 from basalt.http.app import build_app
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import load_settings
 
 

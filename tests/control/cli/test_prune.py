@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt_engine.regions import StoreFile
 from basalt_engine.stores.memory import MemoryStore

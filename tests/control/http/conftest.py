@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from basalt.http.app import build_app
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore

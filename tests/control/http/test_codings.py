@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
 from basalt.http.asgi import codings
+from basalt.http.asgi.requests import weights
 
 PLAIN = b"orders and invoices " * 100
 
@@ -100,6 +101,27 @@ def test_what_is_not_one_whole_coded_body_is_refused(coding: str, encoded: bytes
 def test_thousands_of_empty_members_are_refused_instead_of_decoded_one_by_one():
     with pytest.raises(MalformedBodyError, match="members"):
         decoded("gzip", gzipped(b"") * 5_000, 1_000_000)
+
+
+def test_a_body_of_as_many_members_as_the_limit_is_decoded_and_one_more_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(codings, "GZIP_MEMBERS_MAX", 3)
+    assert decoded("gzip", gzipped(b"x") * 3, 10) == b"xxx"
+    with pytest.raises(MalformedBodyError, match="more than 3 members"):
+        decoded("gzip", gzipped(b"x") * 4, 10)
+
+
+def test_a_frame_of_the_largest_window_is_decoded_and_one_of_the_next_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(codings, "ZSTD_WINDOW_BYTES_MAX", 2 * 1_024)  # the smallest that there is, twice
+    plain = random.Random(4).randbytes(20_000)
+    assert decoded("zstd", zstd_of_window(plain, 11), len(plain)) == plain
+    with pytest.raises(MalformedBodyError):
+        decoded("zstd", zstd_of_window(plain, 12), len(plain))
+
+
+def zstd_of_window(data: bytes, window_log: int) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters(window_log=window_log, write_content_size=False)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return stream.compress(data) + stream.flush()
 
 
 class CountingZlib:
@@ -200,7 +222,7 @@ def test_another_coding_is_unsupported(coding: str):
     ],
 )
 def test_the_best_coding_that_is_accepted_is_chosen(accept_encoding: str, chosen: str | None):
-    assert codings.choose(accept_encoding) == chosen
+    assert codings.choose(weights(accept_encoding.encode())) == chosen
 
 
 @given(st.lists(st.binary(max_size=3_000), max_size=5), st.sampled_from(["gzip", "zstd"]))
@@ -209,6 +231,6 @@ def test_what_was_encoded_in_parts_decodes_to_the_whole(parts: list[bytes], codi
     assert decoded(coding, encoded, 100_000) == b"".join(parts)
 
 
-@given(st.text(max_size=60))
-def test_no_accept_encoding_is_too_odd_to_be_understood(text: str):
-    assert codings.choose(text) in (None, "gzip", "zstd")
+@given(st.binary(max_size=60))
+def test_no_accept_encoding_is_too_odd_to_be_understood(header: bytes):
+    assert codings.choose(weights(header)) in (None, "gzip", "zstd")

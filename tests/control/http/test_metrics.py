@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.http.metrics import metrics
+from basalt.http import metrics
 
 
 def test_metrics_look_at_every_transaction_whatever_the_size_of_a_slice(client, monkeypatch):

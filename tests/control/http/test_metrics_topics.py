@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from basalt.catalog.topics import TopicName
-from basalt.http.metrics import topics as topic_metrics
-from basalt.http.metrics.topics import OTHER, TopicSeries
+from basalt.http import metrics
+from basalt.http.metrics import OTHER, TopicSeries
 
 
 def title(name: str) -> TopicName:
@@ -61,7 +61,7 @@ def test_a_deleted_topic_makes_room():
 
 
 def test_more_topics_than_candidates_are_counted_together_and_none_of_them_is_lost(monkeypatch):
-    monkeypatch.setattr(topic_metrics, "CANDIDATES_MAX", 2)
+    monkeypatch.setattr(metrics, "CANDIDATES_MAX", 2)
     series = TopicSeries(shown_max=1)
     for name, count in (("shown", 1), ("b", 10), ("c", 20), ("late", 1_000)):
         series.published(TopicName("shop", name), count, 0)

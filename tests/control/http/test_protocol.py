@@ -247,6 +247,19 @@ def test_a_head_without_end_is_refused(server):
     run(server, story)
 
 
+def test_a_head_is_read_on_up_to_the_limit_and_refused_a_byte_later(server, monkeypatch):
+    begun = b"GET /v1 HTTP/1.1\r\nX: "
+    monkeypatch.setattr(protocol, "HEAD_BYTES_MAX", len(begun) + 2)
+
+    async def story():
+        status, _, _ = await server.send(begun + b"12", b"\r\nHost: h\r\n\r\n")  # the head ends with what goes beyond
+        assert status == 200
+        status, _, answer = await server.send(begun + b"123")
+        assert (status, json.loads(answer)["code"]) == (431, "head_too_large")
+
+    run(server, story)
+
+
 def test_a_head_that_does_not_come_to_its_end_is_cut_off(server, monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 1)
 
@@ -269,7 +282,7 @@ def test_a_connection_on_which_nothing_comes_is_closed_without_a_word(server, mo
 
 
 def test_a_body_that_does_not_come_to_its_end_is_told_so(server, monkeypatch):
-    from basalt.http.asgi import request_bodies as bodies
+    from basalt.http.asgi import requests as bodies
 
     monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.05)
 

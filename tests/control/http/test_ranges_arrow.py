@@ -248,6 +248,30 @@ def test_a_range_that_cannot_be_meant_is_refused_by_its_parameter(client: Client
     assert (reply.status, reply.json()["field"]) == (400, field)
 
 
+def test_a_range_may_ask_for_as_many_bytes_as_the_limit(client: Client) -> None:
+    path = client.topic()
+    client.publish(path, "a")
+    through = end(client, path)
+    assert values(client.call("GET", f"{path}/range?through={through}&bytesMax={routes.RANGE_BYTES_LIMIT}")) == ["a"]
+    over = client.call("GET", f"{path}/range?through={through}&bytesMax={routes.RANGE_BYTES_LIMIT + 1}")
+    assert (over.status, over.json()["field"]) == (400, "bytesMax")
+
+
+def test_a_range_that_says_no_size_is_cut_at_the_usual_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "RANGE_BYTES_MAX", 2)
+    path = client.topic()
+    client.publish(path, "a", "b")
+    through = end(client, path)
+    whole = client.call("GET", f"{path}/range?through={through}")
+    assert (values(whole), whole.header("basalt-next")) == (["a", "b"], None)
+    client.publish(path, "c")
+    through = end(client, path)
+    cut = client.call("GET", f"{path}/range?through={through}")
+    assert values(cut) == ["a", "b"]
+    rest = client.call("GET", f"{path}/range?through={through}&after={cut.header('basalt-next')}")
+    assert (values(rest), rest.header("basalt-next")) == (["c"], None)
+
+
 def test_a_range_of_no_topic_is_not_found(client: Client) -> None:
     assert client.call("GET", f"/v1/namespaces/shop/topics/none/range?through={'0' * 40}").code == "topic_not_found"
 

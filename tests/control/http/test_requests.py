@@ -202,3 +202,11 @@ def test_a_target_of_the_limit_is_taken_and_one_byte_more_is_not(client, monkeyp
     monkeypatch.setattr(requests, "URI_BYTES_MAX", len(path))
     assert client.call("GET", path).status == 200
     assert client.call("GET", f"{path}x").code == "uri_too_long"
+
+
+def test_a_request_id_of_the_limit_is_taken_and_a_character_more_is_not(client, monkeypatch):
+    monkeypatch.setattr(requests, "REQUEST_ID_CHARS_MAX", 3)
+    assert client.call("GET", "/v1", basalt_request_id="abc").header("basalt-request-id") == "abc"
+    refused = client.call("GET", "/v1", basalt_request_id="abcd")
+    assert (refused.code, refused.json()["field"]) == ("invalid_input", "Basalt-Request-Id")
+    assert "1 to 3 letters" in refused.json()["detail"]

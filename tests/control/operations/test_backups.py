@@ -39,10 +39,10 @@ async def test_a_backup_is_a_data_directory_with_what_there_was_when_it_was_made
     tx = await shop.transactions.begin(owner="open during the backup")
     made = await shop.services.backups.create("first")
     await shop.publish(A, "after")
-    assert Path(made["path"]) == tmp_path / "data" / "backups" / "first"
-    assert made["files"] > 0
-    assert made["bytes"] > 0
-    restored = await opened(Path(made["path"]))
+    assert Path(made.path) == tmp_path / "data" / "backups" / "first"
+    assert made.files > 0
+    assert made.bytes > 0
+    restored = await opened(Path(made.path))
     assert await restored.read(A) == ["before"]
     assert (await restored.transactions.get(tx.id)).owner == "open during the backup"
     await restored.services.close()
@@ -53,11 +53,11 @@ async def test_backups_are_listed_the_oldest_first_also_after_a_restart(shop: Wi
         await shop.services.backups.create(name)
         shop.clock.advance(60_000)
     listed = await shop.services.backups.list()
-    assert [backup["name"] for backup in listed] == ["zebra", "ant"]
-    assert listed[1]["created_ms"] - listed[0]["created_ms"] == 60_000
+    assert [backup.name for backup in listed] == ["zebra", "ant"]
+    assert listed[1].created_ms - listed[0].created_ms == 60_000
     await shop.services.close()
     again = await opened(tmp_path / "data")
-    assert [backup["name"] for backup in await again.services.backups.list()] == ["zebra", "ant"]
+    assert [backup.name for backup in await again.services.backups.list()] == ["zebra", "ant"]
     await again.services.close()
 
 
@@ -71,7 +71,7 @@ async def test_a_second_backup_of_the_same_name_is_refused_and_the_first_stays(s
 async def test_backups_asked_for_at_once_are_made_one_after_the_other(shop: Wired):
     names = [f"b{number}" for number in range(5)]
     made = await asyncio.gather(*map(shop.services.backups.create, names))
-    assert [backup["name"] for backup in made] == names
+    assert [backup.name for backup in made] == names
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 256, "naïve", "a\0b"])

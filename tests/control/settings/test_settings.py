@@ -9,8 +9,8 @@ import pytest
 
 from basalt.errors import InvalidSettingError
 from basalt.settings import DayWindow, Settings, effective, load_settings, read_settings
-from basalt.settings.keys import keys
 from basalt.settings.reference import settings_file, settings_page
+from basalt.settings.tree import keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 

@@ -17,8 +17,7 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket
 
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift.messages import types

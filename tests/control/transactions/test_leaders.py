@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.server.services import Services
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.transactions.log.transaction_log import TransactionLog, entry_key
 from basalt.transactions.rules.transaction import State

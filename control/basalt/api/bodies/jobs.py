@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class JobInfo(Struct, frozen=True, rename="camel"):
-    """A job: its schedule, its last run, and when it runs next (null: not by itself)."""
+    """A job: its schedule, its last run, and when it runs next (null: not by itself, or it is running). Times: ms since 1970."""
 
     name: str
     help: str

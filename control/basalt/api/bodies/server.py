@@ -100,7 +100,7 @@ class BackupRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Backup(Struct, frozen=True, rename="camel"):
-    """A backup in the server's data directory."""
+    """A backup. `bytes` are those of its files; those that the store still has as well take no space of their own."""
 
     name: str
     path: str

@@ -7,7 +7,7 @@ steps, each of bounded work, so that the event loop can serve others in between.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import zstandard
 
@@ -46,16 +46,12 @@ def decode(coding: str, body: bytes, bytes_max: int) -> Iterator[bytes]:
     )
 
 
-def choose(accept_encoding: str) -> str | None:
-    """The coding for an answer: the best one of an Accept-Encoding value that we have; None for none."""
-    qualities: dict[str, float] = {}
-    for item in accept_encoding.split(","):
-        name, _, parameters = item.partition(";")
-        qualities[name.strip().lower()] = quality_of(parameters)
-    others = qualities.get("*", 0.0)
-    identity = qualities.get("identity", qualities.get("*", 0.001))  # allowed unless ruled out, wanted least
-    offered = {name: qualities.get(name, others) for name in _PREFERENCE}
-    best = max(_PREFERENCE, key=lambda name: offered[name])
+def choose(weights: Mapping[bytes, float]) -> str | None:
+    """The coding for an answer: the best one that we have, by the items of Accept-Encoding; None for none."""
+    others = weights.get(b"*", 0.0)
+    identity = weights.get(b"identity", weights.get(b"*", 0.001))  # allowed unless ruled out, wanted least
+    offered = {name: weights.get(name.encode("ascii"), others) for name in _PREFERENCE}
+    best = max(_PREFERENCE, key=offered.__getitem__)
     return best if offered[best] > 0 and offered[best] >= identity else None
 
 
@@ -71,19 +67,6 @@ def encode(coding: str, parts: Iterable[Buffer]) -> Iterator[bytes]:
         for part in parts:
             yield gzip.compress(part) + gzip.flush(zlib.Z_SYNC_FLUSH)
         yield gzip.flush()
-
-
-def quality_of(parameters: str) -> float:
-    """The weight of one Accept-Encoding item, 0 to 1; a weight that is no number counts as 0."""
-    for parameter in parameters.split(";"):
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "q":
-            try:
-                weight = float(value)
-            except ValueError:
-                return 0.0
-            return weight if 0 <= weight <= 1 else 0.0
-    return 1.0
 
 
 def _gunzip(body: bytes, bytes_max: int) -> Iterator[bytes]:
@@ -143,8 +126,7 @@ def _unzstd(body: bytes, bytes_max: int) -> Iterator[bytes]:
 
 def _too_large(bytes_max: int) -> TooLargeError:
     return TooLargeError(
-        f"the request body is more than {bytes_max} bytes when decoded",
-        hint="Split it, or raise http.body_bytes_max.",
+        f"the request body is more than {bytes_max} bytes when decoded", hint="Split it, or raise http.body_bytes_max."
     )
 
 

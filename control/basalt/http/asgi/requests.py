@@ -1,28 +1,50 @@
-"""One request as the calls see it: its id, its path and query parameters, its headers.
+"""One request as the calls see it: id, path and query parameters, headers, content types; and its body, all of it or none.
 
-A path is taken apart after decoding, so what decodes to a separator is refused before that can confuse anyone.
+A path is taken apart after decoding, so what decodes to a separator is refused before that can confuse anyone. A body that
+is too large is refused before it is read on; one that stops half-way ends the request with no effect.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import secrets
+from collections.abc import Collection, Sequence
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 from starlette.types import Receive, Scope
 
-from basalt.errors import BusyError, InputError, UriTooLongError
+from basalt.api.codecs.json_values import parse_json
+from basalt.errors import (
+    BusyError,
+    InputError,
+    MalformedBodyError,
+    RequestTimeoutError,
+    TooLargeError,
+    UnsupportedMediaTypeError,
+    UriTooLongError,
+)
+from basalt.http.asgi import codings
+
+JSON = b"application/json"
+AVRO = b"avro/binary"
 
 URI_BYTES_MAX = 8_000  # what RFC 9110 asks servers to take at least; names and parameters together need far less
+BODY_SECONDS_MAX = 60  # for all of a body: 10 MiB need 175 kB/s, and a client that sends less holds memory
 HALF_RECEIVED_BYTES_MAX = 256 << 20  # bodies under way: 25 of the largest size, or thousands of usual ones
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log
 
 Value = str | int | bool
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")
 _ID_PREFIX = secrets.token_hex(4)
 _ID_NUMBERS = itertools.count(1)
+_PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*)`")
+_FIELD_CHARS_MAX = 100
 
 
 class BodyBudget:
@@ -56,26 +78,15 @@ class ClientGoneError(Exception):
 
 
 class RequestHead:
-    """A request before its body is read, and (for the log and the metrics) what was answered.
+    """A request whose body is not read yet, and (for the log and the metrics) what was answered.
 
     `id` names the request in answers and logs; `client_id` is the same when the client chose it, else None.
     """
 
     __slots__ = (
-        "bodies",
-        "client_id",
-        "headers",
-        "id",
-        "is_head",
-        "path",
-        "query",
-        "receive",
-        "route",
-        "scope",
-        "sent_bytes",
-        "started_ms",
-        "status",
-    )
+        "bodies", "client_id", "headers", "id", "is_head", "path", "query", "receive", "route", "scope", "sent_bytes",
+        "started_ms", "status",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, started_ms: float, bodies: BodyBudget) -> None:
         self.scope = scope
@@ -103,7 +114,11 @@ class RequestHead:
                 hint="Shorten the names or the parameters.",
             )
         if b"%" in raw_path:
-            _check_path(raw_path)
+            unquoted(raw_path, "path", "names")
+            if re.search(rb"%2[fF]|%5[cC]", raw_path):
+                raise InputError(
+                    "the path has an encoded slash or backslash", field="path", hint="No name may have one."
+                )
         given = self.headers.get(b"basalt-request-id")
         if given is not None:
             self.client_id = self.id = _request_id(given)
@@ -114,7 +129,7 @@ class RequestHead:
         assert value is None or isinstance(value, str)
         return value
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool = False) -> bool:
         """A query parameter that the call declares as a flag."""
         value = self.query.get(name, default)
         assert isinstance(value, bool)
@@ -131,24 +146,186 @@ class RequestHead:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    def content_type(self, allowed: Collection[bytes]) -> bytes | None:
+        """The body's media type, one of `allowed` in lower case without parameters; None when the request names none."""
+        given = self.headers.get(b"content-type")
+        if given is None or given in allowed:
+            return given
+        media_type = given.partition(b";")[0].strip().lower()
+        if media_type in allowed:
+            return media_type
+        if media_type == b"":
+            return None
+        shown = media_type[:60].decode("latin-1")
+        raise _unsupported(f"content type {shown!r} is not one that this call reads", allowed)
 
-def _check_path(raw_path: bytes) -> None:
-    if re.search(rb"%(?![0-9A-Fa-f]{2})", raw_path):
-        raise InputError("the path has a % that two hex digits do not follow", field="path", hint="Write % as %25.")
-    if re.search(rb"%2[fF]|%5[cC]", raw_path):
-        raise InputError("the path has an encoded slash or backslash", field="path", hint="No name may have one.")
+    def required_type(self, allowed: Collection[bytes]) -> bytes:
+        """As `content_type`, where the answer's format depends on it, so that there is no default."""
+        media_type = self.content_type(allowed)
+        if media_type is None:
+            raise _unsupported("the request has no Content-Type", allowed)
+        return media_type
+
+    def accepts(self, media_type: bytes) -> bool:
+        """Tell whether the Accept header names this very type; a wildcard does not ask for it."""
+        accept = self.headers.get(b"accept")
+        if accept is None or media_type not in accept.lower():
+            return False
+        return weights(accept).get(media_type, 0.0) > 0
+
+    def accepted_type(self, offered: Sequence[bytes]) -> bytes:
+        """The content type for an answer: the best of `offered` by the Accept header; the first one when none fits."""
+        wanted = weights(self.headers.get(b"accept", b""))
+        fitting = (media_type for media_type, weight in wanted.items() if weight and media_type in offered)
+        return max(fitting, key=wanted.__getitem__, default=offered[0])
+
+    async def body(self) -> bytes:
+        """The whole body without its content coding, `http.body_bytes_max` bytes at most before and after decoding.
+
+        Raises `TooLargeError`, `UnsupportedMediaTypeError` (coding), `MalformedBodyError` (coded data),
+        `RequestTimeoutError`, and `ClientGoneError` when the connection closes before the end.
+        """
+        bytes_max = self.bodies.bytes_max
+        declared = self.headers.get(b"content-length")
+        if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
+            raise _too_large(bytes_max)
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        body: bytes = message.get("body", b"")
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
+        if message.get("more_body", False):
+            body = await self._read_on(body, bytes_max)
+        coding = self.headers.get(b"content-encoding")
+        if coding is None:
+            return body
+        return await _decoded(coding.decode("latin-1").strip().lower(), body, bytes_max)
+
+    async def no_body(self) -> None:
+        """Refuse a body with `MalformedBodyError`: it would be ignored otherwise."""
+        if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
+            body = await self.body()
+            if body:
+                raise MalformedBodyError(
+                    f"this call takes no body, and {len(body)} bytes came with it", hint="Leave the body out."
+                )
+
+    async def no_members(self) -> None:
+        """Take no body, whatever its content type, or an empty JSON object, as some clients send."""
+        body = await self.body()
+        if not body:
+            return
+        self.content_type((JSON,))
+        if parse_json(body) != {}:
+            raise MalformedBodyError("this call takes no body", hint="Leave the body out.")
+
+    async def _read_on(self, first: bytes, bytes_max: int) -> bytes:
+        parts: list[bytes] = []
+        part, size = first, 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS_MAX):
+                while True:
+                    if size + len(part) > bytes_max:
+                        raise _too_large(bytes_max)
+                    self.bodies.take(len(part), size)
+                    size += len(part)
+                    parts.append(part)
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    part = message.get("body", b"")
+                    if not message.get("more_body", False):
+                        if size + len(part) > bytes_max:
+                            raise _too_large(bytes_max)
+                        return b"".join((*parts, part))
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"only {size} bytes of the body came within {BODY_SECONDS_MAX} s",
+                hint="Nothing was done; send the request again.",
+            ) from None
+        finally:
+            self.bodies.give_back(size)
+
+
+def weights(header: bytes) -> dict[bytes, float]:
+    """The items of an Accept or Accept-Encoding header in lower case, and the weight of each, 0 to 1."""
+    items = (item.partition(b";") for item in header.lower().split(b","))
+    return {name.strip(): _weight(parameters) if parameters else 1.0 for name, _, parameters in items}
+
+
+def _weight(parameters: bytes) -> float:
+    """The parameter q; what is no weight counts as 0."""
+    for parameter in parameters.split(b";"):
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"q":
+            try:
+                weight = float(value)
+            except ValueError:
+                return 0.0
+            return weight if 0 <= weight <= 1 else 0.0
+    return 1.0
+
+
+def unquoted(text: bytes, field: str, holding: str) -> str:
+    """A part of the target without its percent signs; `InputError` names it when they mean nothing."""
+    if re.search(rb"%(?![0-9A-Fa-f]{2})", text):
+        raise InputError(f"the {field} has a % that two hex digits do not follow", field=field, hint="Write % as %25.")
     try:
-        unquote_to_bytes(raw_path).decode("utf-8")
+        return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError("the path does not decode to UTF-8", field="path", hint="Encode names as UTF-8.") from None
+        raise InputError(
+            f"the {field} does not decode to UTF-8", field=field, hint=f"Encode {holding} as UTF-8."
+        ) from None
+
+
+def convert_json(value: object, kind: Any) -> Any:
+    """The parsed value as one of `kind`, a msgspec type; nothing is coerced.
+
+    `MalformedBodyError` says what is wrong, and at which field.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place, unknown = _PLACE.search(text), _UNKNOWN.search(text)
+        field = place[1] if place else unknown[1] if unknown else None
+        message = _PLACE.sub("", text)
+        shown = f"{field[:_FIELD_CHARS_MAX]}: {message}" if field else f"the body: {message}"
+        raise MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
+    except UnicodeEncodeError:  # JSON can write it, and no text can hold it
+        raise MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None
+
+
+async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
+    if coding in ("", "identity"):
+        return body
+    parts: list[bytes] = []
+    for part in codings.decode(coding, body, bytes_max):
+        if parts:
+            await asyncio.sleep(0)  # a step takes time: others go in between
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _request_id(given: bytes) -> str:
     text = given.decode("latin-1")
-    if _REQUEST_ID.fullmatch(text) is None:
+    if len(text) > REQUEST_ID_CHARS_MAX or _REQUEST_ID.fullmatch(text) is None:
         raise InputError(
             f"the header Basalt-Request-Id is not 1 to {REQUEST_ID_CHARS_MAX} letters, digits, '.', '_', ':' or '-'",
             field="Basalt-Request-Id",
             hint="Send a UUID, or leave the header out.",
         )
     return text
+
+
+def _too_large(bytes_max: int) -> TooLargeError:
+    return TooLargeError(
+        f"the request body is more than {bytes_max} bytes",
+        hint="Send it in several requests, or raise http.body_bytes_max.",
+    )
+
+
+def _unsupported(message: str, allowed: Collection[bytes]) -> UnsupportedMediaTypeError:
+    types = " or ".join(media_type.decode("ascii") for media_type in allowed)
+    return UnsupportedMediaTypeError(message, field="Content-Type", hint=f"Send {types}.")

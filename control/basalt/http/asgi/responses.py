@@ -1,32 +1,57 @@
-"""Answers, and how they are sent: as one body with its length, or in parts as they are made; coded when that pays.
+"""Answers: how they are sent, how an error is told, and the line that the access log keeps of each.
 
-Every answer carries `Basalt-Request-Id`. One that breaks off half-way is never ended properly, so that no reader takes
-it for whole.
+An answer is sent as one body with its length, or in parts as they are made; coded when that pays. Every one carries
+`Basalt-Request-Id`. One that breaks off half-way is never ended properly, so that no reader takes it for whole. Errors are
+told as problem documents (RFC 9457), described in docs/reference/errors.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 
 from starlette.types import Send
 
+from basalt import errors
 from basalt.api.bodies import json
+from basalt.api.bodies.server import Problem
 from basalt.api.bodies.work import Buffer
 from basalt.http.asgi import codings
-from basalt.http.asgi.requests import RequestHead
+from basalt.http.asgi.requests import JSON, RequestHead, weights
 
-JSON = b"application/json"
-AVRO = b"avro/binary"
 PROBLEM = b"application/problem+json"
-BATCHES = b"application/vnd.basalt.batches"
 
 CODED_AT_ONCE_BYTES_MAX = 1024 * 1024  # a larger answer is coded while it is sent, so that others go in between
+DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
+TARGET_BYTES_MAX = 2_000  # of a request's target in the log
+
+# A class without a line of its own has its parent's status.
+STATUS: dict[type[errors.BasaltError], int] = {
+    errors.BasaltError: 500,
+    errors.InputError: 400,
+    errors.NotFoundError: 404,
+    errors.MethodNotAllowedError: 405,
+    errors.RequestTimeoutError: 408,
+    errors.ConflictError: 409,
+    errors.TopicChangedError: 412,
+    errors.TooLargeError: 413,
+    errors.UriTooLongError: 414,
+    errors.UnsupportedMediaTypeError: 415,
+    errors.CorruptionError: 500,
+    errors.InternalError: 500,
+    errors.ProtocolError: 502,
+    errors.RetryError: 503,
+    errors.DiskFullError: 507,
+}
 
 Headers = list[tuple[bytes, bytes]]
-
-
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
+
+_ACCESS_LOG = logging.getLogger("basalt.access")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
 
 
 class Response:
@@ -38,11 +63,7 @@ class Response:
     __slots__ = ("body", "content_type", "headers", "status")
 
     def __init__(
-        self,
-        status: int = 200,
-        body: Body = b"",
-        content_type: bytes | None = None,
-        headers: Headers | None = None,
+        self, status: int = 200, body: Body = b"", content_type: bytes | None = None, headers: Headers | None = None
     ) -> None:
         self.status = status
         self.body = body
@@ -55,6 +76,11 @@ def json_response(value: object, status: int = 200, headers: Headers | None = No
     return Response(status, json.encode(value), JSON, headers)
 
 
+def next_header(message_id: bytes | None) -> Headers:
+    """The header that says where a reader goes on; none at the end."""
+    return [] if message_id is None else [(b"basalt-next", message_id.hex().encode("ascii"))]
+
+
 async def send_response(request: RequestHead, answer: Response, send: Send) -> None:
     """Send the answer; the request learns its status and size, for the log and the figures."""
     headers: Headers = [(b"basalt-request-id", request.id.encode("ascii"))]
@@ -65,7 +91,7 @@ async def send_response(request: RequestHead, answer: Response, send: Send) -> N
     parts: Sequence[Buffer] | Iterator[Buffer] = [answer.body] if isinstance(answer.body, bytes) else answer.body
     accepted = request.headers.get(b"accept-encoding")
     if accepted is not None:
-        parts = _coded(accepted.decode("latin-1"), parts, headers)
+        parts = _coded(accepted, parts, headers)
     if isinstance(parts, list) and answer.status != 204:
         headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     request.status = answer.status
@@ -85,16 +111,110 @@ async def send_response(request: RequestHead, answer: Response, send: Send) -> N
 
 
 def _coded(
-    accept_encoding: str, parts: Sequence[Buffer] | Iterator[Buffer], headers: Headers
+    accept_encoding: bytes, parts: Sequence[Buffer] | Iterator[Buffer], headers: Headers
 ) -> Sequence[Buffer] | Iterator[Buffer]:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
     size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
     if size_bytes is not None and size_bytes < codings.CODED_BYTES_MIN:
         return parts
     headers.append((b"vary", b"accept-encoding"))
-    coding = codings.choose(accept_encoding)
+    coding = codings.choose(weights(accept_encoding))
     if coding is None:
         return parts
     headers.append((b"content-encoding", coding.encode("ascii")))
     coded = codings.encode(coding, parts)
     return coded if size_bytes is None or size_bytes > CODED_AT_ONCE_BYTES_MAX else list(coded)
+
+
+def status_of(error_class: type[errors.BasaltError]) -> int:
+    """The HTTP status of an error class: its own, or that of its nearest ancestor that has one."""
+    return next(STATUS[ancestor] for ancestor in error_class.__mro__ if ancestor in STATUS)
+
+
+def problem_response(error: errors.BasaltError, request_id: str) -> Response:
+    """The answer that tells this error to the caller."""
+    status = status_of(type(error))
+    retry_after_ms = None
+    if isinstance(error, errors.RetryError) and not isinstance(error, errors.UnknownOutcomeError):
+        retry_after_ms = error.retry_after_ms  # what may have taken effect is not to be sent again at once
+    leader = error.leader_url if isinstance(error, errors.NotLeaderError) else None
+    document = Problem(
+        type=f"urn:basalt:error:{error.code}",
+        title=error.code.replace("_", " ").capitalize(),
+        status=status,
+        code=error.code,
+        detail=_shown(error.message),
+        request_id=request_id,
+        field=error.field,
+        hint=error.hint,
+        retry_after_ms=retry_after_ms,
+        leader=leader,
+    )
+    headers: Headers = []
+    if retry_after_ms is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_ms / 1_000))))
+    if leader is not None:
+        headers.append((b"basalt-leader", leader.encode("ascii")))
+    if isinstance(error, errors.MethodNotAllowedError):
+        headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
+    if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
+        headers.append((b"accept-encoding", codings.ACCEPTED))
+    return Response(status, json.encode(document), PROBLEM, headers)
+
+
+def internal_error() -> errors.InternalError:
+    """The error that stands for a bug of ours; it tells nothing that the bug's own error could contain."""
+    return errors.InternalError(
+        "the server made a mistake; whether the call took effect is unknown",
+        hint="Report it with the request id, under which the server's log has the details.",
+    )
+
+
+def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.MethodNotAllowedError:
+    """The refusal of a method that the request's route does not have."""
+    error = errors.MethodNotAllowedError(
+        f"{request.scope['method'][:20]} is not a method of {request.route}", hint=f"Use one of: {', '.join(allowed)}."
+    )
+    error.allowed = tuple(allowed)
+    return error
+
+
+def log_access(request: RequestHead, duration_ms: float, now_ms: int) -> None:
+    """Log one request that was answered (or given up: status 499), never a payload.
+
+    The message is in Common Log Format with the referrer and the agent left out, which every log tool reads; the same as
+    named values is in the record's `fields`, for handlers that write JSON lines.
+    """
+    if not _ACCESS_LOG.isEnabledFor(logging.INFO):
+        return
+    scope = request.scope
+    client = scope.get("client")
+    fields = {
+        "client": client[0] if client else "-",
+        "method": scope["method"],
+        "target": _target(scope.get("raw_path") or b"", scope["query_string"]),
+        "route": request.route,
+        "status": request.status,
+        "sentBytes": request.sent_bytes,
+        "durationMs": round(duration_ms, 3),
+        "requestId": request.id,
+    }
+    line = f'{fields["client"]} - - [{common_log_time(now_ms)}] "{fields["method"]} {fields["target"]} HTTP/1.1"'
+    _ACCESS_LOG.info("%s %d %d", line, request.status, request.sent_bytes, extra={"fields": fields})
+
+
+def common_log_time(now_ms: int) -> str:
+    """A time as such logs write it, in UTC: 21/Nov/2026:22:32:15 +0000."""
+    moment = time.gmtime(now_ms // 1_000)
+    return time.strftime(f"%d/{_MONTHS[moment.tm_mon - 1]}/%Y:%H:%M:%S +0000", moment)
+
+
+def _target(raw_path: bytes, query_string: bytes) -> str:
+    """Path and query as sent, with what could break a line of the log escaped."""
+    raw = raw_path + (b"?" + query_string if query_string else b"")
+    return "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw[:TARGET_BYTES_MAX])
+
+
+def _shown(text: str) -> str:
+    clipped = text if len(text) <= DETAIL_CHARS_MAX else text[:DETAIL_CHARS_MAX] + "…"
+    return clipped.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written as JSON

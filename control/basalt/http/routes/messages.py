@@ -1,7 +1,7 @@
-"""The messaging calls: publish, store, roll back, poll. They are the hot paths: bytes in, bytes out.
+"""The messaging calls: publish, store, roll back, poll; and records, which carry more than a payload: bytes in, bytes out.
 
-Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written, and
-docs/formats/message-batches.md for who asks a poll for it.
+Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written,
+docs/formats/message-batches.md for who asks a poll for it, and docs/formats/records-api.md for records.
 
 A poll's answer is made in parts: a part is sent while the next one is made. Avro lets an array come in several blocks, so
 each run of neighbouring messages is a block; messages that lie alone in their rows are gathered, for a block of their own
@@ -12,46 +12,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.work import LONG_MAX, Buffer
-from basalt.api.codecs import avro, batches, json_bodies
+from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest
+from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
 from basalt.api.codecs.arrow import ARROW, library
 from basalt.api.codecs.arrow_bodies import decode_messages
 from basalt.catalog.topics import TopicName
-from basalt.errors import (
-    InputError,
-    TransactionConflictError,
-    TransactionEndedError,
-    TransactionNotFoundError,
-)
-from basalt.http.asgi.request_bodies import accepts, read_body, required_type
-from basalt.http.asgi.requests import ClientGoneError
-from basalt.http.asgi.responses import AVRO, BATCHES, JSON, Headers, Response
-from basalt.http.routes.operations import Request, RouteTable, choice, flag, integer, words
+from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, TransactionNotFoundError
+from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
+from basalt.http.asgi.responses import Headers, Response, next_header
+from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
 from basalt.http.routes.schemas import (
     ARROW_STREAM,
     BATCHED,
     CONSUME_REQUEST,
+    JSON_LINES,
+    JSON_LINES_ALIAS,
+    LINES,
     MESSAGES,
     PUBLISH_REQUEST,
     PUBLISH_RESPONSE,
+    RECORDS_PAGE,
+    RECORDS_REQUEST,
     STORE_REQUEST,
     in_both,
 )
-from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
+from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
 from basalt.messaging.read.fetch import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot
 
+BATCHES = b"application/vnd.basalt.batches"
+RECORDS_PATH = TOPIC_PATH + "/records"
+
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
 WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
 PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
 RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block
 ALONE_BYTES_MIN = 64 * 1024  # a stretch of stored bytes this long is sent as it lies; shorter ones are joined
+PART_RECORDS = 1_000  # an answer of records is made and sent in parts of about so many; each takes a few milliseconds
 _MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
 
 POINTER = "transactionWritePointer"
@@ -62,6 +65,7 @@ READ_QUERY = (
     flag("markers", "markers too, in their places; they count for no limit"),
 )
 _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
+_KIND_NAMES = {kind: kind.name.lower() for kind in Kind}
 _WRITER = (*EXISTING, TransactionEndedError, TransactionConflictError)
 
 T = TypeVar("T")
@@ -92,22 +96,31 @@ def _decode_arrow(body: bytes) -> ArrowRows:
     return ArrowRows(*decode_messages(body))
 
 
-def format_of(request: Request, formats: Mapping[bytes, Format], others: str) -> Format:
-    """The format of the body. `others` are those without room for a write pointer, where the query may name one."""
-    found = formats[required_type(request, formats)]
-    if not found.pointer_in_query and POINTER in request.query:
+async def load_arrow() -> None:
+    """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
+    if not library.cache_info().currsize:
+        await asyncio.to_thread(library)
+
+
+async def read_written(
+    request: Request, formats: Mapping[bytes, Format], others: str
+) -> tuple[Format, Any, int | None]:
+    """The format of a write, its body, and the write pointer that it is under, if any.
+
+    `others` are the formats without room for a write pointer, where the query may name one.
+    """
+    media_type = request.required_type(formats)
+    written = formats[media_type]
+    if not written.pointer_in_query and POINTER in request.query:
         raise InputError(
             f"the query names a {POINTER}, and the body has room for it",
             field=POINTER,
             hint=f"Put it into the body; the query is for {others}.",
         )
-    return found
-
-
-async def load_arrow() -> None:
-    """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
-    if not library.cache_info().currsize:
-        await asyncio.to_thread(library)
+    if media_type == ARROW:
+        await load_arrow()
+    body = written.decode(await request.body())
+    return written, body, request.integer(POINTER) if written.pointer_in_query else body.write_pointer
 
 
 @route(
@@ -121,17 +134,9 @@ async def load_arrow() -> None:
 )
 async def publish(request: Request) -> Response:
     """Publish messages."""
-    written = format_of(request, _PUBLISH, "Arrow")
-    title = named_topic(request)
-    if written.pointer_in_query:
-        await load_arrow()
-        rows: ArrowRows = written.decode(await read_body(request))
-        pointer = request.integer(POINTER)
-        placed = await request.services.messaging.publish(title, rows.messages, pointer, extras=rows.extras)
-    else:
-        body = written.decode(await read_body(request))
-        pointer = body.write_pointer
-        placed = await request.services.messaging.publish(title, body.messages, pointer)
+    title = request.topic
+    written, body, pointer = await read_written(request, _PUBLISH, "Arrow")
+    placed = await request.services.messaging.publish(title, body.messages, pointer, extras=_extras(body))
     return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
 
 
@@ -146,20 +151,19 @@ async def publish(request: Request) -> Response:
 )
 async def poll(request: Request) -> Response:
     """Read messages from a position on."""
-    media_type, decode, encode, _ = _POLL[required_type(request, _POLL)]
-    title = named_topic(request)
-    body = decode(await read_body(request))
+    title = request.topic
+    media_type, decode, encode, _ = _POLL[request.required_type(_POLL)]
+    body = decode(await request.body())
     start = body.start_from
     start = start if start is None or isinstance(start, int) else bytes(start)
-    batched = accepts(request, BATCHES)
-    if request.flag("markers", False) and not batched:
+    batched = request.accepts(BATCHES)
+    if request.flag("markers") and not batched:
         raise InputError(
             "markers=true needs an answer that has room for markers",
             field="markers",
             hint="Accept application/vnd.basalt.batches, or read records.",
         )
     fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
-    request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
     headers = position_headers(request, fetched)
     if batched:  # takes no time to make, whatever its size
         return Response(200, list(batch_parts(fetched.slices)), BATCHES, headers)
@@ -176,35 +180,64 @@ async def poll(request: Request) -> Response:
     body_required=True,
     errors=_WRITER,
 )
-async def store(request: Request) -> Response:
+async def store(request: Request) -> None:
     """Store messages aside, for a transaction's commit to publish."""
-    written = format_of(request, _STORE, "Arrow")
-    title = named_topic(request)
-    if not written.pointer_in_query:
-        body = written.decode(await read_body(request))
-        assert body.write_pointer is not None, "the codec refuses a store without"
-        await request.services.messaging.store(title, body.messages, body.write_pointer)
-        return Response()
-    pointer = request.integer(POINTER)
-    if pointer is None:
+    title = request.topic
+    _, body, pointer = await read_written(request, _STORE, "Arrow")
+    if pointer is None:  # the codecs of the other formats refuse a store without
         raise InputError(
             f"a store of Arrow rows needs a {POINTER} in the query",
             field=POINTER,
             hint="Begin a transaction and send its writePointer, or use publish.",
         )
-    await load_arrow()
-    rows: ArrowRows = written.decode(await read_body(request))
-    await request.services.messaging.store(title, rows.messages, pointer, rows.extras)
-    return Response()
+    await request.services.messaging.store(title, body.messages, pointer, _extras(body))
 
 
 @route("POST", TOPIC_PATH + "/rollback", body=in_both(PUBLISH_RESPONSE), body_required=True, errors=_WRITER)
-async def roll_back(request: Request) -> Response:
+async def roll_back(request: Request) -> None:
     """Undo a transactional publish, given its answer."""
-    decode = _ROLL_BACK[required_type(request, _ROLL_BACK)]
-    title = named_topic(request)
-    await request.services.messaging.roll_back(title, decode(await read_body(request)))
-    return Response()
+    title = request.topic
+    decode = _ROLL_BACK[request.required_type(_ROLL_BACK)]
+    await request.services.messaging.roll_back(title, decode(await request.body()))
+
+
+@route(
+    "POST",
+    RECORDS_PATH,
+    query=(integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),),
+    body={**in_both(RECORDS_REQUEST), JSON_LINES: LINES},
+    body_required=True,
+    answer=in_both(PUBLISH_RESPONSE),
+    errors=(*EXISTING, TransactionEndedError),
+    tag="records",
+)
+async def publish_records(request: Request) -> Response:
+    """Publish records."""
+    title = request.topic
+    written, body, pointer = await read_written(request, _RECORDS, "JSON lines")
+    placed = await request.services.messaging.publish_records(title, body.records, pointer)
+    return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
+
+
+@route(
+    "GET",
+    RECORDS_PATH,
+    query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
+    answer={**in_both(RECORDS_PAGE), JSON_LINES: LINES},
+    errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
+    tag="records",
+)
+async def read_records(request: Request) -> Response:
+    """Read records from a position on."""
+    title = request.topic
+    media_type = request.accepted_type(tuple(_RECORD_PARTS))
+    start, inclusive = await start_of(request, title)
+    fetched = await fetch(request, title, start, inclusive, request.integer("limit"))
+    return Response(200, _RECORD_PARTS[media_type](request, fetched), media_type, position_headers(request, fetched))
+
+
+def _extras(body: object) -> Sequence[Extras] | None:
+    return body.extras if isinstance(body, ArrowRows) else None
 
 
 async def fetch(
@@ -215,14 +248,14 @@ async def fetch(
     messages_max: int | None,
     transaction: Buffer | None = None,
 ) -> Fetch:
-    """Fetch what the topic has for a reader; wait for it as long as `waitMs` says or until the client has gone.
+    """Fetch and count what the topic has for a reader; wait as long as `waitMs` says or until the client has gone.
 
     The query has `isolation`, `transaction`, `markers` and `waitMs`; the argument `transaction` are a snapshot's bytes.
     """
     committed = request.text("isolation") == "committed"
     snapshot = await _snapshot(request, transaction, committed)
     wait_ms = request.integer("waitMs") or 0
-    markers = request.flag("markers", False)
+    markers = request.flag("markers")
 
     def look(wait_ms: int) -> Coroutine[None, None, Fetch]:
         return request.services.messaging.fetch(
@@ -230,10 +263,11 @@ async def fetch(
             wait_ms=wait_ms,
         )  # fmt: skip
 
-    found = await look(0)
-    if found.slices or not wait_ms:
-        return found
-    return await unless_gone(request, look(wait_ms))
+    fetched = await look(0)
+    if wait_ms and not fetched.slices:
+        fetched = await unless_gone(request, look(wait_ms))
+    request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
+    return fetched
 
 
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
@@ -272,9 +306,7 @@ async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> 
 
 def position_headers(request: Request, fetched: Fetch) -> Headers:
     """Headers that say where the reader goes on and which transaction stopped it; with markers, how to judge them."""
-    headers: Headers = []
-    if fetched.next_id is not None:
-        headers.append((b"basalt-next", fetched.next_id.hex().encode("ascii")))
+    headers = next_header(fetched.next_id)
     if fetched.held_by is not None:
         headers.append((b"basalt-held-by", request.services.holder(fetched.held_by).encode("ascii")))
     if fetched.generation is not None:
@@ -379,6 +411,42 @@ def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
 
 
+def records_of(slices: Sequence[Slice]) -> Iterator[list[Record]]:
+    """The records of the slices, some at a time."""
+    records_left = chain.from_iterable(map(_records, slices))
+    while some := list(islice(records_left, PART_RECORDS)):
+        yield some
+
+
+def _records(piece: Slice) -> Iterator[Record]:
+    pointer = None if piece.written_by is None else abs(piece.written_by)
+    kind = _KIND_NAMES[piece.batch.kind]
+    for message_id, payload, extra in zip(piece.ids(), piece.payloads(), piece.extras(), strict=True):
+        yield Record(message_id, payload, extra.key, extra.headers, extra.event_time_ms, extra.ttl_ms, kind, pointer)
+
+
+def _avro_record_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
+    yield from map(records_avro.encode_records_block, records_of(fetched.slices))
+    yield avro.END_OF_ARRAY
+
+
+def _json_record_parts(request: Request, fetched: Fetch) -> Iterator[bytes]:
+    before = records.START_OF_PAGE
+    for some in records_of(fetched.slices):
+        yield before + records.encode_records_block(some)
+        before = b","
+    held_by = None if fetched.held_by is None else request.services.holder(fetched.held_by)
+    yield (before if before != b"," else b"") + records.end_of_page(fetched.next_id, held_by)
+
+
+def _record_lines(_request: Request, fetched: Fetch) -> Iterator[bytes]:
+    yield from map(records.encode_records_lines, records_of(fetched.slices))
+
+
+def _decode_lines(body: bytes) -> RecordsRequest:
+    return RecordsRequest(None, records.decode_records_lines(body))
+
+
 _PUBLISH: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_publish_request, avro.encode_publish_response),
     JSON: Format(JSON, json_bodies.decode_publish_request, json_bodies.encode_publish_response),
@@ -394,3 +462,16 @@ _POLL: Mapping[bytes, Format] = {
     JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
 }
 _ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}
+_LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
+_RECORDS: Mapping[bytes, Format] = {
+    JSON: _PUBLISH[JSON]._replace(decode=records.decode_records_request),
+    AVRO: _PUBLISH[AVRO]._replace(decode=records_avro.decode_records_request),
+    JSON_LINES: _LINES,
+    JSON_LINES_ALIAS: _LINES,
+}
+_RECORD_PARTS: Mapping[bytes, Callable[[Request, Fetch], Iterator[bytes]]] = {
+    JSON: _json_record_parts,
+    AVRO: _avro_record_parts,
+    JSON_LINES: _record_lines,
+    JSON_LINES_ALIAS: _record_lines,
+}

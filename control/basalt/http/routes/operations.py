@@ -1,31 +1,38 @@
 """An operation: method and path of a call, its handler, what it takes and answers. The OpenAPI document is made of them.
 
-Query parameters are declared, so that an unknown, doubled or malformed one is refused by name in one place.
+What every handler would have to do is done here: query parameters are declared, so that an unknown, doubled or malformed
+one is refused by name; a JSON body is read as the type of the handler's second argument; what the handler returns is sent
+as JSON, as its annotation says it.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
-from urllib.parse import unquote_to_bytes
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from starlette.types import Receive, Scope, Send
 
-from basalt.errors import BasaltError, InputError, MethodNotAllowedError
-from basalt.http.asgi.requests import BodyBudget, RequestHead, Value
-from basalt.http.asgi.responses import JSON, Response, send_response
-from basalt.http.metrics.metrics import Metrics
-from basalt.http.routes.schemas import Content, Schema, Shape
+from basalt.api.codecs.json_values import parse_json
+from basalt.catalog.topics import TopicName, topic_name
+from basalt.errors import BasaltError, InputError, InvalidNameError, TopicNotFoundError
+from basalt.http.asgi.requests import JSON, BodyBudget, RequestHead, Value, convert_json, unquoted
+from basalt.http.asgi.responses import Response, json_response, method_not_allowed, send_response
+from basalt.http.metrics import Metrics
+from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
 from basalt.http.services import Services
 from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, check_text
 from basalt.transactions.codec import SnapshotBytes
 
-Handler: TypeAlias = Callable[["Request"], Awaitable[Response]]
-
 EMBEDDED = "embedded"  # the address of calls that come over no socket
 MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
+ADMIN_PATH = "/v1/admin"
+TOPICS_PATH = "/v1/namespaces/{namespace}/topics"
+TOPIC_PATH = TOPICS_PATH + "/{topic}"
+EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -47,32 +54,50 @@ class Request(RequestHead):
     __slots__ = ("metrics", "services", "snapshots")
 
     def __init__(
-        self,
-        services: Services,
-        metrics: Metrics,
-        snapshots: SnapshotBytes,
-        bodies: BodyBudget,
-        scope: Scope,
-        receive: Receive,
-        started_ms: float,
-    ) -> None:
+        self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget,
+        scope: Scope, receive: Receive, started_ms: float,
+    ) -> None:  # fmt: skip
         super().__init__(scope, receive, started_ms, bodies)
         self.services = services
         self.metrics = metrics
         self.snapshots = snapshots
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic that the path names; `InvalidNameError` when a name is none."""
+        return topic_name(self.path["namespace"], self.path["topic"])
+
+    @property
+    def transaction_id(self) -> int:
+        """The transaction that the path names; `InputError` for no id, `TransactionNotFoundError` for one not of here."""
+        return self.services.ids.parse(self.path["transaction"], "id")
+
+    @property
+    def act(self) -> By:
+        """Who asks for an operator's act, why, and in which request: for the audit."""
+        client = self.scope.get("client")
+        agent = self.headers.get(b"user-agent", b"").decode("latin-1")
+        author = Author(client[0] if client else EMBEDDED, agent, self.text("as") or "")
+        return author, self.text("reason") or "", self.id
+
+
+# A handler answers with a `Response`, with what is to be sent as JSON, or with None: done, and there is nothing to say.
+Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One call of the API. `body`, `answers` (by status) and `errors` are for the OpenAPI document.
 
-    `errors` are the classes that this call may answer beside those that every call may (see `openapi`).
+    `errors` are the classes that this call may answer beside those that every call may (see `openapi`). `takes` is the
+    type of its JSON body, None where the handler reads the body, or takes none.
     """
 
     method: str
     path: str
     handler: Handler
     tag: str
+    takes: Any = None
     query: tuple[Query, ...] = ()
     body: Content = field(default_factory=dict)
     body_required: bool = False
@@ -84,6 +109,28 @@ class Operation:
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def answer(self) -> Handler:
+        """The handler; before it what reads the body, unless that is the handler's business."""
+        if self.takes is not None:
+            return self._with_json
+        if self.body is EMPTY_BODY:
+            return functools.partial(self._after, RequestHead.no_members)
+        return functools.partial(self._after, RequestHead.no_body) if self.method == "DELETE" else self.handler
+
+    async def _with_json(self, request: Request) -> object:
+        if self.body_required:
+            request.content_type((JSON,))
+        body = await request.body()
+        if not body and not self.body_required:  # whatever its type
+            return await self.handler(request)  # its second argument has a default
+        request.content_type((JSON,))
+        return await self.handler(request, convert_json(parse_json(body), self.takes))
+
+    async def _after(self, refuse_body: Callable[[Request], Awaitable[None]], request: Request) -> object:
+        await refuse_body(request)
+        return await self.handler(request)
 
 
 class RouteTable:
@@ -101,29 +148,33 @@ class RouteTable:
         answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None,
         query: tuple[Query, ...] = (),
-        body: Shape | Content | None = None,
-        body_required: bool | None = None,
+        body: Content | None = None,
+        body_required: bool = False,
         errors: tuple[type[BasaltError], ...] = (),
         tag: str | None = None,
         if_match: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare the decorated handler as an operation. A `body` or an `answer` that is no mapping is sent as JSON.
+        """Declare the decorated handler as an operation.
 
-        A JSON body is required, another one only if it is said so.
+        Where its second argument is annotated with a type, that is its JSON body, which may only be left out where the
+        argument has a default. Where it has none and declares no `body`, a POST takes none. Its answer is what it is
+        annotated to return, but for a `Response`: then it is the `answer` given here, a type or contents by media type.
         """
 
         def declare(handler: Handler) -> Handler:
+            hints = get_type_hints(handler)
+            returned, takes = hints.pop("return"), next((hints[name] for name in hints if name != "request"), None)
+            content = body if body is not None else EMPTY_BODY if method == "POST" else {}
             operation = Operation(
                 method=method,
                 path=path,
                 handler=handler,
                 tag=tag or self._tag,
+                takes=takes,
                 query=query,
-                body=_content(body),
-                body_required=not isinstance(body, Mapping) and body is not None
-                if body_required is None
-                else body_required,
-                answers=answers or {200: _content(answer)},
+                body=content if takes is None else {JSON: takes},
+                body_required=body_required if takes is None else not handler.__defaults__,
+                answers=answers or {200: _content(answer if returned in (Response, NoneType) else returned)},
                 errors=errors,
                 if_match=if_match,
             )
@@ -136,6 +187,8 @@ class RouteTable:
 def _content(shape: Shape | Content | None) -> Content:
     if shape is None:
         return {}
+    if isinstance(shape, UnionType):
+        shape = get_args(shape)
     return shape if isinstance(shape, Mapping) else {JSON: shape}
 
 
@@ -198,17 +251,7 @@ def text_query(name: str, meaning: str) -> Query:
 
 AS = text_query("as", "who does it, for the audit")
 REASON = text_query("reason", "why it is done, for the audit")
-
-
 DRY_RUN = flag("dryRun", "tell what would be done, and do nothing")
-
-
-def act_by(request: Request) -> By:
-    """Who asks for an operator's act, why, and in which request: for the audit."""
-    client = request.scope.get("client")
-    agent = request.headers.get(b"user-agent", b"").decode("latin-1")
-    author = Author(client[0] if client else EMBEDDED, agent, request.text("as") or "")
-    return author, request.text("reason") or "", request.id
 
 
 def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, Value]:
@@ -216,7 +259,7 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
     values: dict[str, Value] = {}
     for item in query_string.split(b"&"):
         name_bytes, equals, value_bytes = item.partition(b"=")
-        name, text = _decoded(name_bytes), _decoded(value_bytes)
+        name, text = (unquoted(part.replace(b"+", b" "), "query", "it") for part in (name_bytes, value_bytes))
         parameter = declared.get(name)
         if parameter is None:
             known = ", ".join(declared) or "none"
@@ -234,22 +277,13 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
     return values
 
 
-def _decoded(text: bytes) -> str:
-    if re.search(rb"%(?![0-9A-Fa-f]{2})", text):
-        raise InputError("the query has a % that two hex digits do not follow", field="query", hint="Write % as %25.")
-    try:
-        return unquote_to_bytes(text.replace(b"+", b" ")).decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError("the query does not decode to UTF-8", field="query", hint="Encode it as UTF-8.") from None
-
-
 class Endpoint:
     """All operations of one path, as an ASGI application. Errors go up to the frame, which tells them."""
 
     def __init__(self, path: str, operations: Sequence[Operation]) -> None:
         self.path = path
         self._handlers = {
-            operation.method: (operation.handler, {query.name: query for query in operation.query})
+            operation.method: (operation.answer, {query.name: query for query in operation.query})
             for operation in operations
         }
         if "GET" in self._handlers:
@@ -261,21 +295,17 @@ class Endpoint:
         request.route = self.path
         found = self._handlers.get(scope["method"])
         if found is None:
-            await send_response(request, self._without_handler(request), send)
+            if scope["method"] != "OPTIONS":
+                raise method_not_allowed(request, self._allowed)
+            allow = ", ".join(self._allowed).encode("ascii")
+            await send_response(request, Response(204, headers=[(b"allow", allow)]), send)
             return
         handler, declared = found
         request.path = scope["path_params"]
         query_string = scope["query_string"]
         if query_string:
             request.query = read_query(query_string, declared)
-        await send_response(request, await handler(request), send)
-
-    def _without_handler(self, request: Request) -> Response:
-        allowed = ", ".join(self._allowed)
-        if request.scope["method"] == "OPTIONS":
-            return Response(204, headers=[(b"allow", allowed.encode("ascii"))])
-        error = MethodNotAllowedError(
-            f"{request.scope['method'][:20]} is not a method of {self.path}", hint=f"Use one of: {allowed}."
-        )
-        error.allowed = self._allowed
-        raise error
+        answer = await handler(request)
+        if not isinstance(answer, Response):
+            answer = Response() if answer is None else json_response(answer)
+        await send_response(request, answer, send)

@@ -14,11 +14,7 @@ from basalt.api.bodies.pruning import (
     RestoreRequest,
 )
 from basalt.errors import ConflictError, InputError, NotFoundError
-from basalt.http.asgi.request_bodies import read_json, read_no_members
-from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.operations import AS, DRY_RUN, REASON, Request, RouteTable, act_by, choice, integer
-from basalt.http.routes.schemas import EMPTY_BODY
-from basalt.http.routes.server import ADMIN_PATH
+from basalt.http.routes.operations import ADMIN_PATH, AS, DRY_RUN, REASON, Request, RouteTable, choice, integer
 from basalt_engine.keys import MILLISECONDS_MAX
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -29,18 +25,16 @@ _PRUNE = ADMIN_PATH + "/prune"
 route = RouteTable("pruning")
 
 
-@route("GET", _PRUNE, answer=PruneStatus)
-async def status(request: Request) -> Response:
+@route("GET", _PRUNE)
+async def status(request: Request) -> PruneStatus:
     """The state of pruning."""
-    return json_response(await request.services.prune_reports.status())
+    return await request.services.prune_reports.status()
 
 
-@route("POST", _PRUNE + "/run", query=(DRY_RUN, REASON, AS), body=EMPTY_BODY, answer=PruneRun)
-async def run(request: Request) -> Response:
+@route("POST", _PRUNE + "/run", query=(DRY_RUN, REASON, AS))
+async def run(request: Request) -> PruneRun:
     """Prune now."""
-    await read_no_members(request)
-    dry_run = request.flag("dryRun", False)
-    return json_response(await request.services.prune_reports.run(act_by(request), dry_run=dry_run))
+    return await request.services.prune_reports.run(request.act, dry_run=request.flag("dryRun"))
 
 
 @route(
@@ -50,65 +44,47 @@ async def run(request: Request) -> Response:
         integer("writePointer", 1, POINTER_MAX, "only of this one"),
         integer("limit", 1, EXPLAINED_MAX, "most writers to answer"),
     ),
-    answer=list[ExplainedWriter],
     errors=(NotFoundError,),
 )
-async def explain(request: Request) -> Response:
+async def explain(request: Request) -> list[ExplainedWriter]:
     """What is in the way of invalid writers."""
     limit = request.integer("limit") or EXPLAINED_DEFAULT
-    return json_response(await request.services.prune_reports.explain(request.integer("writePointer"), limit))
+    return await request.services.prune_reports.explain(request.integer("writePointer"), limit)
 
 
 @route(
     "GET",
     _PRUNE + "/regions",
     query=(choice("show", ("all", "blocking", "idle"), "which; all when it is left out"),),
-    answer=list[RegionInfo],
     errors=(ConflictError,),
 )
-async def regions(request: Request) -> Response:
+async def regions(request: Request) -> list[RegionInfo]:
     """The regions, with what each holds back."""
-    return json_response(await request.services.prune_reports.regions(request.text("show")))
+    return await request.services.prune_reports.regions(request.text("show"))
 
 
-@route("GET", _PRUNE + "/regions/{region}", answer=RegionDetail, errors=(ConflictError, NotFoundError))
-async def region(request: Request) -> Response:
+@route("GET", _PRUNE + "/regions/{region}", errors=(ConflictError, NotFoundError))
+async def region(request: Request) -> RegionDetail:
     """A region, with its files."""
-    return json_response(await request.services.prune_reports.region(request.path["region"]))
+    return await request.services.prune_reports.region(request.path["region"])
 
 
-@route(
-    "GET",
-    _PRUNE + "/history",
-    query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),),
-    answer=list[PrunedWriters],
-)
-async def history(request: Request) -> Response:
+@route("GET", _PRUNE + "/history", query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),))
+async def history(request: Request) -> list[PrunedWriters]:
     """What was pruned, newest first."""
-    return json_response(await request.services.prune_reports.history(request.integer("limit") or HISTORY_DEFAULT))
+    return await request.services.prune_reports.history(request.integer("limit") or HISTORY_DEFAULT)
 
 
-@route(
-    "POST",
-    _PRUNE + "/restore",
-    query=(DRY_RUN, REASON, AS),
-    body=RestoreRequest,
-    answer=RestoredWriters,
-    errors=(ConflictError,),
-)
-async def restore(request: Request) -> Response:
+@route("POST", _PRUNE + "/restore", query=(DRY_RUN, REASON, AS), errors=(ConflictError,))
+async def restore(request: Request, asked: RestoreRequest) -> RestoredWriters:
     """Make pruned writers invalid again, after a table was restored."""
-    wanted = await read_json(request, RestoreRequest)
-    if not 0 <= wanted.since_ms <= MILLISECONDS_MAX:
+    if not 0 <= asked.since_ms <= MILLISECONDS_MAX:
         raise InputError("sinceMs is not a time", field="sinceMs", hint="give milliseconds since 1970")
-    dry_run = request.flag("dryRun", False)
-    return json_response(
-        await request.services.prune_reports.restore(wanted.since_ms, act_by(request), dry_run=dry_run)
-    )
+    dry_run = request.flag("dryRun")
+    return await request.services.prune_reports.restore(asked.since_ms, request.act, dry_run=dry_run)
 
 
-@route("POST", ADMIN_PATH + "/snapshot/publish", body=EMPTY_BODY, answer=PublishedSnapshot, errors=(ConflictError,))
-async def publish(request: Request) -> Response:
+@route("POST", ADMIN_PATH + "/snapshot/publish", errors=(ConflictError,))
+async def publish(request: Request) -> PublishedSnapshot:
     """Publish the snapshot for the region servers now."""
-    await read_no_members(request)
-    return json_response(await request.services.prune_reports.publish())
+    return await request.services.prune_reports.publish()

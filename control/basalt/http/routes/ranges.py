@@ -1,6 +1,6 @@
-"""The calls on ranges of a topic: its stable end, how far a reader may go, a range in parts, its messages as Arrow.
+"""The calls on ranges of a topic: its stable end, how far a reader may go, a range in parts, its messages as Arrow; markers.
 
-What is sent as Arrow (docs/formats/arrow.md) is made of stretches of stored bytes: no message is touched by itself, unless
+Format of a marker, and the rules: docs/formats/markers.md. What is sent as Arrow (docs/formats/arrow.md) is made of stretches of stored bytes: no message is touched by itself, unless
 it has more than a payload.
 """
 
@@ -11,18 +11,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from basalt.api.bodies.json import MessageId, message_id
-from basalt.api.bodies.markers import TaskInfo
+from basalt.api.bodies.markers import MarkerRequest, MarkersInfo, TaskInfo
 from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
 from basalt.api.codecs import arrow_columns
 from basalt.api.codecs.arrow import ARROW, END_OF_STREAM
 from basalt.api.codecs.arrow_columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Source, Stretch
-from basalt.errors import ConflictError, GenerationError, InputError
-from basalt.http.asgi.responses import Headers, Response, json_response
-from basalt.http.routes.messages import in_parts, load_arrow
-from basalt.http.routes.operations import Query, Request, RouteTable, choice, integer
+from basalt.api.markers.marker import Marker
+from basalt.api.markers.reconcile import MarkerState
+from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
+from basalt.http.asgi.responses import Response, next_header
+from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
+from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer
 from basalt.http.routes.schemas import ARROW_STREAM
-from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
 from basalt.messaging.ranges.range_reading import undecided
 from basalt.messaging.ranges.ranges import SPLITS_MAX
 from basalt.messaging.read.fetch import Slice
@@ -30,6 +31,7 @@ from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Flag
 
+MARKERS_PATH = TOPIC_PATH + "/markers"
 RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
@@ -59,18 +61,18 @@ ISOLATION = choice(
 AFTER = id_parameter("after", "where the range begins, exclusively; without it at the oldest message")
 
 
-class Bounds(NamedTuple):
+class IdRange(NamedTuple):
     """The range that the parameters `after` and `through` name; None where one is left out."""
 
     after: bytes | None
     through: bytes | None
 
 
-@route("GET", TOPIC_PATH + "/stable-end", query=(ISOLATION,), answer=StableEnd, errors=EXISTING)
-async def stable_end(request: Request) -> Response:
+@route("GET", TOPIC_PATH + "/stable-end", query=(ISOLATION,), errors=EXISTING)
+async def stable_end(request: Request) -> StableEnd:
     """Up to where the topic reads the same for ever."""
-    found = await request.services.ranges.stable_end(named_topic(request), _is_committed(request))
-    return json_response(StableEnd(message_id(found.id), found.generation))
+    end = await request.services.ranges.stable_end(request.topic, _is_committed(request))
+    return StableEnd(message_id(end.id), end.generation)
 
 
 @route(
@@ -83,23 +85,19 @@ async def stable_end(request: Request) -> Response:
         integer("bytesMax", 1, LONG_MAX, "most bytes of payloads, but for a first message that is larger"),
         ISOLATION,
     ),
-    answer=Advance,
     errors=EXISTING,
 )
-async def advance(request: Request) -> Response:
+async def advance(request: Request) -> Advance:
     """How far a reader may go within limits, and what the markers on the way say."""
-    title = named_topic(request)
-    after, through = _bounds(request)
-    found = await request.services.ranges.advance(
-        title, after, through=through, messages_max=request.integer("messagesMax"),
+    after, through = _id_range(request)
+    run = await request.services.ranges.advance(
+        request.topic, after, through=through, messages_max=request.integer("messagesMax"),
         bytes_max=request.integer("bytesMax"), committed=_is_committed(request),
     )  # fmt: skip
-    tasks = tuple(TaskInfo(name, *task) for name, task in sorted(found.said.tasks.items()))
-    shown = Advance(
-        message_id(found.through), found.messages, found.payload_bytes, found.at_end, found.generation,
-        found.expired, found.said.task_count, found.tasks_property, tasks,
+    return Advance(
+        message_id(run.through), run.messages, run.payload_bytes, run.at_end, run.generation, run.expired,
+        run.said.task_count, run.tasks_property, _tasks(run.said),
     )  # fmt: skip
-    return json_response(shown)
 
 
 @route(
@@ -111,22 +109,20 @@ async def advance(request: Request) -> Response:
         replace(integer("n", 1, SPLITS_MAX, "most parts"), required=True),
         ISOLATION,
     ),
-    answer=Splits,
     errors=(*EXISTING, ConflictError),
 )
-async def splits(request: Request) -> Response:
+async def splits(request: Request) -> Splits:
     """A range in parts of about the same size."""
-    title = named_topic(request)
-    (after, through), count = _bounds(request), request.integer("n")
+    (after, through), count = _id_range(request), request.integer("n")
     if through is None or count is None:
         field = "through" if through is None else "n"
         raise InputError(f"the query parameter {field} is missing", field=field, hint="give `through`, an id, and `n`")
-    found = await request.services.ranges.splits(title, after, through, count, committed=_is_committed(request))
+    found = await request.services.ranges.splits(request.topic, after, through, count, committed=_is_committed(request))
     parts = [
         Split(message_id(each.after), MessageId(each.through), each.messages, each.payload_bytes)
         for each in found.splits
     ]
-    return json_response(Splits(parts, found.generation))
+    return Splits(parts, found.generation)
 
 
 @route(
@@ -147,9 +143,9 @@ async def splits(request: Request) -> Response:
 async def read(request: Request) -> Response:
     """The messages after one id and through another, as Arrow record batches."""
     await load_arrow()
-    title = named_topic(request)
+    title = request.topic
     names = arrow_columns.wanted(request.text("columns"))
-    after, through = _bounds(request)
+    after, through = _id_range(request)
     if through is None:
         raise InputError("a range needs its end", field="through", hint="Ask stable-end or advance for one.")
     committed, topics = _is_committed(request), request.services.topics
@@ -163,12 +159,48 @@ async def read(request: Request) -> Response:
     # If it was deleted meanwhile, rows were missing where nobody would miss them.
     (await topics.get(title)).of_generation(topic.generation)
     request.metrics.topics.fetched(title, found.messages, found.payload_bytes)
-    headers: Headers = [(b"basalt-generation", b"%d" % topic.generation)]
-    if found.next_id is not None:
-        headers.append((b"basalt-next", found.next_id.hex().encode("ascii")))
+    headers = [(b"basalt-generation", b"%d" % topic.generation), *next_header(found.next_id)]
     parts = in_parts(_arrow(found.slices, names, Source(topic.name.encode(), topic.generation), request.services.ids))
     at_once = found.messages <= AT_ONCE_ROWS_MAX and not any(piece.batch.flags for piece in found.slices)
     return Response(200, list(parts) if at_once else parts, ARROW, headers)
+
+
+@route("POST", MARKERS_PATH, errors=(*EXISTING, MarkerRefusedError), tag="markers")
+async def emit(request: Request, asked: MarkerRequest) -> None:
+    """Emit a watermark or an end of stream."""
+    if (asked.event_time_ms is None) == (asked.kind == "watermark"):
+        raise MalformedBodyError("a watermark has an eventTimeMs, an end of stream has none", field="eventTimeMs")
+    if asked.event_time_ms is not None and not -LONG_MAX - 1 <= asked.event_time_ms <= LONG_MAX:
+        raise MalformedBodyError("eventTimeMs has more than 64 bits", field="eventTimeMs")
+    marker = Marker(asked.task, asked.task_count, asked.event_time_ms)
+    await request.services.markers.publish(request.topic, marker)
+
+
+@route(
+    "GET",
+    MARKERS_PATH,
+    query=(
+        integer("waitMs", 0, WAIT_MS_MAX, "answer when the topic has ended, or after so many milliseconds"),
+        choice("until", ("ended",), "what `waitMs` waits for"),
+    ),
+    errors=EXISTING,
+    tag="markers",
+)
+async def show_markers(request: Request) -> MarkersInfo:
+    """The topic's watermark, and whether it has ended."""
+    title, markers = request.topic, request.services.markers
+    facts = await markers.facts(title)
+    wait_ms = request.integer("waitMs") or 0
+    if wait_ms and not facts.ended:
+        facts = await unless_gone(request, markers.facts(title, wait_ms=wait_ms))
+    at = None if facts.at is None else facts.at.hex()
+    return MarkersInfo(
+        facts.watermark_ms, facts.ended, facts.state.task_count, _tasks(facts.state), at, facts.generation
+    )
+
+
+def _tasks(state: MarkerState) -> tuple[TaskInfo, ...]:
+    return tuple(TaskInfo(name, *task) for name, task in sorted(state.tasks.items()))
 
 
 def _is_committed(request: Request) -> bool:
@@ -176,9 +208,11 @@ def _is_committed(request: Request) -> bool:
     return request.text("isolation") != "uncommitted"
 
 
-def _bounds(request: Request) -> Bounds:
+def _id_range(request: Request) -> IdRange:
     after, through = request.text("after"), request.text("through")
-    found = Bounds(None if after is None else bytes.fromhex(after), None if through is None else bytes.fromhex(through))
+    found = IdRange(
+        None if after is None else bytes.fromhex(after), None if through is None else bytes.fromhex(through)
+    )
     if found.after is not None and found.through is not None and found.after > found.through:
         raise InputError(
             f"the range ends at {found.through.hex()}, before it begins at {found.after.hex()}",

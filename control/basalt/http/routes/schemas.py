@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, PUBLISH_MESSAGES_MAX, SEGMENTS_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
 from basalt.api.markers.marker import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
-from basalt.http.asgi.responses import AVRO, JSON
+from basalt.http.asgi.requests import AVRO, JSON
 from basalt_engine.keys import NAME_CHARS_MAX
 
 Schema: TypeAlias = Mapping[str, object]
@@ -41,12 +41,7 @@ _MESSAGES: Schema = {"type": "array", "items": _BYTES, "maxItems": PUBLISH_MESSA
 
 
 def _object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def _union(**branches: Schema) -> Schema:
@@ -156,7 +151,7 @@ TOPIC: Schema = {
         {**SHOWN_PROPERTIES, "description": "with http.flat_topics"},
     ]
 }
-TOPIC_NAMES: Schema = {"type": "array", "items": NAME}
+NAMES: Schema = {"type": "array", "items": NAME}
 EMPTY_BODY: Content = {JSON: {"type": "object", "maxProperties": 0}}
 
 

@@ -25,10 +25,10 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.asgi.request_bodies import content_type, read_json, read_nothing, read_optional_json
-from basalt.http.asgi.responses import JSON, Response, json_response
+from basalt.http.asgi.requests import JSON
+from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.operations import Request, RouteTable
-from basalt.http.routes.schemas import TOPIC_NAMES
+from basalt.http.routes.schemas import NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellPut, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel
 from basalt_engine.cells import CellVersion
@@ -40,6 +40,7 @@ LEVELS: dict[Visibility, VisibilityLevel] = {
     "exclude_current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
     "all": VisibilityLevel.SNAPSHOT_ALL,
 }
+_CONFLICT_BY_ROW = CreateTable()
 _EXISTING = (InvalidNameError, TableNotFoundError)
 _READING = (*_EXISTING, TransactionNotFoundError, TransactionEndedError)
 
@@ -51,27 +52,20 @@ def named_table(request: Request) -> TableName:
     return table_name(request.path["namespace"], request.path["table"])
 
 
-@route("POST", TABLE_PATH + "/read", body=ReadRequest, answer=Cells, errors=_READING)
-async def read(request: Request) -> Response:
+@route("POST", TABLE_PATH + "/read", errors=_READING)
+async def read(request: Request, asked: ReadRequest) -> Cells:
     """The cells of some rows."""
-    title = named_table(request)
-    asked = await read_json(request, ReadRequest)
+    transaction_id = _transaction(request, asked)
     cells = await request.services.tables.read(
-        title, asked.rows, asked.columns, _transaction(request, asked), LEVELS[asked.visibility]
+        named_table(request), asked.rows, asked.columns, transaction_id, LEVELS[asked.visibility]
     )
-    return json_response(Cells(_cells(cells)))
+    return Cells(_cells(cells))
 
 
-@route(
-    "POST",
-    TABLE_PATH + "/write",
-    body=WriteRequest,
-    errors=(*_READING, TransactionConflictError, ConflictError, BusyError),
-)
-async def write(request: Request) -> Response:
+@route("POST", TABLE_PATH + "/write", errors=(*_READING, TransactionConflictError, ConflictError, BusyError))
+async def write(request: Request, asked: WriteRequest) -> None:
     """Change cells under an open transaction."""
     title = named_table(request)
-    asked = await read_json(request, WriteRequest)
     writes = CellWrites(
         [CellPut(put.row, put.column, put.value) for put in asked.puts],
         [(cell.row, cell.column) for cell in asked.deletes],
@@ -79,14 +73,12 @@ async def write(request: Request) -> Response:
     )
     transaction_id = request.services.ids.parse(asked.transaction, "transaction")
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
-    return Response()
 
 
-@route("POST", TABLE_PATH + "/scan", body=ScanRequest, answer=CellPage, errors=_READING)
-async def scan(request: Request) -> Response:
+@route("POST", TABLE_PATH + "/scan", errors=_READING)
+async def scan(request: Request, asked: ScanRequest) -> CellPage:
     """The cells of a range of rows."""
     title = named_table(request)
-    asked = await read_json(request, ScanRequest)
     if not 0 < asked.limit_cells <= READ_CELLS_MAX:
         raise InputError(
             f"limitCells is {asked.limit_cells}, it must be 1 to {READ_CELLS_MAX}",
@@ -97,39 +89,28 @@ async def scan(request: Request) -> Response:
     page = await request.services.tables.scan(
         title, asked.start, asked.stop, asked.columns, asked.limit_cells, transaction_id, LEVELS[asked.visibility]
     )
-    return json_response(CellPage(_cells(page.cells), page.next))
+    return CellPage(_cells(page.cells), page.next)
 
 
-@route("GET", TABLE_PATH, answer=TableInfo, errors=_EXISTING)
-async def get(request: Request) -> Response:
+@route("GET", TABLE_PATH, errors=_EXISTING)
+async def get(request: Request) -> TableInfo:
     """A table's properties."""
     return _shown(await request.services.table_catalog.get(named_table(request)))
 
 
-@route(
-    "PUT",
-    TABLE_PATH,
-    body={JSON: CreateTable},
-    answer=TableInfo,
-    errors=(InvalidNameError, TableExistsError, ConflictError),
-)
-async def create(request: Request) -> Response:
+@route("PUT", TABLE_PATH, errors=(InvalidNameError, TableExistsError, ConflictError))
+async def create(request: Request, asked: CreateTable = _CONFLICT_BY_ROW) -> TableInfo:
     """Create a table, or a new generation of a deleted one."""
-    title = named_table(request)
-    content_type(request, (JSON,))
-    asked = await read_optional_json(request, CreateTable)
-    return _shown(await request.services.table_catalog.create(title, asked.conflict))
+    return _shown(await request.services.table_catalog.create(named_table(request), asked.conflict))
 
 
 @route("DELETE", TABLE_PATH, errors=(*_EXISTING, ConflictError))
-async def delete(request: Request) -> Response:
+async def delete(request: Request) -> None:
     """Delete a table with all its cells."""
-    await read_nothing(request)
     await request.services.table_catalog.delete(named_table(request))
-    return Response()
 
 
-@route("GET", TABLES_PATH, answer={JSON: TOPIC_NAMES}, errors=(InvalidNameError,))
+@route("GET", TABLES_PATH, answer={JSON: NAMES}, errors=(InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's tables, sorted."""
     return json_response(await request.services.table_catalog.list(request.path["namespace"]))
@@ -139,8 +120,8 @@ def _transaction(request: Request, asked: ReadRequest | ScanRequest) -> int | No
     return None if asked.transaction is None else request.services.ids.parse(asked.transaction, "transaction")
 
 
-def _shown(table: HostedTable) -> Response:
-    return json_response(TableInfo(table.title.name, table.conflict, table.generation, table.metadata.created_ms))
+def _shown(table: HostedTable) -> TableInfo:
+    return TableInfo(table.title.name, table.conflict, table.generation, table.metadata.created_ms)
 
 
 def _cells(cells: list[CellVersion]) -> list[Cell]:

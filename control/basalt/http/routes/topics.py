@@ -1,15 +1,17 @@
-"""The calls on topics: create, update, get, list, delete, truncate, statistics."""
+"""The calls on topics: create, update, get, list, delete, truncate; statistics, and messages whatever became of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
+from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.bodies.work import LONG_MAX
 from basalt.api.codecs.json_values import parse_json
-from basalt.catalog.topics import Topic, TopicName, topic_name
+from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -17,21 +19,41 @@ from basalt.errors import (
     InputError,
     InvalidNameError,
     InvalidPropertyError,
+    MessageNotFoundError,
     TooLargeError,
     TopicChangedError,
     TopicExistsError,
-    TopicNotFoundError,
 )
-from basalt.http.asgi.request_bodies import content_type, convert_json, read_body, read_json, read_nothing
-from basalt.http.asgi.responses import JSON, Response, json_response
-from basalt.http.routes.operations import AS, DRY_RUN, REASON, Request, RouteTable, act_by
-from basalt.http.routes.schemas import PROPERTIES, PROPERTY_CHANGES, TOPIC, TOPIC_NAMES
+from basalt.http.asgi.requests import JSON, convert_json
+from basalt.http.asgi.responses import Response, json_response, next_header
+from basalt.http.routes.operations import (
+    AS,
+    DRY_RUN,
+    EXISTING,
+    REASON,
+    TOPIC_PATH,
+    TOPICS_PATH,
+    Query,
+    Request,
+    RouteTable,
+    flag,
+    integer,
+)
+from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES, TOPIC
+from basalt.messaging.peek import MESSAGES_MAX, Peeked
+from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.records import Buffer
 
-NAMESPACE_PATH = "/v1/namespaces/{namespace}/topics"
-TOPIC_PATH = NAMESPACE_PATH + "/{topic}"
+MESSAGES_DEFAULT = 100
 MERGE_PATCH = b"application/merge-patch+json"
 PROPERTY_BYTES_MAX = 1_048_576  # 64 properties of 4,096 characters, each in up to four bytes
-EXISTING = (InvalidNameError, TopicNotFoundError)
+FROM = Query(
+    "from",
+    str,
+    {"type": "string", "maxLength": SPEC_CHARS_MAX},
+    "start (the default), end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, -1h or +10m",
+)
+INCLUSIVE = flag("inclusive", "whether what is right at `from` counts; true by default")
 
 route = RouteTable("topics")
 
@@ -39,15 +61,28 @@ _ENTITY_TAG = r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"'
 _ENTITY_TAGS = re.compile(rf"[ \t]*{_ENTITY_TAG}[ \t]*(,[ \t]*{_ENTITY_TAG}[ \t]*)*")
 
 
-def named_topic(request: Request) -> TopicName:
-    """The topic that the path names; `InvalidNameError` when a name is none."""
-    return topic_name(request.path["namespace"], request.path["topic"])
+class From(NamedTuple):
+    """A start: an id, a time in milliseconds, or None for the oldest message; and whether the message there counts."""
+
+    at: bytes | int | None
+    inclusive: bool
+
+
+async def start_of(request: Request, title: TopicName) -> From:
+    """The place that the parameters `from` and `inclusive` name. Grammar: `basalt.api.positions`."""
+    text = request.text("from")
+    inclusive = request.flag("inclusive", True)
+    position = parse_position("start" if text is None else text, request.services.clock.now_ms(), field="from")
+    if position.kind is not PositionKind.END:
+        return From(position.time_ms if position.id is None else position.id, inclusive)
+    end = await request.services.end_of_topic(title)
+    return From(None, True) if end is None else From(end, False)
 
 
 @route("GET", TOPIC_PATH, answer={JSON: TOPIC}, errors=EXISTING)
 async def get(request: Request) -> Response:
     """A topic's properties."""
-    return _shown(request, await request.services.topics.get(named_topic(request)))
+    return _shown(request, await request.services.topics.get(request.topic))
 
 
 @route(
@@ -59,18 +94,16 @@ async def get(request: Request) -> Response:
 )
 async def create(request: Request) -> Response:
     """Create a topic, or a new generation of a deleted one."""
-    title = named_topic(request)
+    title = request.topic
     return _shown(request, await request.services.topics.create(title, await _read_properties(request)))
 
 
 @route("DELETE", TOPIC_PATH, errors=(*EXISTING, ConflictError))
-async def delete(request: Request) -> Response:
+async def delete(request: Request) -> None:
     """Delete a topic with all its messages."""
-    await read_nothing(request)
-    title = named_topic(request)
+    title = request.topic
     await request.services.topics.delete(title)
     request.metrics.topics.forget(title)
-    return Response()
 
 
 @route(
@@ -83,7 +116,7 @@ async def delete(request: Request) -> Response:
 )
 async def update(request: Request) -> Response:
     """Replace a topic's properties; those left out go back to their defaults."""
-    title = named_topic(request)
+    title = request.topic
     versions = _expected(request)
     return _shown(request, await request.services.topics.update(title, await _read_properties(request), versions))
 
@@ -98,13 +131,13 @@ async def update(request: Request) -> Response:
 )
 async def merge(request: Request) -> Response:
     """Change some of a topic's properties; null puts one back to its default."""
-    title = named_topic(request)
+    title = request.topic
     versions = _expected(request)
     changes = await _read_properties(request, (JSON, MERGE_PATCH))
     return _shown(request, await request.services.topics.merge(title, changes, versions))
 
 
-@route("GET", NAMESPACE_PATH, answer={JSON: TOPIC_NAMES}, errors=(InvalidNameError,))
+@route("GET", TOPICS_PATH, answer={JSON: NAMES}, errors=(InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's topics, sorted."""
     return json_response(await request.services.topics.catalog.list(request.path["namespace"]))
@@ -114,52 +147,96 @@ async def names(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/truncate",
     query=(DRY_RUN, REASON, AS),
-    body=TruncateRequest,
-    answer=TopicTruncation,
     errors=(InputError, *EXISTING, ConflictError, GenerationError, BusyError),
 )
-async def truncate(request: Request) -> Response:
+async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
     """Put a topic's messages before a time out of every reader's reach, for ever."""
-    asked = await read_json(request, TruncateRequest)
     if not 0 <= asked.before_ms <= LONG_MAX:
         raise InputError("beforeMs is not a time", field="beforeMs", hint="give milliseconds since 1970")
-    title, services = named_topic(request), request.services
-    if request.flag("dryRun", False):
+    title, services = request.topic, request.services
+    if request.flag("dryRun"):
         would = await services.truncation.checked(title, asked.before_ms, asked.generation)
         committed = services.settings.transactions.manager == "builtin"
         lost = await services.truncation.lost(title, asked.before_ms, committed=committed)
-        return json_response(
-            TopicTruncation(would.before_ms, would.changed, True, lost.messages, lost.payload_bytes, lost.exact)
-        )
+        return TopicTruncation(would.before_ms, would.changed, True, lost.messages, lost.payload_bytes, lost.exact)
     done = await services.audit.act(
-        "truncate", f"topic {title}", *act_by(request),
+        "truncate", f"topic {title}", *request.act,
         lambda: services.truncation.truncate(title, asked.before_ms, asked.generation),
         lambda done: f"{'truncated' if done.changed else 'was truncated'} before {done.before_ms} ms",
     )  # fmt: skip
-    return json_response(TopicTruncation(done.before_ms, done.changed))
+    return TopicTruncation(done.before_ms, done.changed)
 
 
-@route("GET", TOPIC_PATH + "/stats", answer=TopicStats, errors=EXISTING, tag="inspection")
-async def stats(request: Request) -> Response:
+@route("GET", TOPIC_PATH + "/stats", errors=EXISTING, tag="inspection")
+async def stats(request: Request) -> TopicStats:
     """A topic's statistics."""
-    title = named_topic(request)
+    title = request.topic
     found = await request.services.usage.stats(title)
     topic = await request.services.topics.get(title)
-    return json_response(
-        TopicStats(
-            messages=found.messages,
-            bytes=found.payload_bytes,
-            exact=found.exact,
-            oldest_id=None if found.oldest_id is None else found.oldest_id.hex(),
-            oldest_ms=found.oldest_ms,
-            newest_id=None if found.newest_id is None else found.newest_id.hex(),
-            newest_ms=found.newest_ms,
-            published_per_second=found.published_per_second,
-            stored_bytes=found.stored_bytes,
-            oldest_open_write_pointer=found.oldest_open_write_pointer,
-            truncated_before_ms=topic.truncated_before_ms or None,
-        )
+    return TopicStats(
+        messages=found.messages,
+        bytes=found.payload_bytes,
+        exact=found.exact,
+        oldest_id=None if found.oldest_id is None else found.oldest_id.hex(),
+        oldest_ms=found.oldest_ms,
+        newest_id=None if found.newest_id is None else found.newest_id.hex(),
+        newest_ms=found.newest_ms,
+        published_per_second=found.published_per_second,
+        stored_bytes=found.stored_bytes,
+        oldest_open_write_pointer=found.oldest_open_write_pointer,
+        truncated_before_ms=topic.truncated_before_ms or None,
     )
+
+
+@route(
+    "GET",
+    TOPIC_PATH + "/messages",
+    query=(
+        FROM,
+        INCLUSIVE,
+        integer("limit", 1, MESSAGES_MAX, f"most messages to answer; {MESSAGES_DEFAULT} by default"),
+    ),
+    answer=list[PeekedMessage],
+    errors=EXISTING,
+    tag="inspection",
+)
+async def peek(request: Request) -> Response:
+    """Messages with their state: open, rolled back and invalid ones too."""
+    title = request.topic
+    start = await start_of(request, title)
+    limit = request.integer("limit") or MESSAGES_DEFAULT
+    page = await request.services.peek.peek(title, start.at, start.inclusive, limit)
+    return json_response([_peeked(found) for found in page.messages], headers=next_header(page.next_id))
+
+
+@route("GET", TOPIC_PATH + "/messages/{message}", errors=(*EXISTING, MessageNotFoundError), tag="inspection")
+async def message(request: Request) -> PeekedMessage:
+    """One message with its state."""
+    title, message_id = request.topic, parse_message_id(request.path["message"])
+    return _peeked(await request.services.peek.message(title, message_id))
+
+
+@route("GET", TOPIC_PATH + "/holder", query=(FROM,), errors=EXISTING, tag="inspection")
+async def holder(request: Request) -> Holder:
+    """The transaction that readers of committed messages wait for."""
+    title = request.topic
+    start = await start_of(request, title)
+    return await request.services.inspection.holder(title, start.at)
+
+
+def parse_message_id(text: str) -> bytes:
+    """A message id from its 40 hex digits; `InputError` for anything else."""
+    try:
+        found = bytes.fromhex(text) if text.isascii() and text.isalnum() else b""
+    except ValueError:
+        found = b""
+    if len(found) != MESSAGE_ID_BYTES:
+        raise InputError(
+            f"{text[:60]!r} is not a message id",
+            field="message",
+            hint=f"Use {2 * MESSAGE_ID_BYTES} hex digits, as Basalt-Next has them.",
+        )
+    return found
 
 
 def _shown(request: Request, topic: Topic) -> Response:
@@ -184,10 +261,34 @@ def _expected(request: Request) -> Collection[str] | None:
 
 
 async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,)) -> dict[str, object]:
-    content_type(request, allowed)
-    body = await read_body(request)
-    if not body:
-        return {}
+    request.content_type(allowed)
+    body = await request.body()
     if len(body) > PROPERTY_BYTES_MAX:
         raise TooLargeError(f"the properties are {len(body)} bytes; the limit is {PROPERTY_BYTES_MAX}")
-    return convert_json(parse_json(body), dict[str, Any])
+    properties: dict[str, object] = convert_json(parse_json(body), dict[str, Any]) if body else {}
+    return properties
+
+
+def _peeked(found: Peeked) -> PeekedMessage:
+    payload, payload_base64 = _text_or_bytes(found.payload)
+    key, key_base64 = (None, None) if found.extras.key is None else _text_or_bytes(found.extras.key)
+    return PeekedMessage(
+        id=found.id.hex(),
+        state=found.state,
+        kind=found.kind.name.lower(),
+        payload=payload,
+        payload_base64=payload_base64,
+        key=key,
+        key_base64=key_base64,
+        headers=tuple(PeekedHeader(name, *_text_or_bytes(value)) for name, value in found.extras.headers),
+        event_time_ms=found.extras.event_time_ms,
+        ttl_ms=found.extras.ttl_ms,
+        write_pointer=found.write_pointer,
+    )
+
+
+def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
+    try:
+        return str(value, "utf-8"), None
+    except UnicodeDecodeError:
+        return None, bytes(value)

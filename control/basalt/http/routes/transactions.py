@@ -1,4 +1,5 @@
-"""The calls on transactions: begin, one-shot, commit, abort, checkpoint, invalidate; and on the named sessions of jobs."""
+"""The calls on transactions: begin, one-shot, commit, abort, checkpoint, invalidate; on the named sessions of jobs; and those
+of operators: which transactions there are, what they hold back, what happened; end them by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +9,17 @@ from basalt.api.bodies.transactions import (
     ChangesRequest,
     CheckpointRequest,
     CommittedBefore,
+    EndDescription,
+    ForcedEnd,
+    HangingList,
+    InspectedList,
     Invalidated,
     OneShotRequest,
     Outcome,
     OutsideParticipant,
+    Timeline,
     TopicParticipant,
+    TransactionDescription,
     TransactionInfo,
     TransactionList,
 )
@@ -24,9 +31,11 @@ from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding
 from basalt.errors import (
     BusyError,
+    ConflictError,
     InputError,
     InvalidNameError,
     MarkerRefusedError,
+    OutsideWritesError,
     RequestReusedError,
     SessionFencedError,
     SessionForeignError,
@@ -36,32 +45,49 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.asgi.request_bodies import (
-    MESSAGE_TYPES,
-    content_type,
-    convert_json,
-    read_body,
-    read_json,
-    read_no_members,
-    read_nothing,
-    read_optional_json,
-)
-from basalt.http.asgi.responses import AVRO, JSON, Response, json_response
+from basalt.http.asgi.requests import AVRO, JSON, convert_json
+from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes import schemas
-from basalt.http.routes.operations import AS, REASON, Request, RouteTable, act_by
-from basalt.operations.transaction_bodies import KINDS, committed_before, outcome_info, transaction_info
+from basalt.http.routes.operations import (
+    ADMIN_PATH,
+    AS,
+    DRY_RUN,
+    MS_MAX,
+    REASON,
+    Request,
+    RouteTable,
+    choice,
+    flag,
+    integer,
+    text_query,
+    words,
+)
+from basalt.operations.inspection import STATES, Filter, transaction_fields
+from basalt.transactions.rules import outcomes
 from basalt.transactions.rules.sessions import Session, WorkVersion
-from basalt.transactions.rules.transaction import SessionBinding, Transaction
+from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
 SESSIONS_PATH = TRANSACTIONS_PATH + "/sessions"
 SESSION_PATH = SESSIONS_PATH + "/{session}"
 
-Participant = OutsideParticipant | TopicParticipant
+OPERATORS_PATH = ADMIN_PATH + "/transactions"
+OPERATORS_ONE = OPERATORS_PATH + "/{transaction}"
+
+_STATE = choice("state", tuple(STATES), "only those in this state")
+_OWNER = text_query("owner", "only those of this owner")
+_OLDER = integer("olderThanMs", 0, MS_MAX, "only those that are open longer than this")
+_HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own time-out when it is left out")
+_TOPIC = words(
+    "topic", "^[A-Za-z0-9_-]{1,255}:[A-Za-z0-9_-]{1,255}$", "only those that write to it, as namespace:topic"
+)
+_FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
+_WITH_SNAPSHOT = CheckpointRequest()
 _ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
 
 route = RouteTable("transactions")
+operators = RouteTable("admin")
 
 
 @route(
@@ -83,158 +109,188 @@ route = RouteTable("transactions")
 )
 async def begin(request: Request) -> Response:
     """Begin a transaction; or, given work, do it as a one-shot transaction."""
-    media_type = content_type(request, MESSAGE_TYPES)
-    body = await read_body(request)
+    media_type = request.content_type((AVRO, JSON))
+    body = await request.body()
     if media_type == AVRO:
         return await _one_shot(request, avro.decode_work(body), "")
     value = parse_json(body) if body else {}
     if isinstance(value, dict) and "work" in value:
-        wanted = convert_json(value, OneShotRequest)
+        wanted: OneShotRequest = convert_json(value, OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
-    asked = convert_json(value, BeginRequest)
-    wished = Beginning(KINDS[asked.kind], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
-    session, manager = _session(asked), request.services.transactions
-    found: Transaction | Session
+    asked: BeginRequest = convert_json(value, BeginRequest)
+    wished = Beginning(Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
+    session, services = _session(asked), request.services
+    begun: Transaction | Session
     if session is None:
-        found = await manager.begin(*wished)
+        begun = await services.transactions.begin(*wished)
     elif isinstance(session, WorkVersion):
-        found = await request.services.sessions.begin_named(session, wished)
+        begun = await services.sessions.begin_named(session, wished)
     else:
-        found = await request.services.sessions.begin(session, wished)
-    if isinstance(found, Session):
-        return json_response(committed_before(request.services.ids, found))
-    return json_response(_open(request, found, asked.snapshot))
+        begun = await services.sessions.begin(session, wished)
+    if isinstance(begun, Transaction):
+        return json_response(_open(request, begun, asked.snapshot))
+    assert begun.version is not None, "something was committed"
+    committed_by = services.ids.text(
+        begun.committed_by
+    )  # of the newest version, which covers the one that was to begin
+    return json_response(CommittedBefore(None, None, State.COMMITTED.name, begun.name, begun.version, committed_by))
 
 
-@route("GET", TRANSACTIONS_PATH, answer=TransactionList)
-async def show_all(request: Request) -> Response:
+@route("GET", TRANSACTIONS_PATH)
+async def show_all(request: Request) -> TransactionList:
     """The transactions that have not ended."""
     listed = await request.services.transactions.list()
-    return json_response(
-        TransactionList([transaction_info(request.services.ids, transaction) for transaction in listed])
-    )
+    return TransactionList([_open(request, transaction, False) for transaction in listed])
 
 
 # Before the calls on one transaction, of which "sessions" is no id.
 
 
-@route("GET", SESSIONS_PATH, answer=SessionList)
-async def sessions(request: Request) -> Response:
+@route("GET", SESSIONS_PATH)
+async def sessions(request: Request) -> SessionList:
     """The named sessions."""
     listed = await request.services.sessions.list()
-    return json_response(SessionList([_session_info(request, standing) for standing in listed]))
+    return SessionList([_session_info(request, standing) for standing in listed])
 
 
-@route("POST", SESSION_PATH, body=OpenSession, answer=OpenedSession, errors=(InvalidNameError, BusyError))
-async def open_session(request: Request) -> Response:
+@route("POST", SESSION_PATH, errors=(InvalidNameError, BusyError))
+async def open_session(request: Request, asked: OpenSession) -> OpenedSession:
     """Let a run hold a session, and fence every other run."""
-    asked = await read_json(request, OpenSession)
-    found = await request.services.sessions.open(request.path["session"], asked.run)
-    return json_response(OpenedSession(found.name, found.epoch, found.version))
+    opened = await request.services.sessions.open(request.path["session"], asked.run)
+    return OpenedSession(opened.name, opened.epoch, opened.version)
 
 
-@route("GET", SESSION_PATH, answer=SessionInfo, errors=(SessionNotFoundError,))
-async def session(request: Request) -> Response:
+@route("GET", SESSION_PATH, errors=(SessionNotFoundError,))
+async def session(request: Request) -> SessionInfo:
     """A session."""
-    return json_response(_session_info(request, await request.services.sessions.get(request.path["session"])))
+    return _session_info(request, await request.services.sessions.get(request.path["session"]))
 
 
 @route("DELETE", SESSION_PATH, query=(REASON, AS), errors=(SessionNotFoundError,))
-async def delete_session(request: Request) -> Response:
+async def delete_session(request: Request) -> None:
     """End a session's open transactions, and forget it."""
-    await read_nothing(request)
     services, name = request.services, request.path["session"]
-    await services.audit.act(
-        "delete session", f"session {name}", *act_by(request), lambda: services.sessions.delete(name)
-    )
-    return Response()
+    await services.audit.act("delete session", f"session {name}", *request.act, lambda: services.sessions.delete(name))
 
 
-@route("GET", TRANSACTION_PATH, answer=(TransactionInfo, Outcome), errors=(TransactionNotFoundError,))
-async def show(request: Request) -> Response:
+@route("GET", TRANSACTION_PATH, errors=(TransactionNotFoundError,))
+async def show(request: Request) -> TransactionInfo | Outcome:
     """A transaction, or how it ended."""
-    ids = request.services.ids
-    found = await request.services.transactions.find(id_of(request))
-    return json_response(transaction_info(ids, found) if isinstance(found, Transaction) else outcome_info(ids, found))
+    found = await request.services.transactions.find(request.transaction_id)
+    return _open(request, found, False) if isinstance(found, Transaction) else _outcome(request, found)
 
 
 @route(
     "POST",
     TRANSACTION_PATH + "/commit",
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
-    answer=Outcome,
     errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
 )
-async def commit(request: Request) -> Response:
+async def commit(request: Request) -> Outcome:
     """Commit, and do the given work in the same moment."""
-    transaction_id = id_of(request)
-    media_type = content_type(request, MESSAGE_TYPES)
-    body = await read_body(request)
+    transaction_id = request.transaction_id
+    media_type = request.content_type((AVRO, JSON))
+    body = await request.body()
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
-    outcome = await request.services.transactions.commit(transaction_id, work, request.client_id)
-    return json_response(outcome_info(request.services.ids, outcome))
+    return _outcome(request, await request.services.transactions.commit(transaction_id, work, request.client_id))
 
 
-@route("POST", TRANSACTION_PATH + "/abort", body=schemas.EMPTY_BODY, answer=Outcome, errors=_ENDING)
-async def abort(request: Request) -> Response:
+@route("POST", TRANSACTION_PATH + "/abort", errors=_ENDING)
+async def abort(request: Request) -> Outcome:
     """Abort, and undo what it did to topics."""
-    transaction_id = id_of(request)
-    await read_no_members(request)
-    return json_response(outcome_info(request.services.ids, await request.services.transactions.abort(transaction_id)))
+    return _outcome(request, await request.services.transactions.abort(request.transaction_id))
 
 
-@route("POST", TRANSACTION_PATH + "/invalidate", body=schemas.EMPTY_BODY, answer=Invalidated, errors=_ENDING)
-async def invalidate(request: Request) -> Response:
+@route("POST", TRANSACTION_PATH + "/invalidate", errors=_ENDING)
+async def invalidate(request: Request) -> Invalidated:
     """Put its writers on the invalid list."""
-    transaction_id = id_of(request)
-    await read_no_members(request)
-    return json_response(Invalidated(await request.services.transactions.invalidate(transaction_id)))
+    return Invalidated(await request.services.transactions.invalidate(request.transaction_id))
 
 
-@route("POST", TRANSACTION_PATH + "/checkpoint", body={JSON: CheckpointRequest}, answer=TransactionInfo, errors=_ENDING)
-async def checkpoint(request: Request) -> Response:
+@route("POST", TRANSACTION_PATH + "/checkpoint", errors=_ENDING)
+async def checkpoint(request: Request, asked: CheckpointRequest = _WITH_SNAPSHOT) -> TransactionInfo:
     """A further write pointer."""
-    transaction_id = id_of(request)
-    asked = await read_optional_json(request, CheckpointRequest)
-    transaction = await request.services.transactions.checkpoint(transaction_id)
-    return json_response(_open(request, transaction, asked.snapshot))
+    transaction = await request.services.transactions.checkpoint(request.transaction_id)
+    return _open(request, transaction, asked.snapshot)
 
 
-@route("POST", TRANSACTION_PATH + "/changes", body=ChangesRequest, errors=_ENDING)
-async def set_changes(request: Request) -> Response:
+@route("POST", TRANSACTION_PATH + "/changes", errors=_ENDING)
+async def set_changes(request: Request, asked: ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
-    transaction_id = id_of(request)
-    asked = await read_json(request, ChangesRequest)
-    await request.services.transactions.set_changes(transaction_id, asked.changes, outside=asked.outside_writes)
-    return Response()
+    transactions = request.services.transactions
+    await transactions.set_changes(request.transaction_id, asked.changes, outside=asked.outside_writes)
 
 
-@route(
-    "POST",
-    TRANSACTION_PATH + "/participants",
-    body=Participant,
-    errors=(*_ENDING, InvalidNameError, TopicNotFoundError),
-)
-async def take_part(request: Request) -> Response:
+@route("POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, InvalidNameError, TopicNotFoundError))
+async def take_part(request: Request, asked: OutsideParticipant | TopicParticipant) -> None:
     """Register a participant."""
-    transaction_id = id_of(request)
-    # msgspec takes unions, `type[T]` does not
-    asked: Participant = await read_json(request, Participant)  # type: ignore[arg-type]
+    transaction_id = request.transaction_id
     if isinstance(asked, TopicParticipant):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
         await request.services.transactions.mark_outside(transaction_id, asked.name)
-    return Response()
+
+
+@route("GET", TRANSACTION_PATH + "/timeline", errors=(TransactionNotFoundError,))
+async def timeline(request: Request) -> Timeline:
+    """What happened to a transaction, step by step."""
+    return await request.services.inspection.timeline(request.transaction_id)
+
+
+@operators("GET", OPERATORS_PATH, query=(_STATE, _OWNER, _OLDER, _TOPIC))
+async def inspect_all(request: Request) -> InspectedList:
+    """Transactions that have not ended, as operators see them."""
+    return await request.services.inspection.list(_filter(request))
+
+
+@operators("GET", OPERATORS_PATH + "/hanging", query=(_STATE, _OWNER, _HANGS, _TOPIC))
+async def hanging(request: Request) -> HangingList:
+    """Transactions that hold readers back or take long, worst first."""
+    return await request.services.inspection.hanging(_filter(request))
+
+
+@operators("GET", OPERATORS_ONE, errors=(TransactionNotFoundError,))
+async def describe(request: Request) -> TransactionDescription | EndDescription:
+    """All there is to know of a transaction."""
+    return await request.services.inspection.describe(request.transaction_id)
+
+
+@operators(
+    "POST",
+    OPERATORS_ONE + "/abort",
+    query=(REASON, AS, _FORCE, DRY_RUN),
+    errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError, ConflictError),
+)
+async def force_abort(request: Request) -> ForcedEnd:
+    """Abort a transaction by hand."""
+    force, dry_run = request.flag("force"), request.flag("dryRun")
+    return await request.services.forced_ends.abort(request.transaction_id, request.act, force=force, dry_run=dry_run)
+
+
+@operators(
+    "POST",
+    OPERATORS_ONE + "/invalidate",
+    query=(REASON, AS, DRY_RUN),
+    errors=(TransactionNotFoundError, TransactionEndedError),
+)
+async def force_invalidate(request: Request) -> ForcedEnd:
+    """Invalidate a transaction by hand."""
+    forced_ends = request.services.forced_ends
+    return await forced_ends.invalidate(request.transaction_id, request.act, dry_run=request.flag("dryRun"))
+
+
+def _filter(request: Request) -> Filter:
+    return Filter(request.text("state"), request.text("owner"), request.integer("olderThanMs"), request.text("topic"))
 
 
 def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> TransactionInfo:
+    """An open transaction; with its snapshot, for who goes on with it."""
     encoded = request.snapshots.encode(transaction) if with_snapshot else None
-    return transaction_info(request.services.ids, transaction, encoded)
+    return TransactionInfo(**transaction_fields(request.services.ids, transaction), transaction=encoded)
 
 
-def id_of(request: Request) -> int:
-    """The transaction that the path names; `InputError` when that is no id, `TransactionNotFoundError` when not of here."""
-    return request.services.ids.parse(request.path["transaction"], "id")
+def _outcome(request: Request, outcome: outcomes.Outcome) -> Outcome:
+    return Outcome(request.services.ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
 
 
 def _session(asked: BeginRequest) -> SessionBinding | WorkVersion | None:
@@ -278,8 +334,9 @@ def _name(asked: BeginRequest, session: str, run: str) -> WorkVersion:
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
-    outcome = await request.services.transactions.one_shot(work, owner, request.client_id)
-    return json_response(outcome_info(request.services.ids, outcome))
+    return json_response(
+        _outcome(request, await request.services.transactions.one_shot(work, owner, request.client_id))
+    )
 
 
 def _session_info(request: Request, standing: SessionStanding) -> SessionInfo:

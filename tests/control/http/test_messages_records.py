@@ -8,7 +8,7 @@ import pytest
 
 from basalt.api.bodies.work import RecordIn, RecordsRequest
 from basalt.api.codecs import records_avro
-from basalt.http.routes import records as routes
+from basalt.http.routes import messages as routes
 
 AVRO = "avro/binary"
 LINES = "application/x-ndjson"

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from basalt import errors
-from basalt.http.asgi.problems import DETAIL_CHARS_MAX, problem_response, status_of
+from basalt.http.asgi.responses import DETAIL_CHARS_MAX, problem_response, status_of
 
 NAMESPACE = "/v1/namespaces/shop/topics"
 
