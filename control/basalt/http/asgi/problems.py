@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from basalt import errors
-from basalt.api.bodies.server import Problem
+from basalt.api.bodies.operations import Problem
 from basalt.http.asgi import codings
 from basalt.http.asgi.responses import PROBLEM, Headers, Response
 

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.errors import MalformedBodyError, RequestTimeoutError, TooLargeError, UnsupportedMediaTypeError
 from basalt.http.asgi import codings
 from basalt.http.asgi.requests import ClientGoneError, RequestHead

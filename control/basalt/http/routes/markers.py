@@ -5,9 +5,9 @@ Format of a marker, and the rules: docs/formats/markers.md.
 
 from __future__ import annotations
 
-from basalt.api.bodies.markers import MarkerRequest, MarkersInfo, TaskInfo
+from basalt.api.bodies.messages import MarkerRequest, MarkersInfo, TaskInfo
 from basalt.api.bodies.work import LONG_MAX
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.errors import MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.request_bodies import read_json
 from basalt.http.asgi.responses import Response, json_response

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from basalt.api.bodies.work import LONG_MAX, Buffer
 from basalt.api.codecs import avro, batches, json_bodies
-from basalt.api.codecs.arrow import ARROW, library
-from basalt.api.codecs.arrow_bodies import decode_messages
+from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
 from basalt.errors import (
     InputError,

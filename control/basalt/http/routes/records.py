@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Record, RecordsRequest
-from basalt.api.codecs import avro, json_bodies, records, records_avro
+from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.errors import TransactionEndedError, TransactionNotFoundError
 from basalt.http.asgi.request_bodies import accepted_type, read_body
 from basalt.http.asgi.responses import AVRO, JSON, Response
@@ -81,31 +81,31 @@ def _records(piece: Slice) -> Iterator[Record]:
 
 
 def _avro_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(records_avro.encode_records_block, records_of(fetched.slices))
+    yield from map(avro.encode_records_block, records_of(fetched.slices))
     yield avro.END_OF_ARRAY
 
 
 def _json_parts(request: Request, fetched: Fetch) -> Iterator[bytes]:
-    before = records.START_OF_PAGE
+    before = json_records.START_OF_PAGE
     for some in records_of(fetched.slices):
-        yield before + records.encode_records_block(some)
+        yield before + json_records.encode_records_block(some)
         before = b","
     held_by = None if fetched.held_by is None else request.services.holder(fetched.held_by)
-    yield (before if before != b"," else b"") + records.end_of_page(fetched.next_id, held_by)
+    yield (before if before != b"," else b"") + json_records.end_of_page(fetched.next_id, held_by)
 
 
 def _line_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(records.encode_records_lines, records_of(fetched.slices))
+    yield from map(json_records.encode_records_lines, records_of(fetched.slices))
 
 
 def _decode_lines(body: bytes) -> RecordsRequest:
-    return RecordsRequest(None, records.decode_records_lines(body))
+    return RecordsRequest(None, json_records.decode_records_lines(body))
 
 
 _LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
 _WRITTEN: Mapping[bytes, Format] = {
-    JSON: Format(JSON, records.decode_records_request, json_bodies.encode_publish_response),
-    AVRO: Format(AVRO, records_avro.decode_records_request, avro.encode_publish_response),
+    JSON: Format(JSON, json_records.decode_records_request, json_bodies.encode_publish_response),
+    AVRO: Format(AVRO, avro.decode_records_request, avro.encode_publish_response),
     JSON_LINES: _LINES,
     JSON_LINES_ALIAS: _LINES,
 }

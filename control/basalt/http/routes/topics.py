@@ -8,7 +8,7 @@ from typing import Any
 
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.bodies.work import LONG_MAX
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import (
     BusyError,

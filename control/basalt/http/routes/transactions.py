@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -10,15 +9,19 @@ from basalt.api.bodies.transactions import (
     CommittedBefore,
     Invalidated,
     OneShotRequest,
+    OpenedSession,
+    OpenSession,
     Outcome,
     OutsideParticipant,
+    SessionInfo,
+    SessionList,
     TopicParticipant,
     TransactionInfo,
     TransactionList,
 )
 from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.sessions import SessionStanding
