@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, TaskState
+from basalt.api.markers import NOTHING_KNOWN, MarkerState, TaskState
 from basalt.errors import InputError
 from basalt_spark.connection import TopicName, topic_name
 

@@ -24,11 +24,6 @@ TESTED_ELSEWHERE = {
 # Modules whose tests have another name, or none: to be shortened.
 UNNAMED: set[str] = {
     "control/basalt/api/bodies/work.py",
-    "control/basalt/api/codecs/arrow_bodies.py",
-    "control/basalt/api/codecs/arrow_columns.py",
-    "control/basalt/api/codecs/avro_primitives.py",
-    "control/basalt/api/codecs/json_values.py",
-    "control/basalt/api/codecs/records_avro.py",
     "control/basalt/catalog/catalog.py",
     "control/basalt/catalog/topics.py",
     "control/basalt/cli/commands/bench.py",

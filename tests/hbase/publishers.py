@@ -7,6 +7,7 @@ from types import TracebackType
 
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
+from tests.control.api.codecs import client_codecs
 from tests.hbase.mini_cluster import wait_until
 from tests.system.caller import AVRO, Caller
 
@@ -89,7 +90,7 @@ class Publishers:
         if reply.status != 200:
             self.wrong.append(f"poll: {reply}")
             return None
-        return [(bytes(one.id), bytes(one.payload)) for one in avro.decode_messages(reply.body)]
+        return [(bytes(one.id), bytes(one.payload)) for one in client_codecs.decode_avro_messages(reply.body)]
 
     def all_messages(self) -> list[tuple[bytes, bytes]]:
         """The topic from its start to its end: ids and payloads."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from basalt.api.bodies.pruning import ExplainedWriter, PruneHold
+from basalt.api.bodies.operations import ExplainedWriter, PruneHold
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock

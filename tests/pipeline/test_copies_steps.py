@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.ranges import Advance, StableEnd
+from basalt.api.bodies.messages import Advance, StableEnd
 from basalt.api.positions import END, START, at_id, at_time
 from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.api.markers.reconcile import Idle, MarkerState, TaskState
+from basalt.api.markers import Idle, MarkerState, TaskState
 from basalt_spark.connection import TopicName
 from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.source.micro_batch import Seen, watermark_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.markers.reconcile import MarkerState, TaskState
+from basalt.api.markers import MarkerState, TaskState
 from basalt.errors import InputError
 from basalt_spark.connection import TopicName
 from basalt_spark.offset import Offset, TopicOffset, offset_json, parse_offset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from basalt.api.markers.reconcile import Idle
+from basalt.api.markers import Idle
 from basalt.errors import InputError
 from basalt_engine.clock import ManualClock
 from basalt_spark.connection import TopicName

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from basalt.api.bodies.markers import TaskInfo
-from basalt.api.bodies.ranges import Advance, Split, StableEnd
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.reconcile import NOTHING_KNOWN, apply
+from basalt.api.bodies.messages import Advance, Split, StableEnd, TaskInfo
+from basalt.api.markers import NOTHING_KNOWN, Marker, apply
 from basalt.errors import GenerationError, TopicNotFoundError
 
 INSTANCE = "0123456789abcdef"

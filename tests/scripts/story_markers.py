@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.api.bodies.work import WorkMarker
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.messaging.markers.topic_markers import MarkerFacts
 
 

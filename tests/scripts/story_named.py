@@ -60,4 +60,4 @@ def with_segments(work: Work, named: str | None, transactions: Mapping[str, Tran
     if named is None:
         return work
     names = [] if named == "none" else named.split(",")
-    return Work(work.publish, (), work.markers, [transactions[name].write_pointer for name in names])
+    return Work(work.publish, work.markers, [transactions[name].write_pointer for name in names])

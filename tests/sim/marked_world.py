@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
-from basalt.api.markers.marker import Marker, decode_marker
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply
+from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker
 from basalt.catalog.topics import topic_name
 from basalt.messaging.markers.topic_markers import MarkerFacts
 from basalt_engine.errors import BasaltError

@@ -9,6 +9,7 @@ from typing import Any
 from basalt.api.bodies.work import ConsumeRequest, Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt_engine.cell_names import change_key
+from tests.control.api.codecs import client_codecs
 from tests.system.bank import ACCOUNTS, MOVES, OPENING, SESSION, TABLE, VERSIONS
 from tests.system.caller import AVRO, JSON
 from tests.system.clients import NAMESPACE, TOPICS, TRANSACTIONS, Client
@@ -157,7 +158,7 @@ class BankClient(Client):
             body = avro.encode_consume_request(ConsumeRequest(start, start is None))
             reply = self._send(f"{TOPICS}/{topic}/poll?{view}", body, AVRO)
             assert reply.status == 200, reply
-            messages = avro.decode_messages(reply.body)
+            messages = client_codecs.decode_avro_messages(reply.body)
             if not messages:
                 return found
             found += [bytes(message.payload).decode() for message in messages]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkPublish
 from basalt.api.codecs import avro
+from tests.control.api.codecs import client_codecs
 from tests.system.caller import AVRO, Caller
 from tests.system.expectations import (
     CHURNED,
@@ -212,7 +213,9 @@ class Client:
         wait = f"{'&' if query else '?'}waitMs=20"
         reply = self._send(f"{TOPICS}/{view.topic}/poll{query}{wait}", body, AVRO)
         assert reply.status == 200, reply
-        view.seen += [(bytes(one.id), name_of(bytes(one.payload))) for one in avro.decode_messages(reply.body)]
+        view.seen += [
+            (bytes(one.id), name_of(bytes(one.payload))) for one in client_codecs.decode_avro_messages(reply.body)
+        ]
         if "basalt-next" in reply.headers:
             view.cursor = bytes.fromhex(reply.headers["basalt-next"])
 
@@ -235,7 +238,7 @@ class Client:
             assert reply.status == 200, reply
             if "basalt-held-by" in reply.headers:
                 return None
-            messages = avro.decode_messages(reply.body)
+            messages = client_codecs.decode_avro_messages(reply.body)
             if not messages:
                 return found
             found |= {int(name_of(bytes(one.payload)).split(".")[0]) for one in messages}

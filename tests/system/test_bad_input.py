@@ -18,7 +18,8 @@ import zstandard
 
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro
-from basalt.api.codecs.avro_primitives import encode_long
+from basalt.api.codecs.avro import encode_long
+from tests.control.api.codecs import client_codecs
 from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
 
 pytestmark = pytest.mark.system
@@ -518,7 +519,7 @@ def test_foreign_finished_and_future_transactions_read_what_they_say(server: Ser
     ):
         body = avro.encode_consume_request(ConsumeRequest(transaction=snapshot))
         reply = server.ask("POST", POLL, body, {"Content-Type": AVRO})
-        assert [message.payload for message in avro.decode_messages(reply.body)] == [b"first", b"second"]
+        assert [message.payload for message in client_codecs.decode_avro_messages(reply.body)] == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(
@@ -528,7 +529,7 @@ def test_any_twenty_bytes_are_a_position(server: ServerProcess, start: bytes):
     body = avro.encode_consume_request(ConsumeRequest(start_from=start))
     reply = server.ask("POST", POLL, body, {"Content-Type": AVRO})
     assert reply.status == 200
-    assert len(avro.decode_messages(reply.body)) == (2 if start[0] == 0 else 0)
+    assert len(client_codecs.decode_avro_messages(reply.body)) == (2 if start[0] == 0 else 0)
 
 
 RAW = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from basalt.api.markers.marker import TASKS_MAX
+from basalt.api.markers import TASKS_MAX
 from basalt.errors import InvalidPropertyError
 from basalt_engine.retention import OnInvalid
 

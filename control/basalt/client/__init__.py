@@ -7,14 +7,13 @@ users hold are written once, in `asynchronous`; `blocking` is generated from it.
 
 from __future__ import annotations
 
-from basalt.api.bodies.messages import Holder, PeekedMessage
-from basalt.api.bodies.ranges import Advance, Split, StableEnd
-from basalt.api.bodies.server import Part, Readiness, Version
-from basalt.api.bodies.sessions import SessionInfo
+from basalt.api.bodies.messages import Advance, Holder, PeekedMessage, Split, StableEnd
+from basalt.api.bodies.operations import Part, Readiness, Version
 from basalt.api.bodies.tables import TableInfo
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation
 from basalt.api.bodies.transactions import (
     Outcome,
+    SessionInfo,
     TransactionInfo,
     TransactionSession,
     TransactionTable,

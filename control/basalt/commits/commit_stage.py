@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of, topic_name
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
 from basalt.messaging.log.roll_back import RollBacks
@@ -271,9 +271,6 @@ class TopicParticipant:
 
     async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
         """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
-        if work is not None and work.acknowledge:
-            hint = "leave it empty: it arrives with consumer groups"
-            raise InputError("acknowledge is not supported yet", field="acknowledge", hint=hint)
         publications = []
         for number, part in enumerate(work.publish if work is not None else ()):
             title = topic_name(part.namespace, part.topic)

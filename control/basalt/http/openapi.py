@@ -11,7 +11,7 @@ import msgspec
 import basalt
 from basalt import errors
 from basalt.api.bodies import json
-from basalt.api.bodies.server import Problem
+from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
 from basalt.http.asgi.responses import PROBLEM, status_of
 from basalt.http.routes.operations import Operation, Query

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from basalt.api.bodies.server import ManagerSnapshot, Part, Readiness, StoreInfo, StoreTable
+from basalt.api.bodies.operations import ManagerSnapshot, Part, Readiness, StoreInfo, StoreTable
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership

@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from starlette.types import Receive, Scope, Send
 
 import basalt
-from basalt.api.bodies.server import Alive, Part, Readiness, Version
+from basalt.api.bodies.operations import Alive, Part, Readiness, Version
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.asgi.requests import BodyBudget, RequestHead

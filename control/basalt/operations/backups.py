@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from basalt.api.bodies.server import Backup
+from basalt.api.bodies.operations import Backup
 from basalt.catalog.catalog import check_name
 from basalt.errors import ConflictError, InputError, StoreError
 from basalt_engine.clock import Clock

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from basalt.api.bodies.pruning import (
+from basalt.api.bodies.operations import (
     ExplainedWriter,
     PruneCause,
     PrunedWriters,

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from basalt.api.bodies.jobs import JobInfo
+from basalt.api.bodies.operations import JobInfo
 from basalt.errors import JobNotFoundError, StoppingError
 from basalt.operations.jobs import Job, Report
 from basalt.runtime.store_calls import StoreCalls

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt.api.bodies.pruning import ExplainedWriter
+from basalt.api.bodies.operations import ExplainedWriter
 from basalt.errors import InputError
 from basalt_engine.cell_keys import CellKey
 from basalt_engine.cells import CellTable

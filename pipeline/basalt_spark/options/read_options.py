@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from basalt.api.markers.reconcile import Idle
+from basalt.api.markers import Idle
 from basalt.api.positions import Position, PositionKind, parse_position
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock

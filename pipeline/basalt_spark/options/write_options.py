@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
-from basalt.api.markers.marker import TASKS_MAX
+from basalt.api.markers import TASKS_MAX
 from basalt.errors import InputError
 from basalt_spark.connection import Server, TopicName, topic_name
 from basalt_spark.options import Use, at_most, read_options_given

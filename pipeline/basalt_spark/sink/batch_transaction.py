@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from basalt.api.bodies.work import WorkMarker
-from basalt.api.markers.marker import KIND_END_OF_STREAM, KIND_WATERMARK
+from basalt.api.markers import KIND_END_OF_STREAM, KIND_WATERMARK
 from basalt.errors import InputError, TransactionEndedError
 from basalt_spark.connection import client_of, topic_name
 from basalt_spark.options.write_options import sink_columns, write_options

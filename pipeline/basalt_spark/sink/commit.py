@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 from basalt.api.bodies.work import WorkMarker
-from basalt.api.markers.marker import KIND_WATERMARK
+from basalt.api.markers import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
     ConflictError,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from basalt.api.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, is_ended, merged, watermark_ms
+from basalt.api.markers import NOTHING_KNOWN, Idle, MarkerState, advanced, is_ended, merged, watermark_ms
 from basalt.errors import GenerationError, InputError
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.connection import TopicName
@@ -23,7 +23,7 @@ from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.options.read_options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.api.bodies.ranges import Advance, StableEnd
+    from basalt.api.bodies.messages import Advance, StableEnd
     from basalt.client import Client, Topic
 
 log = logging.getLogger(__name__)

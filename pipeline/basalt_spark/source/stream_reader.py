@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from basalt.api.markers.reconcile import NOTHING_KNOWN, TaskState
+from basalt.api.markers import NOTHING_KNOWN, TaskState
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import END_OF_TIME_MS
@@ -40,7 +40,7 @@ from basalt_spark.source.partitions import (
 )
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.api.bodies.ranges import StableEnd
+    from basalt.api.bodies.messages import StableEnd
     from basalt.client import Client
 
 

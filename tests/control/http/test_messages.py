@@ -9,8 +9,9 @@ import pytest
 
 from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
-from basalt.api.codecs.avro_primitives import encode_long
+from basalt.api.codecs.avro import encode_long
 from basalt.transactions.codec import TransactionFields, encode_transaction
+from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"
 
@@ -23,7 +24,7 @@ def publish_avro(client, path, *messages, pointer=None, call="publish"):
 def poll_avro(client, path, *, query="", **wanted):
     reply = client.call("POST", f"{path}/poll{query}", avro.encode_consume_request(ConsumeRequest(**wanted)), AVRO)
     assert reply.status == 200, reply.body
-    return avro.decode_messages(reply.body), reply
+    return client_codecs.decode_avro_messages(reply.body), reply
 
 
 def text(data: bytes) -> str:

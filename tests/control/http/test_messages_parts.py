@@ -13,6 +13,7 @@ from basalt.http.asgi import codings
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
 from basalt.http.routes import messages as routes
 from basalt.http.routes.messages import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
+from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"
 BATCHES = "application/vnd.basalt.batches"
@@ -30,7 +31,7 @@ def test_a_run_is_encoded_as_a_block_of_the_same_messages(head: bytes, messages:
     run = avro.encode_messages_run(head, numbers, tail, payloads)
     assert run == avro.encode_messages_block(ids, payloads)
     if messages:
-        assert avro.decode_messages(run + avro.END_OF_ARRAY) == list(map(Message, ids, payloads))
+        assert client_codecs.decode_avro_messages(run + avro.END_OF_ARRAY) == list(map(Message, ids, payloads))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_short_and_long_rows_make_one_array_in_order(client, rows, media_type):
         expected += messages
     if media_type == AVRO:
         reply = client.call("POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest()), AVRO)
-        found = avro.decode_messages(reply.body)
+        found = client_codecs.decode_avro_messages(reply.body)
     elif media_type == BATCHES:
         found = list(batched(client, path))
     else:
@@ -100,7 +101,7 @@ def test_stored_messages_have_the_ids_that_their_rows_give_them(client):
     client.clock.advance(5)
     client.call("POST", f"/v1/transactions/{begun['id']}/commit")
     reply = client.call("POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest()), AVRO)
-    for message in avro.decode_messages(reply.body):
+    for message in client_codecs.decode_avro_messages(reply.body):
         following = client.payloads(path, startFrom=message.id.decode("latin-1"), limit=1)
         assert following == [message.payload.decode()]
 
@@ -145,7 +146,7 @@ def test_batches_hold_what_avro_does(client, query, limit):
         wanted = ConsumeRequest(start, inclusive, limit)
         reply = client.call("POST", f"{path}/poll{query}", avro.encode_consume_request(wanted), AVRO)
         page = batched(client, path, query, start_from=start, inclusive=inclusive, limit=limit)
-        messages = avro.decode_messages(reply.body)
+        messages = client_codecs.decode_avro_messages(reply.body)
         assert (page.ids(), page.payloads()) == ([m.id for m in messages], [m.payload for m in messages])
         assert len(page) == len(messages)
         assert (page.next_id and page.next_id.hex(), page.held_by) == (

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from basalt.api.bodies.work import RecordIn, RecordsRequest
-from basalt.api.codecs import records_avro
+from basalt.api.codecs import avro
 from basalt.http.routes import messages as routes
 
 AVRO = "avro/binary"
@@ -62,13 +62,11 @@ def test_records_may_be_read_as_json_lines(client):
 
 def test_records_travel_in_avro_both_ways(client):
     path = client.topic()
-    body = records_avro.encode_records_request(
-        RecordsRequest(None, [RecordIn(b"\x00\xff", b"key", (("h", b"v"),), 5, 60_000)])
-    )
+    body = avro.encode_records_request(RecordsRequest(None, [RecordIn(b"\x00\xff", b"key", (("h", b"v"),), 5, 60_000)]))
     assert client.call("POST", f"{path}/records", body, AVRO).status == 200
     reply = client.call("GET", f"{path}/records", accept=f"text/html, {AVRO};q=0.9, application/json;q=0.5")
     assert reply.header("content-type") == AVRO
-    (record,) = records_avro.decode_records(reply.body)
+    (record,) = avro.decode_records(reply.body)
     assert (record.payload, record.key, record.headers, record.event_time_ms, record.ttl_ms) == (
         b"\x00\xff",
         b"key",
@@ -206,7 +204,7 @@ def test_a_long_page_of_records_comes_in_parts(client):
         reply = client.call("GET", f"{path}/records", accept=accept)
         assert len(reply.parts) > 2
         if accept == AVRO:
-            assert len(records_avro.decode_records(reply.body)) == 2_500
+            assert len(avro.decode_records(reply.body)) == 2_500
         elif accept == LINES:
             assert len(reply.body.splitlines()) == 2_500
         else:

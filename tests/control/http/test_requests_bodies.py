@@ -13,6 +13,7 @@ import zstandard
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
 from basalt.http.asgi import codings
+from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"
 PUBLISH = {"messages": ["a", "b"]}
@@ -260,7 +261,9 @@ def test_an_answer_in_parts_is_coded_too(client, coding):
         client.publish(path, "y" * 200_000)
     reply = client.call("POST", f"{path}/poll", POLL_AVRO, AVRO, accept_encoding=coding)
     assert reply.header("content-length") is None
-    assert [len(message.payload) for message in avro.decode_messages(decoded(reply.body, coding))] == [200_000] * 6
+    assert [len(message.payload) for message in client_codecs.decode_avro_messages(decoded(reply.body, coding))] == [
+        200_000
+    ] * 6
 
 
 def watch(app, reads):

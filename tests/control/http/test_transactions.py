@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkAcknowledge, WorkPublish
+from basalt.api.bodies.work import Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.transactions.codec import decode_transaction
 
@@ -150,25 +150,6 @@ def test_work_for_a_topic_that_is_not_there_does_nothing_at_all(client):
         assert (reply.status, reply.code) == (404, "topic_not_found")
     assert client.payloads(path) == []
     assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["state"] == "OPEN"
-
-
-@pytest.mark.parametrize("media_type", ["application/json", AVRO])
-def test_work_that_is_not_built_yet_is_refused_by_name(client, media_type):
-    path = client.topic()
-    entry = WorkAcknowledge("shop", "orders", "group", [bytes(20)])
-    body = avro.encode_work(Work(publish=[WorkPublish("shop", "orders", [b"1"])], acknowledge=[entry]))
-    if media_type != AVRO:
-        in_json = {"namespace": "shop", "topic": "orders", "group": "g", "ids": ["\x00" * 20]}
-        body = json.dumps({**work("1"), "acknowledge": [in_json]}).encode()
-    begun = client.begin()
-    one_shot = body if media_type == AVRO else b'{"work": ' + body + b"}"
-    for reply in (
-        client.call("POST", f"{TRANSACTIONS}/{begun['id']}/commit", body, media_type),
-        client.call("POST", TRANSACTIONS, one_shot, media_type),
-    ):
-        assert (reply.status, reply.code, reply.json()["field"]) == (400, "invalid_input", "acknowledge")
-        assert "consumer groups" in reply.json()["hint"]
-    assert client.payloads(path) == []
 
 
 @pytest.mark.parametrize(

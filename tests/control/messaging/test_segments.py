@@ -36,7 +36,7 @@ async def segment(shop: Wired, tx: Transaction, *orders: str, invoices: Sequence
 
 async def commit(shop: Wired, tx: Transaction, *segments: int, work: Work | None = None) -> Outcome:
     made = work or Work()
-    return await shop.transactions.commit(tx.id, Work(made.publish, (), made.markers, segments))
+    return await shop.transactions.commit(tx.id, Work(made.publish, made.markers, segments))
 
 
 async def committed(shop: Wired) -> list[list[str]]:
@@ -68,7 +68,7 @@ async def test_without_segments_nothing_that_was_stored_is_published_but_the_wor
     tx = await begin(shop)
     await segment(shop, tx, "lost")
     await shop.messaging.store(A, [b"under the first pointer"], tx.id)
-    work = Work([WorkPublish(*A, [b"work"])], (), [WorkMarker(*A, "etl", 1, "watermark", 700)])
+    work = Work([WorkPublish(*A, [b"work"])], [WorkMarker(*A, "etl", 1, "watermark", 700)])
     await commit(shop, tx, work=work)
     assert await committed(shop) == [["work"], []]
     assert payload_rows(shop) == 0

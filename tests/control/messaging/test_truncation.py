@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
 from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.log.counts import Expiry, RowCount, TopicCounts

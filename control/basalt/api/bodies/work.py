@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from basalt.api.markers.marker import KIND_END_OF_STREAM, KIND_WATERMARK, MARKER_KINDS
+from basalt.api.markers import KIND_END_OF_STREAM, KIND_WATERMARK, MARKER_KINDS
 from basalt.errors import MalformedBodyError, TooLargeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # memoryviews are one-dimensional, one byte an item
@@ -24,7 +24,6 @@ SEQUENCE_MAX = 65_535  # sequences are unsigned 16-bit, although Avro carries th
 PUBLISH_MESSAGES_MAX = 65_536  # one millisecond has as many sequences, so a publish spans two milliseconds at most
 WORK_ENTRIES_MAX = 10_000  # per part of Work: one entry per topic or task, and a commit must stay one log entry
 SEGMENTS_MAX = 10_001  # a transaction's first write pointer and the checkpoints that one may have
-WORK_IDS_MAX = 65_536  # acknowledged ids in one Work; longer runs are acknowledged by upTo
 RECORD_HEADERS_MAX = 1_024  # headers of one record: far more than tracing and routing need
 HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
 REQUEST_HEADERS_MAX = 131_072  # of all records of one request: small ones take 50 times their bytes in memory
@@ -99,30 +98,12 @@ class RecordsRequest(NamedTuple):
     records: Sequence[RecordIn]
 
 
-class RecordsPage(NamedTuple):
-    """Answer of reading records: go on from `next_id`, exclusive; `held_by` is the transaction that ended the page."""
-
-    records: Sequence[Record]
-    next_id: bytes | None = None
-    held_by: str | None = None
-
-
 class WorkPublish(Struct, frozen=True):
     """Messages that a commit publishes to one topic."""
 
     namespace: str
     topic: str
     messages: Sequence[Buffer]
-
-
-class WorkAcknowledge(Struct, frozen=True):
-    """Messages that a commit acknowledges for one consumer group: single ids, and everything up to and including `up_to`."""
-
-    namespace: str
-    topic: str
-    group: str
-    ids: Sequence[Buffer] = ()
-    up_to: Buffer | None = None
 
 
 class WorkMarker(Struct, frozen=True):
@@ -144,9 +125,28 @@ class Work(Struct, frozen=True):
     """
 
     publish: Sequence[WorkPublish] = ()
-    acknowledge: Sequence[WorkAcknowledge] = ()
     markers: Sequence[WorkMarker] = ()
     segments: Sequence[int] | None = None
+
+
+# The fields of a body on the wire, in the order of its struct: both formats read and write by these tables.
+WireFields: TypeAlias = tuple[tuple[str, str], ...]
+PUBLISH_RESPONSE: WireFields = (
+    ("transactionWritePointer", "long?"),
+    ("startTimestamp", "long"),
+    ("startSequenceId", "int"),
+    ("endTimestamp", "long"),
+    ("endSequenceId", "int"),
+)
+_TOPIC: WireFields = (("namespace", "string"), ("topic", "string"))
+WORK_PUBLISH: WireFields = (*_TOPIC, ("messages", "bytes[]"))
+WORK_MARKER: WireFields = (
+    *_TOPIC,
+    ("task", "string"),
+    ("taskCount", "int"),
+    ("kind", "string"),
+    ("eventTimeMs", "long?"),
+)
 
 
 def check_write_pointer(write_pointer: int | None) -> None:
@@ -280,8 +280,6 @@ def check_work(work: Work) -> None:
         if not publish.messages:
             field = f"publish[{index}].messages"
             raise MalformedBodyError(f"{field} is empty", field=field, hint="Leave the entry out, or add messages.")
-    for index, acknowledge in enumerate(work.acknowledge):
-        _check_acknowledge(acknowledge, f"acknowledge[{index}]")
     for index, marker in enumerate(work.markers):
         _check_marker(marker, f"markers[{index}]")
     _check_segments(() if work.segments is None else work.segments)
@@ -299,16 +297,6 @@ def _check_segments(segments: Sequence[int]) -> None:
                 field=field,
                 hint="Name each segment once: what it holds is published once.",
             )
-
-
-def _check_acknowledge(acknowledge: WorkAcknowledge, field: str) -> None:
-    if not acknowledge.ids and acknowledge.up_to is None:
-        raise MalformedBodyError(f"{field} has neither ids nor upTo", field=f"{field}.ids", hint="Send one of them.")
-    for index, message_id in enumerate(acknowledge.ids):
-        if len(message_id) != MESSAGE_ID_BYTES:
-            check_message_id(message_id, f"{field}.ids[{index}]")
-    if acknowledge.up_to is not None:
-        check_message_id(acknowledge.up_to, f"{field}.upTo")
 
 
 def _check_marker(marker: WorkMarker, field: str) -> None:

@@ -1,103 +1,290 @@
-"""The messaging API's bodies in Avro's JSON encoding: bytes as code points; unions tagged, or untagged by hand.
+"""The API's bodies in Avro's JSON encoding: bytes as code points; unions tagged, or untagged by hand. And JSON text, read strictly:
+what two readers could understand differently is refused, with the field at fault.
 
-The same values, rules and errors as `avro`, and the same names. Format: docs/formats/json-bodies.md.
+The same values, rules and errors as `avro`, and the same names. The standard library's parser, not msgspec's, because it alone
+shows fields that are given twice; for bodies of long texts both take about the same time. Format: docs/formats/json-bodies.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from basalt.api.bodies.work import (
-    INT_MAX,
+    LONG_MAX,
     PUBLISH_MESSAGES_MAX,
+    PUBLISH_RESPONSE,
     SEGMENTS_MAX,
     WORK_ENTRIES_MAX,
-    WORK_IDS_MAX,
+    WORK_MARKER,
+    WORK_PUBLISH,
     Buffer,
     ConsumeRequest,
-    Message,
     PublishRequest,
     PublishResponse,
+    WireFields,
     Work,
-    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
     check_consume,
     check_count,
     check_long,
-    check_message_id,
     check_publish,
     check_publish_response,
     check_rollback,
     check_store,
     check_work,
-    check_write_pointer,
 )
-from basalt.api.codecs.json_values import (
-    as_boolean,
-    as_bytes,
-    as_list,
-    as_long,
-    as_object,
-    as_text,
-    optional_bytes,
-    optional_long,
-    parse_json,
-    refuse,
-    untag,
-)
-from basalt.errors import MalformedBodyError
+from basalt.errors import MalformedBodyError, TooLargeError
 
 START_OF_MESSAGES = b"["
 END_OF_MESSAGES = b"]"
+JSON_VALUES_MAX = 262_144  # four per message of the largest publish: bounds memory, which small values would multiply
+OBJECT_FIELDS_MAX = 1_024  # a body's own fields are few; this leaves room for a topic's properties
+SHOWN_CHARS_MAX = 40  # of a name that a client made up, in an error message
+_BODY = "the body"
+# Possessive, so that no input makes the scan slower than linear; a text that is never closed runs to the end.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+_TOKENS_PER_VALUE = 3  # a comma or bracket, a field name, a text
 _PUBLISH_FIELDS = ("transactionWritePointer", "messages")
-_RESPONSE_LONGS = ("startTimestamp", "startSequenceId", "endTimestamp", "endSequenceId")
-_RESPONSE_FIELDS = ("transactionWritePointer", *_RESPONSE_LONGS)
-_CONSUME_FIELDS = ("startFrom", "inclusive", "limit", "transaction")
-_MESSAGE_FIELDS = ("id", "payload")
-_WORK_FIELDS = ("publish", "acknowledge", "markers", "segments")
-_WORK_PUBLISH_FIELDS = ("namespace", "topic", "messages")
-_WORK_ACKNOWLEDGE_FIELDS = ("namespace", "topic", "group", "ids", "upTo")
-_WORK_SEGMENT_FIELDS = ("writePointer",)
-_WORK_MARKER_FIELDS = ("namespace", "topic", "task", "taskCount", "kind", "eventTimeMs")
-
-Entry = TypeVar("Entry")
+_CONSUME_REQUEST: WireFields = (
+    ("startFrom", "position"),
+    ("inclusive", "boolean"),
+    ("limit", "int?"),
+    ("transaction", "bytes?"),
+)
+_SEGMENT: WireFields = (("writePointer", "long"),)
 _encode = msgspec.json.Encoder().encode
 
 
-def decode_publish_request(body: Buffer, *, messages_max: int = PUBLISH_MESSAGES_MAX) -> PublishRequest:
+def parse_json(body: Buffer, *, values_max: int = JSON_VALUES_MAX) -> object:
+    """The value that the body is.
+
+    TooLargeError for more than `values_max` values; MalformedBodyError, with line and column, for what is not JSON.
+    """
+    return _parse(_text(body, values_max), line=1)
+
+
+def parse_json_lines(body: Buffer, *, lines_max: int, values_max: int = JSON_VALUES_MAX) -> Iterator[object]:
+    """The values of JSON lines, one a line. Lines of only white space are passed over. Errors as `parse_json`."""
+    text = _text(body, values_max)
+    check_count(text.count("\n"), lines_max, "lines")
+    for line, content in enumerate(text.split("\n"), start=1):
+        if content.strip(" \t\r"):
+            yield _parse(content, line)
+
+
+def _text(body: Buffer, values_max: int) -> str:
+    raw = bytes(body)
+    if not raw:
+        raise MalformedBodyError("the body is empty; expected JSON")
+    _check_values(raw, values_max)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedBodyError(f"the body is not UTF-8 at byte {error.start}", hint="Send JSON in UTF-8.") from None
+    if text.startswith("\ufeff"):
+        raise MalformedBodyError("the body starts with a byte order mark", hint="Send UTF-8 without it.")
+    return text
+
+
+def _parse(text: str, line: int) -> object:
+    try:
+        return _decode(text)
+    except json.JSONDecodeError as error:
+        where = f"line {line + error.lineno - 1}, column {error.colno}"
+        raise MalformedBodyError(f"the body is not JSON: {error.msg} at {where}") from None
+    except RecursionError:
+        raise MalformedBodyError("the body is nested too deeply") from None
+    except ValueError:  # what int() says to thousands of digits
+        raise MalformedBodyError("the body has a number of too many digits") from None
+
+
+def as_object(value: object, field: str | None, known: Collection[str]) -> dict[str, object]:
+    """An object with no other fields than the known ones; MalformedBodyError names the nearest of those."""
+    if not isinstance(value, dict):
+        refuse(value, field, "an object")
+    for name in value:
+        if name not in known:
+            _refuse_unknown(name, field, known)
+    return value
+
+
+def as_list(value: object, field: str | None) -> list[object]:
+    """A list of anything."""
+    if not isinstance(value, list):
+        refuse(value, field, "a list")
+    return value
+
+
+def as_long(value: object, field: str) -> int:
+    """A whole number of 64 bits, written without fraction and exponent."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(value, field, "a whole number")
+    check_long(value, field, minimum=-LONG_MAX - 1)
+    return value
+
+
+def as_boolean(value: object, field: str) -> bool:
+    """True or false, and nothing that only counts as such."""
+    if not isinstance(value, bool):
+        refuse(value, field, "true or false")
+    return value
+
+
+def as_text(value: object, field: str) -> str:
+    """Text that UTF-8 can carry: half of a surrogate pair is refused."""
+    as_utf8(value, field)
+    return str(value)
+
+
+def as_utf8(value: object, field: str) -> bytes:
+    """Text, in UTF-8: half of a surrogate pair is refused."""
+    if not isinstance(value, str):
+        refuse(value, field, "text")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedBodyError(f"{field} has half of a surrogate pair at {error.start}", field=field) from None
+
+
+def as_bytes(value: object, field: str) -> bytes:
+    """Bytes as Avro's JSON writes them: a text whose code points, 0 to 255, are the bytes."""
+    if not isinstance(value, str):
+        refuse(value, field, "bytes, as text of code points 0 to 255")
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise MalformedBodyError(
+            f"{field} has code point {ord(value[error.start])} at {error.start}; bytes are code points 0 to 255",
+            field=field,
+            hint='Write each byte as one code point, UTF-8 text as its single bytes ("é" is "\\u00c3\\u00a9").',
+        ) from None
+
+
+def untag(value: object, field: str, tags: Sequence[str]) -> tuple[str | None, object]:
+    """The branch tag of a union, None when it was written without, and the value under it."""
+    if not isinstance(value, dict):
+        return None, value
+    if len(value) != 1:
+        refuse(value, field, f"an object with one field, {' or '.join(tags)}")
+    ((tag, inner),) = as_object(value, field, tags).items()
+    return tag, inner
+
+
+def optional_long(value: object, field: str, tag: str = "long") -> int | None:
+    """The union [long, null], tagged or not; `tag` is int where the schema says int."""
+    tagged, inner = untag(value, field, (tag,))
+    return None if inner is None and tagged is None else as_long(inner, field)
+
+
+def optional_bytes(value: object, field: str) -> bytes | None:
+    """The union [bytes, null], tagged or not."""
+    tagged, inner = untag(value, field, ("bytes",))
+    return None if inner is None and tagged is None else as_bytes(inner, field)
+
+
+def _optional_int(value: object, field: str) -> int | None:
+    return optional_long(value, field, tag="int")
+
+
+def _position(value: object, field: str) -> bytes | int | None:
+    tag, inner = untag(value, field, ("bytes", "long"))
+    if inner is None and tag is None:
+        return None
+    if tag == "bytes" or (tag is None and isinstance(inner, str)):
+        return as_bytes(inner, field)
+    if tag is None and not isinstance(inner, int):
+        refuse(inner, field, "a message id, a time in ms, or null")
+    return as_long(inner, field)
+
+
+def _byte_strings(value: object, field: str) -> list[bytes]:
+    items = as_list(value, field)
+    try:
+        return [str.encode(item, "latin-1") for item in cast("list[str]", items)]
+    except (TypeError, UnicodeEncodeError):  # naming each item only now keeps publishing from paying for it
+        return [as_bytes(item, f"{field}[{index}]") for index, item in enumerate(items)]
+
+
+# How each type of `WireFields` is read, and what it is where it is absent: what is not listed there must be given.
+_READERS: dict[str, Callable[[object, str], Any]] = {
+    "string": as_text,
+    "boolean": as_boolean,
+    "int": as_long,
+    "int?": _optional_int,
+    "long": as_long,
+    "long?": optional_long,
+    "bytes?": optional_bytes,
+    "bytes[]": _byte_strings,
+    "position": _position,
+}
+_ABSENT: dict[str, object] = {
+    "boolean": True,
+    "int?": None,
+    "long?": None,
+    "bytes?": None,
+    "bytes[]": [],
+    "position": None,
+}
+
+
+def _read_fields(value: object, shape: WireFields, inside: str | None = None) -> list[Any]:
+    fields = as_object(value, inside, [name for name, _ in shape])
+    values = []
+    for name, kind in shape:
+        path = f"{inside}.{name}" if inside else name
+        if name not in fields and kind not in _ABSENT:
+            raise MalformedBodyError(f"{path} is missing", field=path, hint=f"Send {name}.")
+        values.append(_READERS[kind](fields.get(name, _ABSENT.get(kind)), path))
+    return values
+
+
+_WRITERS: dict[str, Callable[[Any], object]] = {
+    "long?": lambda value: None if value is None else {"long": value},
+    "bytes[]": lambda values: [str(value, "latin-1") for value in values],
+}
+
+
+def _fields_of(body: Struct, shape: WireFields) -> dict[str, object]:
+    """The fields of a body as JSON writes them: bytes as code points, unions tagged."""
+    pairs = zip(shape, astuple(body), strict=True)
+    return {name: _WRITERS[kind](value) if kind in _WRITERS else value for (name, kind), value in pairs}
+
+
+def decode_publish_request(body: Buffer) -> PublishRequest:
     """The body of publish. An absent write pointer is null, absent messages are none."""
-    request = _read_publish_request(body, messages_max)
+    request = _read_publish_request(body)
     check_publish(request)
     return request
 
 
-def decode_store_request(body: Buffer, *, messages_max: int = PUBLISH_MESSAGES_MAX) -> PublishRequest:
+def decode_store_request(body: Buffer) -> PublishRequest:
     """The body of store: the same as publish's, with both parts required."""
-    request = _read_publish_request(body, messages_max)
+    request = _read_publish_request(body)
     check_store(request)
     return request
 
 
-def encode_publish_request(request: PublishRequest) -> bytes:
-    """The body of publish or store."""
-    check_write_pointer(request.write_pointer)
-    return _encode(
-        {
-            "transactionWritePointer": _tagged("long", request.write_pointer),
-            "messages": [_code_points(message) for message in request.messages],
-        }
-    )
+def _read_publish_request(body: Buffer) -> PublishRequest:
+    fields = as_object(parse_json(body), None, _PUBLISH_FIELDS)
+    messages = as_list(fields.get("messages", []), "messages")
+    check_count(len(messages), PUBLISH_MESSAGES_MAX, "messages")  # before anything is made of them
+    write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
+    return PublishRequest(write_pointer, _byte_strings(messages, "messages"))
 
 
 def decode_publish_response(body: Buffer) -> PublishResponse:
     """The answer of a transactional publish; all but the write pointer must be there."""
-    fields = as_object(parse_json(body), None, _RESPONSE_FIELDS)
-    longs = [as_long(_required(fields, name, None), name) for name in _RESPONSE_LONGS]
-    response = PublishResponse(_write_pointer(fields), *longs)
+    response = PublishResponse(*_read_fields(parse_json(body), PUBLISH_RESPONSE))
     check_publish_response(response)
     return response
 
@@ -112,42 +299,14 @@ def decode_rollback_request(body: Buffer) -> PublishResponse:
 def encode_publish_response(response: PublishResponse) -> bytes:
     """The answer of a transactional publish, which is also the body of roll back."""
     check_publish_response(response)
-    return _encode(
-        {
-            "transactionWritePointer": _tagged("long", response.write_pointer),
-            "startTimestamp": response.start_ms,
-            "startSequenceId": response.start_sequence,
-            "endTimestamp": response.end_ms,
-            "endSequenceId": response.end_sequence,
-        }
-    )
+    return _encode(_fields_of(response, PUBLISH_RESPONSE))
 
 
 def decode_consume_request(body: Buffer) -> ConsumeRequest:
     """The body of poll. Absent: from the oldest, inclusive, no limit, no transaction."""
-    fields = as_object(parse_json(body), None, _CONSUME_FIELDS)
-    request = ConsumeRequest(
-        start_from=_start_from(fields.get("startFrom")),
-        inclusive=as_boolean(fields.get("inclusive", True), "inclusive"),
-        limit=optional_long(fields.get("limit"), "limit", tag="int"),
-        transaction=optional_bytes(fields.get("transaction"), "transaction"),
-    )
+    request = ConsumeRequest(*_read_fields(parse_json(body), _CONSUME_REQUEST))
     check_consume(request)
     return request
-
-
-def encode_consume_request(request: ConsumeRequest) -> bytes:
-    """The body of poll."""
-    check_consume(request)
-    start_from = request.start_from
-    return _encode(
-        {
-            "startFrom": _tagged("long", start_from) if isinstance(start_from, int) else _tagged_bytes(start_from),
-            "inclusive": request.inclusive,
-            "limit": _tagged("int", request.limit),
-            "transaction": _tagged_bytes(request.transaction),
-        }
-    )
 
 
 def encode_messages_block(ids: Sequence[Buffer], payloads: Sequence[Buffer]) -> bytes:
@@ -162,194 +321,104 @@ def encode_messages_block(ids: Sequence[Buffer], payloads: Sequence[Buffer]) -> 
     return _encode(items)[1:-1]
 
 
-def encode_messages(messages: Sequence[Message]) -> bytes:
-    """A whole Messages answer, for a caller that has it in one piece."""
-    block = encode_messages_block([m.id for m in messages], [m.payload for m in messages])
-    return START_OF_MESSAGES + block + END_OF_MESSAGES
-
-
-def decode_messages(body: Buffer) -> list[Message]:
-    """The answer of a poll, as a client reads it; it has as many messages as it has, the server chose how many."""
-    messages = []
-    for index, item in enumerate(as_list(parse_json(body, values_max=len(body)), None)):
-        field = f"[{index}]"
-        fields = as_object(item, field, _MESSAGE_FIELDS)
-        message_id = as_bytes(_required(fields, "id", field), f"{field}.id")
-        check_message_id(message_id, f"{field}.id")
-        messages.append(Message(message_id, as_bytes(_required(fields, "payload", field), f"{field}.payload")))
-    return messages
-
-
-def decode_work(
-    body: Buffer,
-    *,
-    messages_max: int = PUBLISH_MESSAGES_MAX,
-    entries_max: int = WORK_ENTRIES_MAX,
-    ids_max: int = WORK_IDS_MAX,
-) -> Work:
+def decode_work(body: Buffer) -> Work:
     """Decode the work of a commit or a one-shot transaction; absent parts are empty. Limits as in `avro.decode_work`."""
-    return read_work(parse_json(body), messages_max=messages_max, entries_max=entries_max, ids_max=ids_max)
+    return read_work(parse_json(body))
 
 
-def read_work(
-    value: object,
-    *,
-    messages_max: int = PUBLISH_MESSAGES_MAX,
-    entries_max: int = WORK_ENTRIES_MAX,
-    ids_max: int = WORK_IDS_MAX,
-) -> Work:
+def read_work(value: object) -> Work:
     """As `decode_work`, of a value that was parsed before: work that is a part of a larger body."""
-    fields = as_object(value, None, _WORK_FIELDS)
-    work = Work(
-        publish=_entries(fields, "publish", _WORK_PUBLISH_FIELDS, entries_max, _read_work_publish),
-        acknowledge=_entries(fields, "acknowledge", _WORK_ACKNOWLEDGE_FIELDS, entries_max, _read_work_acknowledge),
-        markers=_entries(fields, "markers", _WORK_MARKER_FIELDS, entries_max, _read_work_marker),
-        segments=_entries(fields, "segments", _WORK_SEGMENT_FIELDS, SEGMENTS_MAX, _read_work_segment)
-        if fields.get("segments") is not None
-        else None,
-    )
-    check_count(sum(len(entry.messages) for entry in work.publish), messages_max, "publish.messages")
-    check_count(sum(len(entry.ids) for entry in work.acknowledge), ids_max, "acknowledge.ids")
+    fields = as_object(value, None, ("publish", "markers", "segments"))
+    publish = _read_entries(fields, "publish", WORK_PUBLISH, WORK_ENTRIES_MAX)
+    markers = _read_entries(fields, "markers", WORK_MARKER, WORK_ENTRIES_MAX)
+    segments = None
+    if fields.get("segments") is not None:
+        segments = [pointer for [pointer] in _read_entries(fields, "segments", _SEGMENT, SEGMENTS_MAX)]
+    work = Work([WorkPublish(*each) for each in publish], [WorkMarker(*each) for each in markers], segments)
+    check_count(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "publish.messages")
     check_work(work)
     return work
+
+
+def _read_entries(fields: dict[str, object], part: str, shape: WireFields, entries_max: int) -> list[list[Any]]:
+    items = as_list(fields.get(part, []), part)
+    check_count(len(items), entries_max, part)
+    return [_read_fields(item, shape, f"{part}[{index}]") for index, item in enumerate(items)]
 
 
 def encode_work(work: Work) -> bytes:
     """Encode the work of a commit or a one-shot transaction, with every part."""
     check_work(work)
-    publish = [
-        {"namespace": p.namespace, "topic": p.topic, "messages": [_code_points(message) for message in p.messages]}
-        for p in work.publish
-    ]
-    acknowledge = [
-        {
-            "namespace": a.namespace,
-            "topic": a.topic,
-            "group": a.group,
-            "ids": [_code_points(message_id) for message_id in a.ids],
-            "upTo": _tagged_bytes(a.up_to),
-        }
-        for a in work.acknowledge
-    ]
-    markers = [
-        {
-            "namespace": m.namespace,
-            "topic": m.topic,
-            "task": m.task,
-            "taskCount": m.task_count,
-            "kind": m.kind,
-            "eventTimeMs": _tagged("long", m.event_time_ms),
-        }
-        for m in work.markers
-    ]
-    parts: dict[str, object] = {"publish": publish, "acknowledge": acknowledge, "markers": markers}
+    parts: dict[str, object] = {
+        "publish": [_fields_of(entry, WORK_PUBLISH) for entry in work.publish],
+        "markers": [_fields_of(marker, WORK_MARKER) for marker in work.markers],
+    }
     if work.segments is not None:
         parts["segments"] = [{"writePointer": write_pointer} for write_pointer in work.segments]
     return _encode(parts)
 
 
-def _read_publish_request(body: Buffer, messages_max: int) -> PublishRequest:
-    fields = as_object(parse_json(body), None, _PUBLISH_FIELDS)
-    messages = as_list(fields.get("messages", []), "messages")
-    check_count(len(messages), messages_max, "messages")
-    return PublishRequest(_write_pointer(fields), _byte_strings(messages, "messages"))
+def refuse(value: object, field: str | None, expected: str) -> NoReturn:
+    """Say what was expected and what kind of value was found; never the value, which may be anyone's payload."""
+    raise MalformedBodyError(f"{field or _BODY} is {_kind(value)}; expected {expected}", field=field)
 
 
-def _write_pointer(fields: dict[str, object]) -> int | None:
-    write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
-    check_write_pointer(write_pointer)
-    return write_pointer
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case str():
+            return "text"
+        case int():
+            return "a whole number"
+        case float():
+            return "a number with a fraction or an exponent"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
 
 
-def _start_from(value: object) -> bytes | int | None:
-    tag, inner = untag(value, "startFrom", ("bytes", "long"))
-    if inner is None and tag is None:
-        return None
-    if tag == "bytes" or (tag is None and isinstance(inner, str)):
-        return as_bytes(inner, "startFrom")
-    if tag is None and not isinstance(inner, int):
-        refuse(inner, "startFrom", "a message id, a time in ms, or null")
-    return as_long(inner, "startFrom")
+def _refuse_unknown(name: str, field: str | None, known: Collection[str]) -> NoReturn:
+    shown = name[:SHOWN_CHARS_MAX]
+    by_case = {each.casefold(): each for each in known}
+    near = get_close_matches(shown.casefold(), by_case, n=1)
+    hint = f"Did you mean {by_case[near[0]]}?" if near else f"Known fields: {', '.join(sorted(known))}."
+    raise MalformedBodyError(f"{field or _BODY} has an unknown field {shown!a}", field=field or shown, hint=hint)
 
 
-def _byte_strings(items: list[object], field: str) -> list[bytes]:
-    try:
-        return [str.encode(item, "latin-1") for item in cast("list[str]", items)]
-    except (TypeError, UnicodeEncodeError):  # naming each item only now keeps publishing from paying for it
-        return [as_bytes(item, f"{field}[{index}]") for index, item in enumerate(items)]
+def _check_values(raw: bytes, values_max: int) -> None:
+    # The quick count also counts commas and brackets inside texts; only a body that it suspects is scanned properly.
+    if len(raw) <= values_max or raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= values_max:
+        return
+    tokens_max = values_max * _TOKENS_PER_VALUE
+    for tokens, _ in enumerate(_TOKENS.finditer(raw)):
+        if tokens > tokens_max:
+            raise TooLargeError(
+                f"the body has more than {values_max} JSON values",
+                hint="Split it, or send binary Avro, which carries the same in less.",
+            )
 
 
-def _required(fields: dict[str, object], name: str, field: str | None) -> object:
-    if name not in fields:
-        path = f"{field}.{name}" if field else name
-        raise MalformedBodyError(f"{path} is missing", field=path, hint=f"Send {name}.")
-    return fields[name]
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(pairs) > OBJECT_FIELDS_MAX:
+        raise TooLargeError(f"an object has {len(pairs)} fields; one may have {OBJECT_FIELDS_MAX}")
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0][:SHOWN_CHARS_MAX]
+        raise MalformedBodyError(
+            f"the field {twice!a} is given twice",
+            field=twice,
+            hint="Readers differ in which one they take; send it once.",
+        )
+    return fields
 
 
-def _entries(
-    fields: dict[str, object],
-    part: str,
-    known: tuple[str, ...],
-    entries_max: int,
-    read: Callable[[dict[str, object], str], Entry],
-) -> list[Entry]:
-    items = as_list(fields.get(part, []), part)
-    check_count(len(items), entries_max, part)
-    entries = []
-    for index, item in enumerate(items):
-        field = f"{part}[{index}]"
-        entries.append(read(as_object(item, field, known), field))
-    return entries
+def _refuse_constant(name: str) -> NoReturn:
+    raise MalformedBodyError(f"{name} is not JSON", hint="JSON has no such number.")
 
 
-def _read_work_publish(fields: dict[str, object], field: str) -> WorkPublish:
-    messages = as_list(fields.get("messages", []), f"{field}.messages")
-    return WorkPublish(
-        namespace=_required_text(fields, "namespace", field),
-        topic=_required_text(fields, "topic", field),
-        messages=_byte_strings(messages, f"{field}.messages"),
-    )
-
-
-def _read_work_acknowledge(fields: dict[str, object], field: str) -> WorkAcknowledge:
-    ids = as_list(fields.get("ids", []), f"{field}.ids")
-    return WorkAcknowledge(
-        namespace=_required_text(fields, "namespace", field),
-        topic=_required_text(fields, "topic", field),
-        group=_required_text(fields, "group", field),
-        ids=_byte_strings(ids, f"{field}.ids"),
-        up_to=optional_bytes(fields.get("upTo"), f"{field}.upTo"),
-    )
-
-
-def _read_work_segment(fields: dict[str, object], field: str) -> int:
-    return as_long(_required(fields, "writePointer", field), f"{field}.writePointer")
-
-
-def _read_work_marker(fields: dict[str, object], field: str) -> WorkMarker:
-    task_count = as_long(_required(fields, "taskCount", field), f"{field}.taskCount")
-    check_long(task_count, f"{field}.taskCount", minimum=1, maximum=INT_MAX)
-    return WorkMarker(
-        namespace=_required_text(fields, "namespace", field),
-        topic=_required_text(fields, "topic", field),
-        task=_required_text(fields, "task", field),
-        task_count=task_count,
-        kind=_required_text(fields, "kind", field),
-        event_time_ms=optional_long(fields.get("eventTimeMs"), f"{field}.eventTimeMs"),
-    )
-
-
-def _required_text(fields: dict[str, object], name: str, field: str) -> str:
-    return as_text(_required(fields, name, field), f"{field}.{name}")
-
-
-def _code_points(value: Buffer) -> str:
-    return str(value, "latin-1")
-
-
-def _tagged(tag: str, value: int | None) -> dict[str, int] | None:
-    return None if value is None else {tag: value}
-
-
-def _tagged_bytes(value: Buffer | None) -> dict[str, str] | None:
-    return None if value is None else {"bytes": _code_points(value)}
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant).decode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from basalt.api.bodies.jobs import JobInfo, JobRun
+from basalt.api.bodies.operations import JobInfo, JobRun
 from basalt.cli.options.options import Command, Invocation, common_options, dry_run_option, pass_invocation
 from basalt.cli.output.failures import Failure
 from basalt.cli.output.output import Column, duration_text, time_text

@@ -10,19 +10,27 @@ from typing import TypeVar
 from msgspec import Struct, ValidationError
 
 from basalt.api.bodies import json
-from basalt.api.bodies.jobs import AuditLine, JobInfo, JobRun
-from basalt.api.bodies.pruning import (
+from basalt.api.bodies.operations import (
+    AuditLine,
+    Backup,
+    BackupRequest,
     ExplainedWriter,
+    JobInfo,
+    JobRun,
+    ManagerSnapshot,
     PrunedWriters,
     PruneRun,
     PruneStatus,
     PublishedSnapshot,
+    Readiness,
     RegionDetail,
     RegionInfo,
     RestoredWriters,
     RestoreRequest,
+    SettingInfo,
+    StoreInfo,
+    Version,
 )
-from basalt.api.bodies.server import Backup, BackupRequest, ManagerSnapshot, Readiness, SettingInfo, StoreInfo, Version
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
 from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, joined_path, json_of

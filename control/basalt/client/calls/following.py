@@ -13,9 +13,17 @@ from typing import TypeAlias
 from basalt.api.bodies.work import MESSAGE_ID_BYTES, ConsumeRequest
 from basalt.api.codecs import avro, batches
 from basalt.api.codecs.batches import MarkerFrame
-from basalt.api.markers.marker import decode_marker
-from basalt.api.markers.position import MarkedPosition, parse_marked_position
-from basalt.api.markers.reconcile import NOTHING_KNOWN, Idle, MarkerState, advanced, apply, is_ended
+from basalt.api.markers import (
+    NOTHING_KNOWN,
+    Idle,
+    MarkedPosition,
+    MarkerState,
+    advanced,
+    apply,
+    decode_marker,
+    is_ended,
+    parse_marked_position,
+)
 from basalt.client.calls import markers, messages
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, Isolation
 from basalt.client.calls.pages import Message

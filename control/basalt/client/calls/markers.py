@@ -6,9 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from basalt.api.bodies.markers import MarkerRequest, MarkersInfo
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.reconcile import malformed
+from basalt.api.bodies.messages import MarkerRequest, MarkersInfo
+from basalt.api.markers import Marker, malformed
 from basalt.client.plans.calls import JSON, Call, Effect, Steps, ask, json_of, nothing
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError

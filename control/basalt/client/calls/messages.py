@@ -18,7 +18,7 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
 )
-from basalt.api.codecs import avro, records_avro
+from basalt.api.codecs import avro
 from basalt.client.calls.pages import Page
 from basalt.client.calls.positions import (
     START,
@@ -87,7 +87,7 @@ def publish_records(
     scope: TopicScope, records: Iterable[RecordIn], *, write_pointer: int | None = None
 ) -> Steps[PublishResponse | None]:
     """Publish records: payloads with a key, headers, an event time, a TTL of their own. One request, all or nothing."""
-    body = records_avro.encode_records_request(RecordsRequest(write_pointer, list(records)))
+    body = avro.encode_records_request(RecordsRequest(write_pointer, list(records)))
     what = f"publish records to {scope}"
     return (
         yield from ask(
@@ -227,7 +227,7 @@ def _page(answer: Answer) -> Page:
 
 
 def _end_position(answer: Answer) -> Position:
-    came_meanwhile = records_avro.decode_records(answer.body)
+    came_meanwhile = avro.decode_records(answer.body)
     if came_meanwhile:
         return at_id(came_meanwhile[0].id)
     next_id = answer.headers.get("basalt-next")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from basalt.api.bodies import json
-from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
+from basalt.api.bodies.messages import Advance, Split, Splits, StableEnd
 from basalt.client.plans.calls import Answer, Call, Effect, Steps, ask, json_of
 from basalt.client.plans.scopes import TopicScope
 

@@ -13,11 +13,14 @@ from uuid import uuid4
 
 import msgspec
 
-from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.bodies.transactions import (
     BeginRequest,
     CheckpointRequest,
     CommittedBefore,
+    OpenedSession,
+    OpenSession,
+    SessionInfo,
+    SessionList,
     TransactionInfo,
     TransactionKind,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import MsgspecError
 
-from basalt.api.bodies.server import Problem
+from basalt.api.bodies.operations import Problem
 from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply
 from basalt.errors import (
     BY_CODE,

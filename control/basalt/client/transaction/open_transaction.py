@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.transactions import Outcome, TransactionInfo, TransactionKind
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.markers import marked
 from basalt.client.calls.messages import Payloads, each_payload

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from basalt.api.bodies.server import Problem
+from basalt.api.bodies.operations import Problem
 from basalt.client.plans.calls import Answer, NotSent, Reply
 from basalt.client.plans.run_plan import Send
 from basalt.errors import InputError, NotLeaderError

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.types import Receive, Scope
 
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.errors import (
     BusyError,
     InputError,

@@ -17,7 +17,7 @@ from starlette.types import Send
 
 from basalt import errors
 from basalt.api.bodies import json
-from basalt.api.bodies.server import Problem
+from basalt.api.bodies.operations import Problem
 from basalt.api.bodies.work import Buffer
 from basalt.http.asgi import codings
 from basalt.http.asgi.requests import JSON, RequestHead, weights

@@ -16,9 +16,8 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest
-from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
-from basalt.api.codecs.arrow import ARROW, library
-from basalt.api.codecs.arrow_bodies import decode_messages
+from basalt.api.codecs import avro, batches, json_bodies, json_records
+from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, TransactionNotFoundError
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
@@ -426,25 +425,25 @@ def _records(piece: Slice) -> Iterator[Record]:
 
 
 def _avro_record_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(records_avro.encode_records_block, records_of(fetched.slices))
+    yield from map(avro.encode_records_block, records_of(fetched.slices))
     yield avro.END_OF_ARRAY
 
 
 def _json_record_parts(request: Request, fetched: Fetch) -> Iterator[bytes]:
-    before = records.START_OF_PAGE
+    before = json_records.START_OF_PAGE
     for some in records_of(fetched.slices):
-        yield before + records.encode_records_block(some)
+        yield before + json_records.encode_records_block(some)
         before = b","
     held_by = None if fetched.held_by is None else request.services.holder(fetched.held_by)
-    yield (before if before != b"," else b"") + records.end_of_page(fetched.next_id, held_by)
+    yield (before if before != b"," else b"") + json_records.end_of_page(fetched.next_id, held_by)
 
 
 def _record_lines(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(records.encode_records_lines, records_of(fetched.slices))
+    yield from map(json_records.encode_records_lines, records_of(fetched.slices))
 
 
 def _decode_lines(body: bytes) -> RecordsRequest:
-    return RecordsRequest(None, records.decode_records_lines(body))
+    return RecordsRequest(None, json_records.decode_records_lines(body))
 
 
 _PUBLISH: Mapping[bytes, Format] = {
@@ -464,8 +463,8 @@ _POLL: Mapping[bytes, Format] = {
 _ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}
 _LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
 _RECORDS: Mapping[bytes, Format] = {
-    JSON: _PUBLISH[JSON]._replace(decode=records.decode_records_request),
-    AVRO: _PUBLISH[AVRO]._replace(decode=records_avro.decode_records_request),
+    JSON: _PUBLISH[JSON]._replace(decode=json_records.decode_records_request),
+    AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_records_request),
     JSON_LINES: _LINES,
     JSON_LINES_ALIAS: _LINES,
 }

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 
 from starlette.types import Receive, Scope, Send
 
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import BasaltError, InputError, InvalidNameError, TopicNotFoundError
 from basalt.http.asgi.requests import JSON, BodyBudget, RequestHead, Value, convert_json, unquoted

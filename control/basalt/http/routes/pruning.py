@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.pruning import (
+from basalt.api.bodies.operations import (
     ExplainedWriter,
     PrunedWriters,
     PruneRun,

@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from basalt.api.bodies.json import MessageId, message_id
-from basalt.api.bodies.markers import MarkerRequest, MarkersInfo, TaskInfo
-from basalt.api.bodies.ranges import Advance, Split, Splits, StableEnd
+from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Split, Splits, StableEnd, TaskInfo
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
-from basalt.api.codecs import arrow_columns
-from basalt.api.codecs.arrow import ARROW, END_OF_STREAM
-from basalt.api.codecs.arrow_columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Source, Stretch
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.reconcile import MarkerState
+from basalt.api.codecs import arrow
+from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_OF_STREAM, Source, Stretch
+from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
@@ -131,7 +128,7 @@ async def splits(request: Request) -> Splits:
     query=(
         AFTER,
         id_parameter("through", "where the range ends, inclusively: at most the topic's stable end", required=True),
-        Query("columns", str, {"type": "string"}, f"comma-separated, some of {', '.join(arrow_columns.COLUMNS)}"),
+        Query("columns", str, {"type": "string"}, f"comma-separated, some of {', '.join(arrow.COLUMNS)}"),
         integer("bytesMax", 1, RANGE_BYTES_LIMIT, "cut the answer at so many bytes of payloads; 8 MiB by default"),
         ISOLATION,
         integer("generation", 1, INT_MAX, "refuse the call when the topic is of another generation"),
@@ -144,7 +141,7 @@ async def read(request: Request) -> Response:
     """The messages after one id and through another, as Arrow record batches."""
     await load_arrow()
     title = request.topic
-    names = arrow_columns.wanted(request.text("columns"))
+    names = arrow.wanted(request.text("columns"))
     after, through = _id_range(request)
     if through is None:
         raise InputError("a range needs its end", field="through", hint="Ask stable-end or advance for one.")
@@ -223,11 +220,11 @@ def _id_range(request: Request) -> IdRange:
 
 
 def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
-    yield arrow_columns.encode_start(names)
+    yield arrow.encode_start(names)
     with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
     for some in _batches(slices, with_carried):
         stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
-        yield arrow_columns.encode_batch(names, stretches, source)
+        yield arrow.encode_batch(names, stretches, source)
     yield END_OF_STREAM
 
 

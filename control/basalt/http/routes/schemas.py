@@ -10,7 +10,7 @@ from types import UnionType
 from typing import TypeAlias
 
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, PUBLISH_MESSAGES_MAX, SEGMENTS_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
-from basalt.api.markers.marker import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
+from basalt.api.markers import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
 from basalt.http.asgi.requests import AVRO, JSON
 from basalt_engine.keys import NAME_CHARS_MAX
 
@@ -93,7 +93,6 @@ WORK = _object(
                 {"namespace": NAME, "topic": NAME, "messages": _MESSAGES}, ("namespace", "topic", "messages")
             ),
         },
-        "acknowledge": {"type": "array", "maxItems": 0},
         "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
         "segments": {
             "type": ["array", "null"],

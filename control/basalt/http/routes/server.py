@@ -9,11 +9,13 @@ import msgspec
 
 import basalt
 from basalt.api.bodies import json
-from basalt.api.bodies.jobs import AuditLine, JobInfo, JobRun
-from basalt.api.bodies.server import (
+from basalt.api.bodies.operations import (
     Alive,
+    AuditLine,
     Backup,
     BackupRequest,
+    JobInfo,
+    JobRun,
     ManagerSnapshot,
     Readiness,
     SettingInfo,

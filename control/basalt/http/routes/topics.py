@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.bodies.work import LONG_MAX
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import (

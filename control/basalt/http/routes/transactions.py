@@ -3,7 +3,6 @@ of operators: which transactions there are, what they hold back, what happened; 
 
 from __future__ import annotations
 
-from basalt.api.bodies.sessions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -15,8 +14,12 @@ from basalt.api.bodies.transactions import (
     InspectedList,
     Invalidated,
     OneShotRequest,
+    OpenedSession,
+    OpenSession,
     Outcome,
     OutsideParticipant,
+    SessionInfo,
+    SessionList,
     Timeline,
     TopicParticipant,
     TransactionDescription,
@@ -25,7 +28,7 @@ from basalt.api.bodies.transactions import (
 )
 from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
-from basalt.api.codecs.json_values import parse_json
+from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding

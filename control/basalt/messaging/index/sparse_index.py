@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import NamedTuple
 
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, merged
+from basalt.api.markers import NOTHING_KNOWN, MarkerState, merged
 from basalt.messaging.log.topic_log import TopicLog
 from basalt_engine.snapshot import InvalidList
 

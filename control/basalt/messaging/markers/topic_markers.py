@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from basalt.api.markers.marker import Marker, encode_marker
-from basalt.api.markers.reconcile import (
+from basalt.api.markers import (
     NOTHING_KNOWN,
+    Marker,
     MarkerState,
     TaskState,
     apply,
+    encode_marker,
     is_ended,
     malformed,
     refusal,

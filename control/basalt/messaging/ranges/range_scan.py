@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
+from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.errors import InternalError
 from basalt.messaging.index.sparse_index import (
     BLOCK_BYTES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.api.markers.reconcile import MarkerState
+from basalt.api.markers import MarkerState
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError, InputError
 from basalt.messaging.index.sparse_index import SparseIndex

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from basalt.api.markers.marker import Marker, decode_marker
+from basalt.api.markers import Marker, decode_marker
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow

@@ -15,10 +15,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import LONG_MAX, REQUEST_HEADERS_MAX
-from basalt.api.codecs import arrow, arrow_bodies
-from basalt.api.codecs.arrow import END_OF_STREAM
-from basalt.api.codecs.arrow_bodies import decode_messages
-from basalt.api.codecs.arrow_columns import COLUMNS, Source, Stretch, encode_batch, encode_start, wanted
+from basalt.api.codecs import arrow
+from basalt.api.codecs.arrow import (
+    COLUMNS,
+    END_OF_STREAM,
+    Source,
+    Stretch,
+    decode_messages,
+    encode_batch,
+    encode_start,
+    wanted,
+)
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
 from basalt_engine.records import Extras
 
@@ -392,15 +399,17 @@ def test_offsets_rise_and_end_within_their_bytes(offsets: tuple[int, ...], said:
 
 def test_more_than_a_call_may_carry_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"value": ["a"] * 10, "headers": [[{"name": "n", "value": "v"}]] * 10})
-    with pytest.raises(TooLargeError, match="10 items"):
-        decode_messages(written(table), messages_max=9)
-    with pytest.raises(TooLargeError):
-        decode_messages(chunked(table), messages_max=9)
-    monkeypatch.setattr(arrow_bodies, "REQUEST_HEADERS_MAX", 9)
+    with monkeypatch.context() as limited:
+        limited.setattr(arrow, "PUBLISH_MESSAGES_MAX", 9)
+        with pytest.raises(TooLargeError, match="10 items"):
+            decode_messages(written(table))
+        with pytest.raises(TooLargeError):
+            decode_messages(chunked(table))
+    monkeypatch.setattr(arrow, "REQUEST_HEADERS_MAX", 9)
     for body in (written(table), chunked(table)):
         with pytest.raises(TooLargeError, match="headers"):
             decode_messages(body)
-    monkeypatch.setattr(arrow_bodies, "BATCHES_MAX", 4)
+    monkeypatch.setattr(arrow, "BATCHES_MAX", 4)
     with pytest.raises(TooLargeError, match="record batches"):
         decode_messages(chunked(table))
 

@@ -21,11 +21,11 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
     Work,
-    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
 )
-from basalt.api.codecs import avro, avro_schemas, records_avro
+from basalt.api.codecs import avro
+from tests.control.api.codecs import avro_schemas, client_codecs
 
 SCHEMAS = {
     name: fastavro.parse_schema(json.loads(text))
@@ -106,11 +106,6 @@ WORKS = st.builds(
         st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=4)),
         max_size=3,
     ),
-    acknowledge=st.lists(
-        st.builds(WorkAcknowledge, TEXTS, TEXTS, TEXTS, st.lists(IDS, min_size=1, max_size=4), st.none() | IDS)
-        | st.builds(WorkAcknowledge, TEXTS, TEXTS, TEXTS, st.just([]), IDS),
-        max_size=3,
-    ),
     markers=st.lists(
         st.builds(WorkMarker, TEXTS, TEXTS, NAMES, st.integers(1, 2**31 - 1), st.just("watermark"), ANY_TIMES)
         | st.builds(WorkMarker, TEXTS, TEXTS, NAMES, st.integers(1, 2**31 - 1), st.just("end_of_stream"), st.none()),
@@ -163,10 +158,6 @@ def work_dict(work: Work) -> dict[str, Any]:
         "publish": [
             {"namespace": p.namespace, "topic": p.topic, "messages": [bytes(m) for m in p.messages]}
             for p in work.publish
-        ],
-        "acknowledge": [
-            {"namespace": a.namespace, "topic": a.topic, "group": a.group, "ids": list(a.ids), "upTo": a.up_to}
-            for a in work.acknowledge
         ],
         "markers": [
             {
@@ -230,21 +221,21 @@ BOTH_WAYS = [
         avro.encode_consume_request,
         avro.decode_consume_request,
     ),
-    ("MESSAGES", MESSAGES, as_dicts, avro.encode_messages, avro.decode_messages),
+    ("MESSAGES", MESSAGES, as_dicts, client_codecs.encode_avro_messages, client_codecs.decode_avro_messages),
     ("WORK", WORKS, work_dict, avro.encode_work, avro.decode_work),
     (
         "RECORDS_REQUEST",
         st.builds(RecordsRequest, WRITE_POINTERS, st.lists(RECORDS_IN, min_size=1, max_size=4)),
         records_request_dict,
-        records_avro.encode_records_request,
-        records_avro.decode_records_request,
+        avro.encode_records_request,
+        avro.decode_records_request,
     ),
     (
         "RECORDS",
         st.lists(RECORDS, max_size=4),
         lambda records: [record_dict(record) for record in records],
-        records_avro.encode_records,
-        records_avro.decode_records,
+        client_codecs.encode_avro_records,
+        avro.decode_records,
     ),
 ]
 
@@ -285,7 +276,7 @@ def test_an_answer_may_come_in_any_blocks(messages: list[Message], data: st.Data
     items = [their_long(20) + m.id + their_long(len(m.payload)) + m.payload for m in messages]
     body = in_blocks(items, data)
     assert their_value("MESSAGES", body) == as_dicts(messages)
-    assert avro.decode_messages(body) == messages
+    assert client_codecs.decode_avro_messages(body) == messages
 
 
 @given(batches=st.lists(MESSAGES, max_size=4))
@@ -295,7 +286,7 @@ def test_blocks_that_are_streamed_one_by_one_make_one_answer(batches: list[list[
     ]
     body = b"".join(blocks) + avro.END_OF_ARRAY
     messages = [message for batch in batches for message in batch]
-    assert avro.decode_messages(body) == messages
+    assert client_codecs.decode_avro_messages(body) == messages
     assert their_value("MESSAGES", body) == as_dicts(messages)
 
 
@@ -309,8 +300,8 @@ def test_a_work_may_come_in_any_blocks(work: Work, data: st.DataObject) -> None:
         + in_blocks([their_long(len(m)) + bytes(m) for m in p.messages], data)
         for p in work.publish
     ]
-    body = in_blocks(entries, data) + b"\x00\x00"
-    expected = Work(publish=work.publish, acknowledge=[], markers=[])
+    body = in_blocks(entries, data) + b"\x00"
+    expected = Work(publish=work.publish, markers=[])
     assert their_value("WORK", body) == work_dict(expected)
     assert avro.decode_work(body) == expected
 
@@ -327,7 +318,7 @@ def test_a_body_may_be_any_buffer(kind: Callable[[bytes], Any]) -> None:
     request = PublishRequest(7, [b"one", b"x" * 100, b"y" * 9_000])
     assert avro.decode_publish_request(kind(avro.encode_publish_request(request))) == request
     messages = [Message(b"i" * 20, b"payload")]
-    assert avro.decode_messages(kind(avro.encode_messages(messages))) == messages
+    assert client_codecs.decode_avro_messages(kind(client_codecs.encode_avro_messages(messages))) == messages
 
 
 def test_a_block_of_no_messages_does_not_end_the_answer() -> None:

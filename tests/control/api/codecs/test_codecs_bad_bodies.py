@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from basalt.api.codecs import avro, json_bodies, records, records_avro
+from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.errors import MalformedBodyError, TooLargeError
+from tests.control.api.codecs import client_codecs
 
 ID = b"i" * 20
 # (name, body in hex, words of the error)
@@ -99,20 +100,17 @@ BAD_MESSAGES = [
 ENTRY = "02 6e 02 74"  # namespace n, topic t
 BAD_WORKS = [
     ("empty", "", "empty"),
-    ("a part missing", "00 00", "the end of the body"),
-    ("publish without messages", f"02 {ENTRY} 00 00 00 00", "publish[0].messages is empty"),
-    ("namespace not UTF-8", "02 02 ff 02 74 02 02 61 00 00 00 00", "not UTF-8"),
-    ("namespace with half a surrogate", "02 06 ed a0 80 02 74 02 02 61 00 00 00 00", "not UTF-8"),
-    ("acknowledge of nothing", f"00 02 {ENTRY} 02 67 00 02 00 00", "neither ids nor upTo"),
-    ("acknowledged id of 1 byte", f"00 02 {ENTRY} 02 67 02 02 69 00 02 00 00", "acknowledge[0].ids[0] is 1 bytes"),
-    ("upTo of 1 byte", f"00 02 {ENTRY} 02 67 00 00 02 69 00 00", "acknowledge[0].upTo is 1 bytes"),
-    ("marker of no task", f"00 00 02 {ENTRY} 00 02 12 77617465726d61726b 00 02 00", "markers[0].task is empty"),
-    ("task count 0", f"00 00 02 {ENTRY} 02 61 00 12 77617465726d61726b 00 02 00", "markers[0].taskCount is 0"),
-    ("unknown kind", f"00 00 02 {ENTRY} 02 61 02 02 77 00 02 00", "markers[0].kind is none of"),
-    ("watermark without a time", f"00 00 02 {ENTRY} 02 61 02 12 77617465726d61726b 02 00", "a watermark has"),
+    ("a part missing", "00", "the end of the body"),
+    ("publish without messages", f"02 {ENTRY} 00 00 00", "publish[0].messages is empty"),
+    ("namespace not UTF-8", "02 02 ff 02 74 02 02 61 00 00 00", "not UTF-8"),
+    ("namespace with half a surrogate", "02 06 ed a0 80 02 74 02 02 61 00 00 00", "not UTF-8"),
+    ("marker of no task", f"00 02 {ENTRY} 00 02 12 77617465726d61726b 00 02 00", "markers[0].task is empty"),
+    ("task count 0", f"00 02 {ENTRY} 02 61 00 12 77617465726d61726b 00 02 00", "markers[0].taskCount is 0"),
+    ("unknown kind", f"00 02 {ENTRY} 02 61 02 02 77 00 02 00", "markers[0].kind is none of"),
+    ("watermark without a time", f"00 02 {ENTRY} 02 61 02 12 77617465726d61726b 02 00", "a watermark has"),
     (
         "end with a time",
-        f"00 00 02 {ENTRY} 02 61 02 1a 656e645f6f665f73747265616d 00 02 00",
+        f"00 02 {ENTRY} 02 61 02 1a 656e645f6f665f73747265616d 00 02 00",
         "an end of stream has none",
     ),
     ("entries that cannot fit", "80 01 02 6e", "block count"),
@@ -136,9 +134,9 @@ AVRO = [
         ("store", avro.decode_store_request, BAD_STORES),
         ("roll back", avro.decode_rollback_request, BAD_ROLLBACKS),
         ("poll", avro.decode_consume_request, BAD_CONSUMES),
-        ("messages", avro.decode_messages, BAD_MESSAGES),
+        ("messages", client_codecs.decode_avro_messages, BAD_MESSAGES),
         ("work", avro.decode_work, BAD_WORKS),
-        ("records", records_avro.decode_records_request, BAD_RECORDS_REQUESTS),
+        ("records", avro.decode_records_request, BAD_RECORDS_REQUESTS),
     )
     for name, body, words in rows
 ]
@@ -251,16 +249,6 @@ BAD_JSON_WORKS = [
     ("topic null", b'{"publish": [{"namespace": "n", "topic": null, "messages": ["a"]}]}', "publish[0].topic is null"),
     ("no messages", b'{"publish": [{"namespace": "n", "topic": "t"}]}', "publish[0].messages is empty"),
     (
-        "group missing",
-        b'{"acknowledge": [{"namespace": "n", "topic": "t", "ids": []}]}',
-        "acknowledge[0].group is missing",
-    ),
-    (
-        "nothing acknowledged",
-        b'{"acknowledge": [{"namespace": "n", "topic": "t", "group": "g"}]}',
-        "neither ids nor upTo",
-    ),
-    (
         "task count as text",
         b'{"markers": [{"namespace": "n", "topic": "t", "task": "a", "taskCount": "1", "kind": "watermark"}]}',
         "markers[0].taskCount is text",
@@ -319,14 +307,14 @@ JSON = [
     for what, decode, rows in (
         ("any", json_bodies.decode_consume_request, BAD_JSON),
         ("any work", json_bodies.decode_work, BAD_JSON),
-        ("any records", records.decode_records_request, BAD_JSON),
+        ("any records", json_records.decode_records_request, BAD_JSON),
         ("poll", json_bodies.decode_consume_request, BAD_JSON_CONSUMES),
         ("publish", json_bodies.decode_publish_request, BAD_JSON_PUBLISHES),
         ("store", json_bodies.decode_store_request, BAD_JSON_STORES),
         ("roll back", json_bodies.decode_rollback_request, BAD_JSON_ROLLBACKS),
         ("work", json_bodies.decode_work, BAD_JSON_WORKS),
-        ("records", records.decode_records_request, BAD_JSON_RECORDS),
-        ("lines", records.decode_records_lines, BAD_LINES),
+        ("records", json_records.decode_records_request, BAD_JSON_RECORDS),
+        ("lines", json_records.decode_records_lines, BAD_LINES),
     )
     for name, body, words in rows
     if not (decode is json_bodies.decode_work and b"limit" in body and words.startswith("unknown"))
@@ -376,9 +364,9 @@ def test_an_unknown_field_is_answered_with_the_nearest_known_one(body: bytes, fi
         (avro.decode_consume_request, "04 01 00 00 02", "limit"),
         (avro.decode_consume_request, "04 07 02 02", "inclusive"),
         (avro.decode_publish_request, "02 04 02 61 01 00", "messages[1]"),
-        (avro.decode_work, "00 00 02 02 6e 02 74 02 61 ff ff ff ff 1f", "markers[0].taskCount"),
-        (records_avro.decode_records_request, "02 04 02 61 02 00 02 02 02 61 02 00 04", "records[1].eventTimeMs"),
-        (records_avro.decode_records_request, "02 02 02 61 02 00 02 02 80", "records"),
+        (avro.decode_work, "00 02 02 6e 02 74 02 61 ff ff ff ff 1f", "markers[0].taskCount"),
+        (avro.decode_records_request, "02 04 02 61 02 00 02 02 02 61 02 00 04", "records[1].eventTimeMs"),
+        (avro.decode_records_request, "02 02 02 61 02 00 02 02 80", "records"),
     ],
 )
 def test_an_error_names_the_field(decode: Callable[[bytes], Any], body: str, field: str) -> None:
@@ -407,18 +395,18 @@ FLOODS = [
     ("empty JSON messages", json_bodies.decode_publish_request, b'{"messages":[' + b'"",' * 70_000 + b'""]}'),
     ("tiny JSON values", json_bodies.decode_publish_request, b'{"messages":[' + b"[]," * 300_000 + b"[]]}"),
     ("JSON objects", json_bodies.decode_work, b'{"publish":[' + b"{}," * 300_000 + b"{}]}"),
-    ("work entries", avro.decode_work, b"\xa2\x9c\x01" + bytes(3 * 10_001 + 3)),
+    ("work entries", avro.decode_work, b"\xa2\x9c\x01" + bytes(3 * 10_001 + 2)),
     ("JSON work entries", json_bodies.decode_work, b'{"markers":[' + b"{}," * 10_000 + b"{}]}"),
-    ("records", records_avro.decode_records_request, b"\x02\xc0\x9a\x18" + bytes(5 * FLOOD) + b"\x00"),
-    ("record headers", records_avro.decode_records_request, b"\x02\x02\x00\x02\x82\x10" + bytes(3_000)),
+    ("records", avro.decode_records_request, b"\x02\xc0\x9a\x18" + bytes(5 * FLOOD) + b"\x00"),
+    ("record headers", avro.decode_records_request, b"\x02\x02\x00\x02\x82\x10" + bytes(3_000)),
     (
         "record headers of a whole request",
-        records_avro.decode_records_request,
+        avro.decode_records_request,
         b"\x02\x82\x02" + (b"\x00\x02\x80\x10" + b"\x02a\x00" * 1_024 + b"\x00\x02\x02") * 129 + b"\x00",
     ),
     ("JSON fields", json_bodies.decode_work, b"{" + b",".join(b'"%d":1' % n for n in range(1_025)) + b"}"),
-    ("JSON records", records.decode_records_request, b'{"records":[' + b"{}," * 66_000 + b"{}]}"),
-    ("lines", records.decode_records_lines, b"\n" * FLOOD),
+    ("JSON records", json_records.decode_records_request, b'{"records":[' + b"{}," * 66_000 + b"{}]}"),
+    ("lines", json_records.decode_records_lines, b"\n" * FLOOD),
 ]
 
 
@@ -433,21 +421,27 @@ def test_commas_in_messages_are_no_values() -> None:
     assert len(json_bodies.decode_publish_request(body).messages) == 1
 
 
-def test_the_limit_on_messages_is_inclusive() -> None:
+def test_the_limit_on_messages_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     body = b"\x02\x06\x00\x00\x00\x00"
-    assert len(avro.decode_publish_request(body, messages_max=3).messages) == 3
+    monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 3)
+    assert len(avro.decode_publish_request(body).messages) == 3
+    monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 2)
     with pytest.raises(TooLargeError, match="messages has 3 items; one call may carry 2"):
-        avro.decode_publish_request(body, messages_max=2)
+        avro.decode_publish_request(body)
 
 
-def test_the_limit_on_a_work_counts_over_all_its_topics() -> None:
-    body = bytes.fromhex("04 02 6e 02 74 02 00 00 02 6e 02 75 02 00 00 00 00 00")
-    assert len(avro.decode_work(body, messages_max=2).publish) == 2
+def test_the_limit_on_a_work_counts_over_all_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = bytes.fromhex("04 02 6e 02 74 02 00 00 02 6e 02 75 02 00 00 00 00")
+    monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 2)
+    assert len(avro.decode_work(body).publish) == 2
+    monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 1)
     with pytest.raises(TooLargeError):
-        avro.decode_work(body, messages_max=1)
+        avro.decode_work(body)
     json_body = (
         b'{"publish":[{"namespace":"n","topic":"t","messages":[""]},{"namespace":"n","topic":"u","messages":[""]}]}'
     )
-    assert len(json_bodies.decode_work(json_body, messages_max=2).publish) == 2
+    monkeypatch.setattr(json_bodies, "PUBLISH_MESSAGES_MAX", 2)
+    assert len(json_bodies.decode_work(json_body).publish) == 2
+    monkeypatch.setattr(json_bodies, "PUBLISH_MESSAGES_MAX", 1)
     with pytest.raises(TooLargeError):
-        json_bodies.decode_work(json_body, messages_max=1)
+        json_bodies.decode_work(json_body)

@@ -16,16 +16,15 @@ from basalt.api.bodies.work import (
     PublishResponse,
     Record,
     RecordIn,
-    RecordsPage,
     RecordsRequest,
     Work,
-    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
 )
-from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
+from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.errors import BasaltError, MalformedBodyError
 from basalt.transactions import codec
+from tests.control.api.codecs import client_codecs
 
 ID = bytes(range(20))
 WRITE_POINTER = 1_700_000_000_000_000_001
@@ -35,7 +34,6 @@ CONSUME = ConsumeRequest(ID, False, 100, b"snapshot")
 MESSAGES = [Message(ID, b"a"), Message(ID, b"\xff" * 70)]
 WORK = Work(
     [WorkPublish("n", "t", [b"a", b""])],
-    [WorkAcknowledge("n", "t", "g", [ID], ID)],
     [WorkMarker("n", "t", "task", 2, "watermark", 5), WorkMarker("n", "t", "task", 2, "end_of_stream")],
 )
 RECORDS_REQUEST = RecordsRequest(
@@ -62,18 +60,24 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "store": (avro.decode_store_request, avro.encode_publish_request(PUBLISH)),
     "roll back": (avro.decode_rollback_request, avro.encode_publish_response(RESPONSE)),
     "poll": (avro.decode_consume_request, avro.encode_consume_request(CONSUME)),
-    "messages": (avro.decode_messages, avro.encode_messages(MESSAGES)),
+    "messages": (client_codecs.decode_avro_messages, client_codecs.encode_avro_messages(MESSAGES)),
     "work": (avro.decode_work, avro.encode_work(WORK)),
-    "records request": (records_avro.decode_records_request, records_avro.encode_records_request(RECORDS_REQUEST)),
-    "records": (records_avro.decode_records, records_avro.encode_records(RECORDS)),
-    "JSON publish": (json_bodies.decode_publish_request, json_bodies.encode_publish_request(PUBLISH)),
-    "JSON store": (json_bodies.decode_store_request, json_bodies.encode_publish_request(PUBLISH)),
+    "records request": (avro.decode_records_request, avro.encode_records_request(RECORDS_REQUEST)),
+    "records": (avro.decode_records, client_codecs.encode_avro_records(RECORDS)),
+    "JSON publish": (json_bodies.decode_publish_request, client_codecs.encode_json_publish_request(PUBLISH)),
+    "JSON store": (json_bodies.decode_store_request, client_codecs.encode_json_publish_request(PUBLISH)),
     "JSON roll back": (json_bodies.decode_rollback_request, json_bodies.encode_publish_response(RESPONSE)),
-    "JSON poll": (json_bodies.decode_consume_request, json_bodies.encode_consume_request(CONSUME)),
-    "JSON messages": (json_bodies.decode_messages, json_bodies.encode_messages(MESSAGES)),
+    "JSON poll": (json_bodies.decode_consume_request, client_codecs.encode_json_consume_request(CONSUME)),
+    "JSON messages": (client_codecs.decode_json_messages, client_codecs.encode_json_messages(MESSAGES)),
     "JSON work": (json_bodies.decode_work, json_bodies.encode_work(WORK)),
-    "JSON records request": (records.decode_records_request, records.encode_records_request(RECORDS_REQUEST)),
-    "JSON records": (records.decode_records_page, records.encode_records_page(RecordsPage(RECORDS, ID, "7"))),
+    "JSON records request": (
+        json_records.decode_records_request,
+        client_codecs.encode_records_request(RECORDS_REQUEST),
+    ),
+    "JSON records": (
+        client_codecs.decode_records_page,
+        client_codecs.encode_records_page(client_codecs.RecordsPage(RECORDS, ID, "7")),
+    ),
     "transaction": (codec.decode_transaction, codec.encode_transaction(TRANSACTION)),
     "batches": (
         batches.decode,
@@ -86,8 +90,11 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
 }
 # JSON lines have no end of their own: a body cut between two lines is a shorter good one, and only HTTP can tell.
 LINES: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
-    "lines request": (records.decode_records_lines, records.encode_records_request_lines(RECORDS_REQUEST.records)),
-    "lines": (records.decode_records_lines_answer, records.encode_records_lines(RECORDS)),
+    "lines request": (
+        json_records.decode_records_lines,
+        client_codecs.encode_records_request_lines(RECORDS_REQUEST.records),
+    ),
+    "lines": (client_codecs.decode_records_lines_answer, json_records.encode_records_lines(RECORDS)),
 }
 DECODERS = {name: decode for name, (decode, _) in (GOOD | LINES).items()}
 

@@ -20,12 +20,12 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
     Work,
-    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
 )
-from basalt.api.codecs import avro, avro_schemas, batches, json_bodies, records_avro
+from basalt.api.codecs import avro, batches, json_bodies
 from basalt.transactions import codec
+from tests.control.api.codecs import avro_schemas, client_codecs
 
 ROOT = Path(__file__).resolve().parents[4]
 VECTORS = ROOT / "tests" / "vectors"
@@ -67,10 +67,6 @@ def messages(meaning: list[dict[str, str]]) -> list[Message]:
 def work(meaning: dict[str, Any]) -> Work:
     return Work(
         [WorkPublish(p["namespace"], p["topic"], all_unhex(p["messages"])) for p in meaning["publish"]],
-        [
-            WorkAcknowledge(a["namespace"], a["topic"], a["group"], all_unhex(a["ids"]), unhex(a["upTo"]))
-            for a in meaning["acknowledge"]
-        ],
         [WorkMarker(*marker.values()) for marker in meaning["markers"]],
     )
 
@@ -163,28 +159,28 @@ FORMATS: dict[str, tuple[str, Callable[[Any], Any], Callable[[bytes], Any], Call
     "publish-request": ("avro-bodies", publish_request, avro.decode_publish_request, avro.encode_publish_request),
     "publish-response": ("avro-bodies", publish_response, avro.decode_publish_response, avro.encode_publish_response),
     "consume-request": ("avro-bodies", consume_request, avro.decode_consume_request, avro.encode_consume_request),
-    "messages": ("avro-bodies", messages, avro.decode_messages, avro.encode_messages),
+    "messages": ("avro-bodies", messages, client_codecs.decode_avro_messages, client_codecs.encode_avro_messages),
     "message-batches": ("message-batches", batched, decode_batches, encode_batches),
     "work": ("avro-bodies", work, avro.decode_work, avro.encode_work),
     "json-publish-request": (
         "json-bodies",
         publish_request,
         json_bodies.decode_publish_request,
-        json_bodies.encode_publish_request,
+        client_codecs.encode_json_publish_request,
     ),
     "json-consume-request": (
         "json-bodies",
         consume_request,
         json_bodies.decode_consume_request,
-        json_bodies.encode_consume_request,
+        client_codecs.encode_json_consume_request,
     ),
     "records-request": (
         "records-api",
         records_request,
-        records_avro.decode_records_request,
-        records_avro.encode_records_request,
+        avro.decode_records_request,
+        avro.encode_records_request,
     ),
-    "records": ("records-api", records, records_avro.decode_records, records_avro.encode_records),
+    "records": ("records-api", records, avro.decode_records, client_codecs.encode_avro_records),
     "transaction": ("transaction-codec", transaction, decode_transaction, codec.encode_transaction),
 }
 # Bodies that mean the same as others and that we would write otherwise: other blocks, fields left out.

@@ -10,12 +10,13 @@ import pytest
 
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.bodies.work import PublishResponse, Record, RecordIn
-from basalt.api.codecs import avro, batches, records_avro
+from basalt.api.codecs import avro, batches
 from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.pages import Message
 from basalt.client.calls.positions import position
 from basalt.client.plans.calls import Answer, Effect
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
+from tests.control.api.codecs import client_codecs
 
 NOW_MS = 1_700_000_000_000  # the time of the scopes in conftest
 ID = bytes(range(20))
@@ -92,7 +93,7 @@ def test_calls_of_a_topic(topic_scope, play):
         (
             messages.publish_records(topic_scope, [RecordIn(b"p", key=b"k")]),
             f"POST {here}/records",
-            records_avro.decode_records_request,
+            avro.decode_records_request,
             ONCE,
         ),
         (topics.stats(topic_scope), f"GET {here}/stats", None, NONE),
@@ -171,7 +172,7 @@ def test_a_poll_from_the_end_asks_where_that_is(topic_scope, play):
 def test_the_end_of_a_topic_is_read_from_the_answer(topic_scope, play):
     (call,) = play(messages.end(topic_scope)).calls
     nothing = avro.END_OF_ARRAY
-    record = records_avro.encode_records([Record(ID, b"new")])
+    record = client_codecs.encode_avro_records([Record(ID, b"new")])
     assert call.parse(Answer(200, {}, nothing)).text == "start"  # an empty topic
     assert call.parse(Answer(200, {"basalt-next": ID.hex()}, nothing)).id == ID[:-1] + bytes([ID[-1] + 1])
     assert call.parse(Answer(200, {"basalt-next": "ff" * 20}, record)).id == ID  # it came while we asked
@@ -188,7 +189,7 @@ def test_a_poll_asks_for_batches_and_takes_avro_of_an_older_server(topic_scope, 
     (call,) = play(messages.poll(topic_scope)).calls
     assert call.accept == "application/vnd.basalt.batches, avro/binary"
     in_batches = batches.START + batches.encode_list([ID], [b"a"]) + batches.END
-    in_avro = avro.encode_messages([Message(ID, b"a")])
+    in_avro = client_codecs.encode_avro_messages([Message(ID, b"a")])
     for media_type, body in {call.accept.partition(",")[0]: in_batches, "Avro/Binary; x=y": in_avro}.items():
         assert list(call.parse(Answer(200, {"content-type": media_type}, body))) == [Message(ID, b"a")]
     with pytest.raises(ValueError, match="neither"):

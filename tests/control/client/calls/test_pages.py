@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies import work as bodies
 from basalt.api.codecs import batches
-from basalt.api.codecs.avro import END_OF_ARRAY, encode_messages, encode_messages_block
-from basalt.api.codecs.avro_primitives import encode_long
+from basalt.api.codecs.avro import END_OF_ARRAY, encode_long, encode_messages_block
 from basalt.client.calls.pages import Message, Page, index_messages
 from basalt.errors import ProtocolError
+from tests.control.api.codecs.client_codecs import encode_avro_messages
 
 ID = bytes.fromhex("0000018bcfe56800" + "0001" + "0000018bcfe56800" + "0000")
 
@@ -69,7 +69,7 @@ def test_a_page_has_what_was_encoded(blocks):
 
 
 def test_a_block_with_its_size_is_read_too():
-    sized = encode_long(-1) + encode_long(23) + encode_messages([bodies.Message(ID, b"a")])[1:-1] + END_OF_ARRAY
+    sized = encode_long(-1) + encode_long(23) + encode_avro_messages([bodies.Message(ID, b"a")])[1:-1] + END_OF_ARRAY
     assert [message.payload for message in Page(sized)] == [b"a"]
 
 
@@ -106,7 +106,7 @@ def test_random_bytes_are_read_or_refused(body):
         encode_long(1) + b"\x26" + bytes(19) + b"\x00" + END_OF_ARRAY,  # an id of 19 bytes
         encode_long(1) + b"\x28" + bytes(20) + b"\x01" + END_OF_ARRAY,  # a length of -1
         encode_long(2**40) + END_OF_ARRAY,
-        encode_messages([bodies.Message(ID, b"a")]) + b"\x00",  # bytes after the end
+        encode_avro_messages([bodies.Message(ID, b"a")]) + b"\x00",  # bytes after the end
     ],
 )
 def test_what_no_server_sends_is_refused(body):

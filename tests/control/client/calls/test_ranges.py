@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import basalt
-from basalt.api.bodies.ranges import StableEnd
-from basalt.api.markers.reconcile import NOTHING_KNOWN, merged, watermark_ms
+from basalt.api.bodies.messages import StableEnd
+from basalt.api.markers import NOTHING_KNOWN, merged, watermark_ms
 
 EMBEDDED = {"store.kind": "memory"}
 

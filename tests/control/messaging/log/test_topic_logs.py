@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import StoreError, TopicNotFoundError, UnavailableError, UnknownOutcomeError

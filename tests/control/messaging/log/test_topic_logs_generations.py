@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.work import Work, WorkMarker
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.errors import BasaltError, GenerationError
 from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.markers import topic_markers

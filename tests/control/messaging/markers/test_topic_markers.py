@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging.markers import topic_markers
 from basalt.messaging.read.fetch import Limits, start_from

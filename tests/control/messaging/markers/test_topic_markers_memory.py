@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from basalt.api.markers.marker import Marker
+from basalt.api.markers import Marker
 from basalt.messaging.log.topic_log import LogLimits
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite

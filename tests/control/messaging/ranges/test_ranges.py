@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
-from basalt.api.markers.marker import Marker, decode_marker
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply, merged
+from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
 from basalt.messaging.index import sparse_index
 from basalt.messaging.log import row_pages

@@ -14,20 +14,17 @@ from typing import TypeAlias
 import msgspec
 
 from basalt.api.bodies.work import (
-    KIND_USER,
     PUBLISH_MESSAGES_MAX,
     RECORD_HEADERS_MAX,
     Buffer,
     Record,
     RecordIn,
-    RecordsPage,
     RecordsRequest,
     check_count,
-    check_message_id,
     check_record,
     check_records,
 )
-from basalt.api.codecs.json_values import (
+from basalt.api.codecs.json_bodies import (
     as_list,
     as_object,
     as_text,
@@ -55,9 +52,9 @@ class _HeaderJson(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 class _RecordJson(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """One record, as a request or an answer writes it; `id` and `kind` stand in answers only."""
+    """One record of an answer."""
 
-    id: str | None = None
+    id: str
     payload: str | None = None
     payload_base64: bytes | None = None
     key: str | None = None
@@ -69,54 +66,29 @@ class _RecordJson(msgspec.Struct, omit_defaults=True, rename="camel"):
     transaction_write_pointer: int | None = None
 
 
-class _RequestJson(msgspec.Struct, omit_defaults=True, rename="camel"):
-    records: list[_RecordJson]
-    transaction_write_pointer: int | None = None
-
-
-class _PageJson(msgspec.Struct, rename={"held_by": "heldBy"}):
-    records: list[_RecordJson]
-    next: str | None = None
-    held_by: str | None = None
-
-
 _encoder = msgspec.json.Encoder()
-_page_decoder = msgspec.json.Decoder(_PageJson)
-_line_decoder = msgspec.json.Decoder(_RecordJson)
 
 
-def decode_records_request(body: Buffer, *, records_max: int = PUBLISH_MESSAGES_MAX) -> RecordsRequest:
+def decode_records_request(body: Buffer) -> RecordsRequest:
     """The JSON body of publishing records: {"records": […], "transactionWritePointer": 5}."""
     fields = as_object(parse_json(body, values_max=RECORD_VALUES_MAX), None, _REQUEST_FIELDS)
     write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
     items = as_list(fields.get("records", []), "records")
-    check_count(len(items), records_max, "records")
+    check_count(len(items), PUBLISH_MESSAGES_MAX, "records")
     records = [_read_record(item, f"records[{index}]") for index, item in enumerate(items)]
     request = RecordsRequest(write_pointer, records)
     check_records(request)
     return request
 
 
-def decode_records_lines(body: Buffer, *, records_max: int = PUBLISH_MESSAGES_MAX) -> list[RecordIn]:
+def decode_records_lines(body: Buffer) -> list[RecordIn]:
     """The JSON lines body of publishing records; the write pointer, if any, travels outside the body."""
     records: list[RecordIn] = []
-    for item in parse_json_lines(body, lines_max=records_max, values_max=RECORD_VALUES_MAX):
+    for item in parse_json_lines(body, lines_max=PUBLISH_MESSAGES_MAX, values_max=RECORD_VALUES_MAX):
         records.append(_read_record(item, f"records[{len(records)}]"))
     check_records(RecordsRequest(None, records))
-    check_count(len(records), records_max, "records")
+    check_count(len(records), PUBLISH_MESSAGES_MAX, "records")
     return records
-
-
-def encode_records_request(request: RecordsRequest) -> bytes:
-    """The JSON body of publishing records."""
-    check_records(request)
-    return _encoder.encode(_RequestJson(_checked(request.records), request.write_pointer))
-
-
-def encode_records_request_lines(records: Sequence[RecordIn]) -> bytes:
-    """The JSON lines body of publishing records."""
-    check_records(RecordsRequest(None, records))
-    return _encoder.encode_lines(_checked(records))
 
 
 def encode_records_block(records: Sequence[Record]) -> bytes:
@@ -130,36 +102,9 @@ def end_of_page(next_id: bytes | None, held_by: str | None) -> bytes:
     return b"]," + _encoder.encode({"next": next_hex, "heldBy": held_by})[1:]
 
 
-def encode_records_page(page: RecordsPage) -> bytes:
-    """A whole JSON answer: {"records": […], "next": hex or null, "heldBy": id or null}."""
-    return START_OF_PAGE + encode_records_block(page.records) + end_of_page(page.next_id, page.held_by)
-
-
 def encode_records_lines(records: Sequence[Record]) -> bytes:
     """Some records of a JSON lines answer; such blocks, one after the other, make an answer."""
     return _encoder.encode_lines(list(map(_answer_json, records)))
-
-
-def decode_records_page(body: Buffer) -> RecordsPage:
-    """A JSON answer, as a client reads it. Fields of a newer server are passed over."""
-    try:
-        page = _page_decoder.decode(body)
-        next_id = None if page.next is None else bytes.fromhex(page.next)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise MalformedBodyError(f"the answer is not a page of records: {error}") from None
-    if next_id is not None:
-        check_message_id(next_id, "next")
-    records = [_record(record, f"records[{index}]") for index, record in enumerate(page.records)]
-    return RecordsPage(records, next_id, page.held_by)
-
-
-def decode_records_lines_answer(body: Buffer) -> list[Record]:
-    """A JSON lines answer, as a client reads it. Fields of a newer server are passed over."""
-    try:
-        lines = _line_decoder.decode_lines(body)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise MalformedBodyError(f"the answer is not records, one a line: {error}") from None
-    return [_record(record, f"records[{index}]") for index, record in enumerate(lines)]
 
 
 def _read_record(value: object, field: str) -> RecordIn:
@@ -209,16 +154,11 @@ def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
         raise MalformedBodyError(f"{at} is not base64", field=at, hint=hint) from None
 
 
-def _checked(records: Sequence[RecordIn]) -> list[_RecordJson]:
-    for index, record in enumerate(records):
-        check_record(record, f"records[{index}]")
-    return list(map(_record_json, records))
-
-
-def _record_json(record: RecordIn | Record) -> _RecordJson:
+def _answer_json(record: Record) -> _RecordJson:
     payload, payload_base64 = _text_or_bytes(record.payload)
     key, key_base64 = (None, None) if record.key is None else _text_or_bytes(record.key)
     return _RecordJson(
+        id=record.id.hex(),
         payload=payload,
         payload_base64=payload_base64,
         key=key,
@@ -226,15 +166,9 @@ def _record_json(record: RecordIn | Record) -> _RecordJson:
         headers=tuple(_HeaderJson(name, *_text_or_bytes(value)) for name, value in record.headers),
         event_time_ms=record.event_time_ms,
         ttl_ms=record.ttl_ms,
+        kind=record.kind,
+        transaction_write_pointer=record.write_pointer,
     )
-
-
-def _answer_json(record: Record) -> _RecordJson:
-    json_record = _record_json(record)
-    json_record.id = record.id.hex()
-    json_record.kind = record.kind
-    json_record.transaction_write_pointer = record.write_pointer
-    return json_record
 
 
 def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
@@ -242,28 +176,3 @@ def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
         return str(value, "utf-8"), None
     except UnicodeDecodeError:
         return None, bytes(value)
-
-
-def _record(record: _RecordJson, field: str) -> Record:
-    try:
-        message_id = bytes.fromhex(record.id or "")
-    except ValueError:
-        raise MalformedBodyError(f"{field}.id is not hexadecimal", field=f"{field}.id") from None
-    check_message_id(message_id, f"{field}.id")
-    payload = _from_either(record.payload, record.payload_base64)
-    if payload is None:
-        raise MalformedBodyError(f"{field}.payload is missing", field=f"{field}.payload")
-    return Record(
-        id=message_id,
-        payload=payload,
-        key=_from_either(record.key, record.key_base64),
-        headers=tuple((h.name, _from_either(h.value, h.value_base64) or b"") for h in record.headers),
-        event_time_ms=record.event_time_ms,
-        ttl_ms=record.ttl_ms,
-        kind=record.kind or KIND_USER,
-        write_pointer=record.transaction_write_pointer,
-    )
-
-
-def _from_either(text: str | None, base64: bytes | None) -> bytes | None:
-    return base64 if text is None else text.encode()

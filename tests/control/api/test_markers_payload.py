@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.markers.marker import TASKS_MAX, Marker, decode_marker, encode_marker
+from basalt.api.markers import TASKS_MAX, Marker, decode_marker, encode_marker
 from basalt.errors import CorruptionError
 from tests.vector_lines import cases
 

@@ -6,9 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.position import MarkedPosition, parse_marked_position
-from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, advanced, apply, is_ended, refusal, watermark_ms
+from basalt.api.markers import (
+    NOTHING_KNOWN,
+    MarkedPosition,
+    Marker,
+    MarkerState,
+    advanced,
+    apply,
+    is_ended,
+    parse_marked_position,
+    refusal,
+    watermark_ms,
+)
 from basalt.errors import InputError
 
 TASKS = st.sampled_from(["a", "b", "c", "d"])

@@ -1,6 +1,6 @@
 """The Avro schemas of every binary body, as .avsc text: for clients in other languages, the docs and the tests.
 
-The codecs in `avro` and `records_avro` are written by hand for exactly these; the order of union branches and of enum
+The codecs in `avro` are written by hand for exactly these; the order of union branches and of enum
 symbols is part of the format. Format: docs/formats/avro-bodies.md and docs/formats/records-api.md.
 """
 
@@ -45,13 +45,6 @@ WORK = """
     {"name": "namespace", "type": "string"},
     {"name": "topic", "type": "string"},
     {"name": "messages", "type": {"type": "array", "items": "bytes"}}
-  ]}}},
-  {"name": "acknowledge", "type": {"type": "array", "items": {"type": "record", "name": "WorkAcknowledge", "fields": [
-    {"name": "namespace", "type": "string"},
-    {"name": "topic", "type": "string"},
-    {"name": "group", "type": "string"},
-    {"name": "ids", "type": {"type": "array", "items": "bytes"}},
-    {"name": "upTo", "type": ["bytes", "null"]}
   ]}}},
   {"name": "markers", "type": {"type": "array", "items": {"type": "record", "name": "WorkMarker", "fields": [
     {"name": "namespace", "type": "string"},

@@ -1,19 +1,79 @@
-"""Rules for the markers of a topic together: its watermark, and whether it has ended. Pure; times are arguments.
+"""Markers: one and its payload, what a topic's markers mean together, and a reader's position among them. Pure.
 
-The rules, in full: docs/formats/markers.md. A task's watermark never goes back; a topic's is the lowest of its tasks',
-unknown until each expected task has spoken; a task that has ended holds nothing back; a topic has ended when every
-expected task has. Only markers that a committed reader sees, in the order of the log, are given to `apply`.
+payload := {"v":1,"task":text,"taskCount":number} for an end of stream, with "eventTimeMs":number for a watermark
+
+A task's watermark never goes back; a topic's is the lowest of its tasks', unknown until each expected task has spoken; a
+task that has ended holds nothing back; a topic has ended when every expected task has. Only markers that a committed
+reader sees, in the order of the log, are given to `apply`. Formats and rules, in full: docs/formats/markers.md.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from basalt.api.markers.marker import TASK_CHARS_MAX, TASKS_MAX, Marker
+import msgspec
 
+from basalt.errors import CorruptionError, InputError
+
+MARKER_VERSION = 1
+KIND_WATERMARK = "watermark"
+KIND_END_OF_STREAM = "end_of_stream"
+MARKER_KINDS = (KIND_WATERMARK, KIND_END_OF_STREAM)
+TASKS_MAX = 1_000  # a topic's bookkeeping is one small row, and one short text in a reader's position
+TASK_CHARS_MAX = 255
+POSITION_VERSION = 1
+TEXT_CHARS_MAX = 1 << 20
+_ID = re.compile(r"[0-9a-f]{40}")
 _NO_TASKS: Mapping[str, TaskState] = MappingProxyType({})
+
+
+class Marker(NamedTuple):
+    """Statement of a task: its event time has come so far; or, without a time, it has ended."""
+
+    task: str
+    task_count: int
+    event_time_ms: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """One of `MARKER_KINDS`."""
+        return KIND_END_OF_STREAM if self.event_time_ms is None else KIND_WATERMARK
+
+    @property
+    def ends(self) -> bool:
+        """True for an end of stream."""
+        return self.event_time_ms is None
+
+
+class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    v: int
+    task: str
+    task_count: int
+    event_time_ms: int | None = None
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The payload of the marker's message."""
+    return msgspec.json.encode(_Payload(MARKER_VERSION, *marker))
+
+
+def decode_marker(kind: str, payload: bytes | bytearray | memoryview) -> Marker:
+    """The marker in the payload of a message of this kind; `CorruptionError` when it is none."""
+    assert kind in MARKER_KINDS, kind
+    try:
+        found = msgspec.json.decode(payload, type=_Payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"a {kind} marker does not decode: {error}") from None
+    marker = Marker(found.task, found.task_count, found.event_time_ms)
+    if found.v != MARKER_VERSION:
+        raise CorruptionError(f"a {kind} marker has version {found.v}; this Basalt reads version {MARKER_VERSION}")
+    if marker.kind != kind or not marker.task or not 1 <= marker.task_count <= TASKS_MAX:
+        raise CorruptionError(f"a {kind} marker says {bytes(payload)[:80]!r}")
+    return marker
 
 
 class TaskState(NamedTuple):
@@ -140,17 +200,6 @@ def advanced(state: MarkerState, held_ms: int | None, idle: Idle | None = None, 
     return held_ms if lenient is None or (held_ms is not None and lenient < held_ms) else lenient
 
 
-def together(states: Iterable[MarkerState]) -> tuple[int | None, bool]:
-    """The watermark of several topics, and whether all of them have ended: the lowest of those that have not."""
-    several = list(states)
-    running = [state for state in several if not is_ended(state)]
-    known = [watermark_ms(state) for state in running or several]
-    marks = [mark for mark in known if mark is not None]
-    if running:
-        return (min(marks) if len(marks) == len(running) else None), False
-    return max(marks, default=None), bool(several)
-
-
 def _lowest(tasks: Iterable[TaskState]) -> int | None:
     marks = [task.watermark_ms for task in tasks]
     known = [mark for mark in marks if mark is not None]
@@ -159,3 +208,62 @@ def _lowest(tasks: Iterable[TaskState]) -> int | None:
 
 def _highest(state: MarkerState) -> int | None:
     return max((task.watermark_ms for task in state.tasks.values() if task.watermark_ms is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedPosition:
+    """Go on after `after_id` (None: from the start) of this generation, with what was known there.
+
+    `watermark_ms` is what its reader was told last; it may be ahead of the plain minimum, where silent tasks were left out.
+    """
+
+    generation: int
+    after_id: bytes | None = None
+    state: MarkerState = NOTHING_KNOWN
+    watermark_ms: int | None = None
+
+    def __str__(self) -> str:
+        tasks = {
+            name: (task.watermark_ms, task.ended, task.published_ms) for name, task in sorted(self.state.tasks.items())
+        }
+        after = None if self.after_id is None else self.after_id.hex()
+        text = _Text(POSITION_VERSION, self.generation, after, self.state.task_count, self.watermark_ms, tasks)
+        return msgspec.json.encode(text).decode()
+
+
+class _Text(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    v: int
+    generation: int
+    after: str | None
+    task_count: int | None
+    watermark_ms: int | None
+    tasks: dict[str, tuple[int | None, bool, int]]
+
+
+def parse_marked_position(text: str, field: str = "position") -> MarkedPosition:
+    """The position that `str` of it wrote; `InputError` names what is wrong with any other text."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise _refused(field, f"has {len(text)} characters")
+    try:
+        found = msgspec.json.decode(text.encode(), type=_Text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise _refused(field, f"does not decode ({error})") from None
+    if found.v != POSITION_VERSION:
+        raise _refused(field, f"has version {found.v}; this Basalt reads version {POSITION_VERSION}")
+    if found.generation < 1 or (found.after is not None and _ID.fullmatch(found.after) is None):
+        raise _refused(field, "names no place in a topic")
+    if (found.task_count is None) != (not found.tasks) or found.task_count not in (None, *range(1, TASKS_MAX + 1)):
+        raise _refused(field, f"says {found.task_count} tasks and tells of {len(found.tasks)}")
+    tasks = {name: TaskState(*task) for name, task in found.tasks.items()}
+    if any(not 0 < len(name) <= TASK_CHARS_MAX or task.published_ms < 0 for name, task in tasks.items()):
+        raise _refused(field, "tells of a task that cannot be")
+    after = None if found.after is None else bytes.fromhex(found.after)
+    return MarkedPosition(found.generation, after, MarkerState(found.task_count, tasks), found.watermark_ms)
+
+
+def _refused(field: str, what: str) -> InputError:
+    return InputError(
+        f"{field} {what}; it is none that reading with markers gives",
+        field=field,
+        hint="Give back the text exactly as it was.",
+    )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.reconcile import (
+from basalt.api.markers import (
     NOTHING_KNOWN,
     Idle,
+    Marker,
     MarkerState,
     advanced,
     apply,
     is_ended,
     malformed,
     refusal,
-    together,
     watermark_ms,
 )
 
@@ -99,16 +98,6 @@ def test_what_can_be_no_marker_of_any_topic_is_refused(marker: Marker, field: st
 def test_the_first_marker_says_how_many_tasks_there_are() -> None:
     assert refusal(NOTHING_KNOWN, Marker("a", 3, 1)) is None
     assert refusal(NOTHING_KNOWN.expecting(2), Marker("a", 3, 1)) is not None
-
-
-def test_several_topics_are_as_far_as_the_slowest_that_has_not_ended() -> None:
-    slow, fast = after(("a", 3), ("b", 9)), after(("a", 8), ("b", 9))
-    over = after(("a", 1), ("b", 2), ("a", None), ("b", None))
-    assert together([slow, fast]) == (3, False)
-    assert together([slow, fast, NOTHING_KNOWN]) == (None, False)
-    assert together([fast, over]) == (8, False)
-    assert together([over, over]) == (2, True)
-    assert together([]) == (None, False)
 
 
 IDLE = Idle(timeout_ms=1_000, quorum=2)

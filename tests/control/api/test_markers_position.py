@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.api.markers.marker import Marker
-from basalt.api.markers.position import MarkedPosition, parse_marked_position
-from basalt.api.markers.reconcile import NOTHING_KNOWN, apply
+from basalt.api.markers import NOTHING_KNOWN, MarkedPosition, Marker, apply, parse_marked_position
 from basalt.errors import InputError
 
 DOCUMENTED = (

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import Record, RecordIn, RecordsPage, RecordsRequest
-from basalt.api.codecs import records, records_avro
+from basalt.api.bodies.work import Record, RecordIn, RecordsRequest
+from basalt.api.codecs import avro, json_records
 from basalt.errors import MalformedBodyError
+from tests.control.api.codecs import client_codecs
 
 ID = bytes.fromhex("0000018bcfe568000001") + bytes(10)
 IDS = st.binary(min_size=20, max_size=20)
@@ -34,35 +35,35 @@ RECORDS = st.lists(
 @given(write_pointer=WRITE_POINTERS, content=RECORDS_IN)
 def test_a_request_reads_back_in_every_format(write_pointer: int | None, content: list[RecordIn]) -> None:
     request = RecordsRequest(write_pointer, content)
-    assert records.decode_records_request(records.encode_records_request(request)) == request
-    assert records_avro.decode_records_request(records_avro.encode_records_request(request)) == request
-    assert records.decode_records_lines(records.encode_records_request_lines(content)) == content
+    assert json_records.decode_records_request(client_codecs.encode_records_request(request)) == request
+    assert avro.decode_records_request(avro.encode_records_request(request)) == request
+    assert json_records.decode_records_lines(client_codecs.encode_records_request_lines(content)) == content
 
 
 @given(content=RECORDS, next_id=st.none() | IDS, held_by=st.none() | st.text(max_size=33))
 def test_an_answer_reads_back_in_every_format(
     content: list[Record], next_id: bytes | None, held_by: str | None
 ) -> None:
-    page = RecordsPage(content, next_id, held_by)
-    assert records.decode_records_page(records.encode_records_page(page)) == page
-    assert records_avro.decode_records(records_avro.encode_records(content)) == content
-    assert records.decode_records_lines_answer(records.encode_records_lines(content)) == content
+    page = client_codecs.RecordsPage(content, next_id, held_by)
+    assert client_codecs.decode_records_page(client_codecs.encode_records_page(page)) == page
+    assert avro.decode_records(client_codecs.encode_avro_records(content)) == content
+    assert client_codecs.decode_records_lines_answer(json_records.encode_records_lines(content)) == content
 
 
 @given(batches=st.lists(RECORDS, max_size=4))
 def test_an_answer_may_be_streamed_block_by_block(batches: list[list[Record]]) -> None:
     whole = [record for batch in batches for record in batch]
-    blocks = [records.encode_records_block(batch) for batch in batches if batch]
-    body = records.START_OF_PAGE + b",".join(blocks) + records.end_of_page(ID, None)
-    assert records.decode_records_page(body) == RecordsPage(whole, ID, None)
-    body = b"".join(map(records_avro.encode_records_block, batches)) + b"\x00"
-    assert records_avro.decode_records(body) == whole
-    assert records.decode_records_lines_answer(b"".join(map(records.encode_records_lines, batches))) == whole
+    blocks = [json_records.encode_records_block(batch) for batch in batches if batch]
+    body = json_records.START_OF_PAGE + b",".join(blocks) + json_records.end_of_page(ID, None)
+    assert client_codecs.decode_records_page(body) == client_codecs.RecordsPage(whole, ID, None)
+    body = b"".join(map(avro.encode_records_block, batches)) + b"\x00"
+    assert avro.decode_records(body) == whole
+    assert client_codecs.decode_records_lines_answer(b"".join(map(json_records.encode_records_lines, batches))) == whole
 
 
 def test_text_is_written_as_text_and_other_bytes_in_base64() -> None:
     record = Record(ID, "é".encode(), b"\xff", (("a", b"b"), ("c", b"\xfe")), 5, 60_000, "user", 7)
-    body = json.loads(records.encode_records_page(RecordsPage([record], ID, HOLDER)))
+    body = json.loads(client_codecs.encode_records_page(client_codecs.RecordsPage([record], ID, HOLDER)))
     assert body == {
         "records": [
             {
@@ -82,29 +83,31 @@ def test_text_is_written_as_text_and_other_bytes_in_base64() -> None:
 
 
 def test_what_a_record_has_not_is_left_out() -> None:
-    body = json.loads(records.encode_records_page(RecordsPage([Record(ID, b"")])))
+    body = json.loads(client_codecs.encode_records_page(client_codecs.RecordsPage([Record(ID, b"")])))
     assert body == {"records": [{"id": ID.hex(), "payload": "", "kind": "user"}], "next": None, "heldBy": None}
 
 
 def test_a_record_may_be_written_by_hand() -> None:
     body = b'{"records": [{"payload": "a", "key": null, "ttlMs": null}, {"payloadBase64": "AP8=", "keyBase64": ""}]}'
-    assert records.decode_records_request(body) == RecordsRequest(None, [RecordIn(b"a"), RecordIn(b"\x00\xff", b"")])
+    assert json_records.decode_records_request(body) == RecordsRequest(
+        None, [RecordIn(b"a"), RecordIn(b"\x00\xff", b"")]
+    )
 
 
 def test_lines_may_be_empty_and_end_as_on_windows() -> None:
     body = b'{"payload":"a"}\r\n\r\n{"payload":"b"}'
-    assert records.decode_records_lines(body) == [RecordIn(b"a"), RecordIn(b"b")]
+    assert json_records.decode_records_lines(body) == [RecordIn(b"a"), RecordIn(b"b")]
 
 
 def test_a_line_separator_inside_a_text_ends_no_line() -> None:
     content = [RecordIn("a\u2028b\u0085\x0bc".encode())]
-    assert records.decode_records_lines('{"payload":"a\u2028b\u0085\\u000bc"}'.encode()) == content
+    assert json_records.decode_records_lines('{"payload":"a\u2028b\u0085\\u000bc"}'.encode()) == content
 
 
 def test_a_client_passes_over_what_a_newer_server_adds() -> None:
     body = b'{"records": [{"id": "%s", "payload": "a", "kind": "user", "colour": [1]}], "next": null, "more": {}}'
-    page = records.decode_records_page(body % ID.hex().encode())
-    assert page == RecordsPage([Record(ID, b"a")], None, None)
+    page = client_codecs.decode_records_page(body % ID.hex().encode())
+    assert page == client_codecs.RecordsPage([Record(ID, b"a")], None, None)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +127,12 @@ def test_a_client_passes_over_what_a_newer_server_adds() -> None:
 )
 def test_an_answer_that_is_no_page_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
-        records.decode_records_page(body)
+        client_codecs.decode_records_page(body)
 
 
 def test_payloads_of_an_avro_request_are_views_of_the_body() -> None:
-    body = records_avro.encode_records_request(RecordsRequest(None, [RecordIn(b"payload", b"key")]))
-    record = records_avro.decode_records_request(body).records[0]
+    body = avro.encode_records_request(RecordsRequest(None, [RecordIn(b"payload", b"key")]))
+    record = avro.decode_records_request(body).records[0]
     assert isinstance(record.payload, memoryview)
     assert record.payload.obj is body
     assert type(record.key) is bytes

@@ -1,0 +1,283 @@
+"""Bodies for operators: the server's health and settings, its jobs and their audit, pruning (docs/operations/pruning.md);
+and the document that tells an error.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class JobInfo(Struct, frozen=True, rename="camel"):
+    """A job: its schedule, its last run, and when it runs next (null: not by itself, or it is running). Times: ms since 1970."""
+
+    name: str
+    help: str
+    interval_ms: int
+    window: str | None
+    enabled: bool
+    paused: bool
+    running: bool
+    last_started_ms: int | None
+    last_outcome: str | None
+    next_run_ms: int | None
+
+
+class JobRun(Struct, frozen=True, rename="camel"):
+    """One run of a job. `times`: runs in a row that failed for this reason; `detail` is the report or the error in words."""
+
+    started_ms: int
+    duration_ms: int
+    outcome: str
+    report: dict[str, int | str]
+    error: str | None
+    times: int
+    detail: str
+
+
+class AuditLine(Struct, frozen=True, rename="camel"):
+    """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it."""
+
+    at_ms: int
+    act: str
+    what: str
+    outcome: str
+    reason: str
+    name: str
+    address: str
+    agent: str
+    request_id: str
+
+
+class PublishedSnapshot(Struct, frozen=True, rename="camel"):
+    """A snapshot as it was published for the region servers."""
+
+    epoch: int
+    sequence: int
+    time_ms: int
+    decided: int
+    visibility_upper_bound: int
+    lifetime_ms_max: int
+    in_progress: int
+    invalid: int
+
+
+class PruneRun(Struct, frozen=True, rename="camel"):
+    """A prune run. `waiting`: writers whose lifetime is not over; `held`: writers that something else is in the way of."""
+
+    dry_run: bool
+    invalid: int
+    pruned: int
+    waiting: int
+    held: int
+    regions: int
+    compactions: tuple[str, ...]
+    pointers: tuple[int, ...]
+
+
+class PruneCause(Struct, frozen=True, rename="camel"):
+    """One kind of thing in the way, the number of writers that it is the first obstacle of, and what frees them."""
+
+    cause: str
+    writers: int
+    freed_by: str
+
+
+class PruneHold(Struct, frozen=True, rename="camel"):
+    """One thing in the way of one writer."""
+
+    cause: str
+    detail: str
+    freed_by: str
+    table: str | None
+    region: str | None
+    server: str | None
+    file: str | None
+
+
+class ExplainedWriter(Struct, frozen=True, rename="camel"):
+    """An invalid writer, the earliest time (`ends_ms`) at which it may be pruned, and what is in its way now."""
+
+    write_pointer: int
+    began_ms: int
+    ends_ms: int
+    free: bool
+    holds: tuple[PruneHold, ...]
+    holds_left_out: int
+
+
+class PruneStatus(Struct, frozen=True, rename="camel"):
+    """The state of pruning. `regions` is null where the store has none."""
+
+    invalid: int
+    free: int
+    causes: tuple[PruneCause, ...]
+    oldest: ExplainedWriter | None
+    lifetime_ms: int
+    skew_ms: int
+    restored: int
+    fault: str | None
+    regions: int | None
+    reports: int | None
+    last_run: PruneRun | None
+
+
+class RegionInfo(Struct, frozen=True, rename="camel"):
+    """A region. `held_back`: writers whose lifetime is over; `idle`: why its report vouches for nothing."""
+
+    id: str
+    table: str
+    server: str
+    start: str
+    stop: str
+    report_ms: int | None
+    oldest_edit_ms: int | None
+    files: int | None
+    unknown_files: int | None
+    held_back: int
+    oldest_held: int | None
+    idle: str | None
+
+
+class RegionFile(Struct, frozen=True, rename="camel"):
+    """A file of a region; it can hold rows of writers above `decided` (-1: of any) up to `newest`."""
+
+    name: str
+    decided: int
+    newest: int
+    bytes: int
+    modified_ms: int
+
+
+class RegionDetail(RegionInfo, frozen=True, rename="camel"):
+    """A region with everything that its server reported of it."""
+
+    name: str
+    snapshot_epoch: int | None
+    snapshot_sequence: int | None
+    snapshot_time_ms: int | None
+    store_files: tuple[RegionFile, ...]
+    counters: dict[str, int]
+
+
+class PrunedWriters(Struct, frozen=True, rename="camel"):
+    """Writers that one run pruned, or a part of them where they were very many."""
+
+    pruned_ms: int
+    writers: int
+    oldest: int
+    newest: int
+
+
+class RestoreRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The time (ms since 1970) of the copy that a table was restored from."""
+
+    since_ms: int
+
+
+class RestoredWriters(Struct, frozen=True, rename="camel"):
+    """The number of writers that are invalid again; of a dry run, that would be."""
+
+    restored: int
+    dry_run: bool
+
+
+class Problem(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A problem document (RFC 9457). `code` is stable; `field` is the part of the input at fault; `hint` says what to do next.
+
+    `leader` is the URL of the server that leads, when this one does not. What never became a request has no `request_id`.
+    """
+
+    type: str = ""
+    title: str = ""
+    status: int = 0
+    code: str
+    detail: str = ""
+    request_id: str | None = None
+    field: str | None = None
+    hint: str | None = None
+    retry_after_ms: int | None = None
+    leader: str | None = None
+
+
+class Alive(Struct, frozen=True):
+    """The process answers; nothing else was looked at."""
+
+    alive: bool
+
+
+class Part(Struct, frozen=True, rename="camel"):
+    """One part of a server, whether it works, and how long it took to tell."""
+
+    name: str
+    ok: bool
+    latency_ms: float = 0.0
+    detail: str = ""
+
+
+class Readiness(Struct, frozen=True):
+    """Readiness of a server: can it do its work, and which part cannot?"""
+
+    ready: bool
+    parts: tuple[Part, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ready
+
+
+class Version(Struct, frozen=True):
+    """The name and version of the server."""
+
+    name: str
+    version: str
+
+
+class SettingInfo(Struct, frozen=True):
+    """A setting in force, and where it came from; the values of secrets are not shown."""
+
+    key: str
+    value: str
+    origin: str
+
+
+class StoreTable(Struct, frozen=True):
+    """A table of the store, and about how many bytes it takes."""
+
+    name: str
+    bytes: int
+
+
+class StoreInfo(Struct, frozen=True, rename="camel"):
+    """The store, and the installation that it belongs to."""
+
+    kind: str
+    atomic: bool
+    instance: str
+    started_ms: int
+    tables: tuple[StoreTable, ...]
+
+
+class ManagerSnapshot(Struct, frozen=True, rename="camel"):
+    """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told."""
+
+    read_pointer: int
+    write_pointer: int
+    in_progress: int
+    invalid: int
+    oldest_in_progress: str | None
+    published: PublishedSnapshot | None
+
+
+class BackupRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A backup's name: 1 to 255 of A-Z a-z 0-9 _ -"""
+
+    name: str
+
+
+class Backup(Struct, frozen=True, rename="camel"):
+    """A backup. `bytes` are those of its files; those that the store still has as well take no space of their own."""
+
+    name: str
+    path: str
+    created_ms: int
+    files: int
+    bytes: int

@@ -1,1 +1,0 @@
-"""Markers: what they say, and what they mean together."""
