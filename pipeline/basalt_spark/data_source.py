@@ -14,10 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from basalt_spark.columns import refuse_other_schema, row_schema
-from basalt_spark.options import Use, refuse_unknown
-from basalt_spark.options.read_options import read_options
-from basalt_spark.source.batch_reader import BasaltFilteringReader, BasaltReader
-from basalt_spark.source.stream_reader import BasaltStreamReader
+from basalt_spark.option_table import Use, refuse_unknown
+from basalt_spark.options import read_options
+from basalt_spark.source.readers import BasaltFilteringReader, BasaltReader, BasaltStreamReader
 
 if TYPE_CHECKING:
     from basalt_spark.sink.writers import BasaltStreamWriter, BasaltWriter

@@ -22,7 +22,6 @@ TESTED_ELSEWHERE = {
     "engine/basalt_engine/stores/rocks/synced.py": "tests/engine/stores/test_rocks_failures.py",
     "engine/basalt_engine/stores/rocks/table.py": "tests/contract/test_rows.py",
     "pipeline/basalt_spark/jobs/job_run.py": "tests/spark/test_job_run.py",
-    "pipeline/basalt_spark/sink/batch_transaction.py": "tests/spark/test_writers.py",
     "pipeline/basalt_spark/sink/writers.py": "tests/spark/test_writers.py",
 }
 
@@ -85,7 +84,6 @@ UNNAMED: set[str] = {
     "control/basalt/transactions/rules/refusals.py",
     "control/basalt/transactions/rules/session_rules.py",
     "control/basalt/transactions/rules/transaction_table.py",
-    "pipeline/basalt_spark/jobs/folder.py",
     "pipeline/basalt_spark/jobs/topic_rows.py",
 }
 

@@ -14,10 +14,9 @@ from basalt.api.positions import END, START, Position, at_time
 from basalt.errors import ConflictError, GenerationError
 from basalt_spark import connection
 from basalt_spark.connection import Server, TopicName, client_of
-from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs import archive_folder
 from basalt_spark.jobs.archive import archive, before_ms, require_nothing_before, truncate_behind
-from basalt_spark.jobs.folder import Folder
-from basalt_spark.jobs.manifest import Manifest
+from basalt_spark.jobs.archive_folder import Folder, Manifest
 from basalt_spark.jobs.topic_rows import TopicRows, before
 from tests.pipeline.runner import in_this_process
 
@@ -50,12 +49,12 @@ def published(rows: TopicRows, *payloads: str) -> list[int]:
 def archived(
     rows: TopicRows, folder: Folder, start: Position = START, stop: Position = END, job_id: str = "job"
 ) -> Manifest:
-    wanted = rows.settled(start, stop)
+    wanted = rows.decided(start, stop)
     parts = rows.parts(wanted, 2)
     archive(
         rows, folder, in_this_process, lambda _n: None, wanted=wanted, parts=parts, job_id=job_id, now_ms=1
     )  # fmt: skip
-    return manifests.read(folder, job_id)
+    return archive_folder.read_manifest(folder, job_id)
 
 
 def contents(rows: TopicRows) -> list[str]:
