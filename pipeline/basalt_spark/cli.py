@@ -147,7 +147,7 @@ def archive(
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import archive_folder
-    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind, with_truncation
+    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind
     from basalt_spark.jobs.archive_folder import Folder
 
     archive_folder.checked_job_id(job_id)
@@ -169,7 +169,7 @@ def archive(
     if checked.faults:
         return _shown(invocation, checked, {})
     if truncate:
-        report = with_truncation(report, truncate_behind(source, known))
+        report = report.with_facts(**truncate_behind(source, known))
     days = (Column("day"), Column("messages"), Column("value_bytes", size_text, "size"))
     return _shown(invocation, report, {"days": days})
 

@@ -80,10 +80,8 @@ def topic_name(text: str, namespace: str, option: str) -> TopicName:
 
 
 def topic_of(server: Server, name: TopicName) -> Topic:
-    """The topic of this process's client."""
     return client_of(server).topic(name.topic, namespace=name.namespace)
 
 
 def instance_of(client: Client) -> str:
-    """The id of the installation that the server serves."""
     return str(client.admin.store().instance)

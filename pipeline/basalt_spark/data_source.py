@@ -31,33 +31,27 @@ class BasaltDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
         return "basalt"
 
     def schema(self) -> StructType:
-        """The columns of a row."""
         return row_schema(read_options(self.options, Use.READ).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the present messages."""
         options = read_options(self.options, Use.BATCH)
         refuse_other_schema(schema, options.columns)
         return BasaltFilteringReader(options) if options.pushdown else BasaltReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # Spark's name
-        """A reader that follows the topics."""
         options = read_options(self.options, Use.STREAM)
         refuse_other_schema(schema, options.columns)
         return BasaltStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BasaltWriter:
-        """A writer of one data frame."""
         from basalt_spark.sink.writers import BasaltWriter  # readers' processes do not need it
 
         return BasaltWriter(schema, overwrite, self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BasaltStreamWriter:  # Spark's name
-        """A writer of micro-batches."""
         from basalt_spark.sink.writers import BasaltStreamWriter
 
         return BasaltStreamWriter(schema, overwrite, self.options)

@@ -129,7 +129,6 @@ def _topic_offset(text: _TopicText) -> TopicOffset:
 
 
 def hex_of(message_id: bytes | None) -> str | None:
-    """Write an id as text."""
     return None if message_id is None else message_id.hex()
 
 

@@ -53,7 +53,6 @@ class Edges(NamedTuple):
     offset: Offset | None = None
 
     def of(self, topic: TopicName) -> Edge:
-        """The edge of this topic."""
         return self.by_topic.get(topic, self.default)
 
 

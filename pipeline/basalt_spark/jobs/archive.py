@@ -8,11 +8,10 @@ docs/formats/archive.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from basalt.errors import ConflictError, InputError
 from basalt_spark.jobs.archive_folder import (
@@ -74,77 +73,46 @@ def archive(
 
 def write_files(batches: Iterable[Any], folder: Folder, place: Place, job_id: str) -> list[ArchiveFile]:
     """Write record batches that are in the topic's order: a file for each day."""
-    files: list[ArchiveFile] = []
-    pieces = (piece for batch in batches for piece in by_day(batch))
-    for day, of_day in groupby(pieces, key=itemgetter(0)):
-        with _DayFile(folder, place, day, job_id) as file:
-            for _, piece in of_day:
-                file.add(piece)
-            files.append(file.finish())
-    return files
+    pieces = (piece for batch in batches for piece in by_day(batch.select(list(COLUMNS))))
+    days = groupby(pieces, key=itemgetter(0))
+    return [_write_day(map(itemgetter(1), of_day), day, folder, place, job_id) for day, of_day in days]
 
 
-class _DayFile:
-    """A Parquet file that is being written, as a context: without `finish` no file appears."""
+def _write_day(batches: Iterator[Any], day: str, folder: Folder, place: Place, job_id: str) -> ArchiveFile:
+    """Write one Parquet file; on an error none appears."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, folder: Folder, place: Place, day: str, job_id: str) -> None:
-        self._folder, self._place, self._day, self._job_id = folder, place, day, job_id
-        self._stack = ExitStack()
-        self._writer: Any = None
-        self._held: list[Any] = []
-        self._held_bytes = self._held_rows = 0
-        self._digest = Digest()
-        self._path = self._first = self._last = ""
+    batch = next(batches)
+    first = batch.column("id")[0].as_py().hex()
+    path, digest, last = place.file(day, job_id, first), Digest(), first
+    with folder.writing(path) as sink:
+        # On an error the writer is closed first, and then the file is dropped.
+        with pq.ParquetWriter(sink, batch.schema, compression="zstd", store_schema=True) as writer:
+            for group in _row_groups(chain((batch,), batches)):
+                digest += _digest(group)
+                table = pa.Table.from_batches(group)
+                writer.write_table(table, row_group_size=table.num_rows)
+                last = table.column("id")[-1].as_py().hex()
+        written = sink.written
+    return ArchiveFile(
+        path, day, written.bytes, written.sha256, digest.messages, digest.value_bytes, first, last,
+        digest.digest, digest.content_digest,
+    )  # fmt: skip
 
-    def __enter__(self) -> _DayFile:
-        return self
 
-    def __exit__(self, *raised: Any) -> None:
-        self._stack.__exit__(*raised)
-
-    def add(self, batch: Any) -> None:
-        """Add messages behind those before."""
-        batch = batch.select(list(COLUMNS))
-        ids = batch.column("id")
-        if self._writer is None:
-            self._open(batch.schema, ids[0].as_py())
-        self._last = ids[batch.num_rows - 1].as_py().hex()
-        self._digest += digest_of(columns_of(batch))
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        self._held_rows += batch.num_rows
-        if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS:
-            self._write_held()
-
-    def _open(self, schema: Any, first: bytes) -> None:
-        import pyarrow.parquet as pq
-
-        self._first = first.hex()
-        self._path = self._place.file(self._day, self._job_id, self._first)
-        self._sink = self._stack.enter_context(self._folder.writing(self._path))
-        # Enter the writer within the file's context: on an error the writer is closed first, and then the file is
-        # dropped.
-        writer = pq.ParquetWriter(self._sink, schema, compression="zstd", store_schema=True)
-        self._writer = self._stack.enter_context(writer)
-
-    def _write_held(self) -> None:
-        import pyarrow as pa
-
-        if self._held:
-            table = pa.Table.from_batches(self._held)
-            self._writer.write_table(table, row_group_size=table.num_rows)
-        self._held, self._held_bytes, self._held_rows = [], 0, 0
-
-    def finish(self) -> ArchiveFile:
-        """Write the rest; the file appears when the context ends."""
-        self._write_held()
-        self._writer.close()
-        written, digest = self._sink.written, self._digest
-        self._stack.close()
-        return ArchiveFile(
-            self._path, self._day, written.bytes, written.sha256, digest.messages, digest.value_bytes,
-            self._first, self._last, digest.digest, digest.content_digest,
-        )  # fmt: skip
+def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
+    """Put so many batches together as make a row group; memory holds one."""
+    group: list[Any] = []
+    size_bytes = rows = 0
+    for batch in batches:
+        group.append(batch)
+        size_bytes, rows = size_bytes + batch.nbytes, rows + batch.num_rows
+        if size_bytes >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
+            yield group
+            group, size_bytes, rows = [], 0, 0
+    if group:
+        yield group
 
 
 def read_file(folder: Folder, file: ArchiveFile) -> Iterable[Any]:
@@ -247,27 +215,20 @@ def _facts(folder: Folder, made: Manifest) -> dict[str, Any]:
     }
 
 
-class Truncation(NamedTuple):
-    """The time before which the topic is truncated; `changed`: by this job."""
-
-    before_ms: int
-    changed: bool
-
-
-def truncate_behind(source: TopicRows, archived: Manifest) -> Truncation | None:
-    """Truncate the topic up to the end of an archive that was verified; None when the archive is of an empty range.
+def truncate_behind(source: TopicRows, archived: Manifest) -> dict[str, Any]:
+    """Truncate the topic up to the end of an archive that was verified, and give the facts of it for the report.
 
     Messages of the archive's last millisecond stay if more may follow in it.
     `ConflictError`: the topic has messages before the archive's first. `GenerationError`: it was created again since.
     """
     if archived.through is None:
-        return None
+        return {"truncated": False, "truncated_before_ms": None}
     require_nothing_before(source, None if archived.after is None else bytes.fromhex(archived.after))
     done = source.client.topics.truncate(
         source.name.topic, before_ms(bytes.fromhex(archived.through)), namespace=source.name.namespace,
         generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt jobs archive",
     )  # fmt: skip
-    return Truncation(done.truncated_before_ms, done.changed)
+    return {"truncated": done.changed, "truncated_before_ms": done.truncated_before_ms}
 
 
 def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
@@ -282,9 +243,3 @@ def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
 def before_ms(through: bytes) -> int:
     """The latest time before which every message has an id up to this one."""
     return (int.from_bytes(through, "big") + 1) >> _BITS_BELOW_MS
-
-
-def with_truncation(report: JobReport, truncated: Truncation | None) -> JobReport:
-    """The report of an archive whose topic was truncated; None: there was nothing to truncate."""
-    time_ms, changed = (None, False) if truncated is None else truncated
-    return report.with_facts(truncated=changed, truncated_before_ms=time_ms)

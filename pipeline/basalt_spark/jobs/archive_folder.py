@@ -32,8 +32,6 @@ PARTIAL = ".partial"
 
 
 class Written(NamedTuple):
-    """The size and checksum of a file."""
-
     bytes: int
     sha256: str
 
@@ -52,7 +50,6 @@ class Folder(NamedTuple):
             return file.read()
 
     def exists(self, path: str) -> bool:
-        """True when there is such a file."""
         from pyarrow.fs import FileType
 
         system, root = self._system()
@@ -60,7 +57,6 @@ class Folder(NamedTuple):
 
     @contextmanager
     def reading(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a file to read."""
         system, root = self._system()
         try:
             file = system.open_input_file(f"{root}/{path}")
@@ -72,7 +68,6 @@ class Folder(NamedTuple):
             yield file
 
     def checksum(self, path: str) -> Written:
-        """The size and checksum of a file, which is read in pieces."""
         digest, size = hashlib.sha256(), 0
         with self.reading(path) as file:
             while piece := file.read(READ_BYTES):
@@ -144,7 +139,6 @@ class HashingSink(io.RawIOBase):
 
     @property
     def written(self) -> Written:
-        """The size and checksum so far."""
         return Written(self._size, self._digest.hexdigest())
 
 
@@ -169,7 +163,6 @@ class Digest(NamedTuple):
     content: int = 0
 
     def __add__(self, other: object) -> Digest:
-        """The digest of both together."""
         if not isinstance(other, Digest):
             return NotImplemented
         return Digest(
@@ -181,12 +174,10 @@ class Digest(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The text in the manifest."""
         return f"{self.rows:032x}"
 
     @property
     def content_digest(self) -> str:
-        """The text in the manifest."""
         return f"{self.content:032x}"
 
 
@@ -203,7 +194,6 @@ class Columns(NamedTuple):
 
 
 def digest_of(columns: Columns) -> Digest:
-    """The digest of these messages."""
     rows = content = size = 0
     for id_, published, key, value, tx, headers, event in zip(*columns, strict=True):
         said = _content(key, value, headers, event)
@@ -219,7 +209,6 @@ def columns_of(batch: Any) -> Columns:
 
 
 def total(digests: Iterable[Digest]) -> Digest:
-    """The digest of all together."""
     return sum(digests, Digest())
 
 
@@ -264,7 +253,6 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """The digest of the file's messages."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
 
@@ -291,11 +279,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """The digest of all messages together."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         body = msgspec.json.format(msgspec.json.encode(self), indent=1)
         return msgspec.json.encode(_Sealed(msgspec.Raw(body), hashlib.sha256(body).hexdigest())) + b"\n"
 
@@ -326,7 +312,6 @@ class Place(NamedTuple):
 def manifest_of(
     place: Place, job_id: str, created_ms: int, after: str | None, through: str | None, files: tuple[ArchiveFile, ...]
 ) -> Manifest:
-    """Make the manifest of these files."""
     files = tuple(sorted(files, key=lambda file: file.first_id))
     whole = total(file.digests for file in files)
     return Manifest(
@@ -362,7 +347,6 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 
 def manifest_path(job_id: str) -> str:
-    """The path of a job's manifest."""
     return f"manifests/{job_id}.json"
 
 

@@ -71,11 +71,9 @@ class CheckpointRows(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The name in reports."""
         return f"checkpoint {self.directory}"
 
     def open(self) -> ReadOnlyRocksStore:
-        """Open the store, to be read only."""
         return ReadOnlyRocksStore.open(Path(self.directory))
 
     def spans(self, tables: Sequence[str]) -> list[Span]:
@@ -100,7 +98,6 @@ class HBaseRows(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The name in reports."""
         return f"hbase {self.address} {self.prefix}"
 
     def open(self) -> HBaseStore:
@@ -153,8 +150,6 @@ UNDER_WAY = frozenset({"lifetime"})  # causes that only time ends: such a writer
 
 
 class Finding(enum.Enum):
-    """The state of a row's writer."""
-
     NONE = "no transaction"
     MARKED = "rolled back"  # the row itself is marked: no list is needed
     OPEN = "in progress"

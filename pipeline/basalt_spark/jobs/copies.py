@@ -56,7 +56,6 @@ class Published(NamedTuple):
 
 
 def session_of(job: str, job_id: str) -> str:
-    """The name of a job's session."""
     return f"jobs-{job}-{job_id}"
 
 
@@ -97,7 +96,7 @@ def publish(
         advance(len(parts))
         return Published(0, 0, before=True)
     try:
-        stored = run(parts, lambda part: store(target, work, batches(part)), advance)
+        stored = run(parts, lambda part: store_part(target, work, batches(part)), advance)
     except BaseException:
         # If another run has taken over, nothing is left to abort; in any case raise the first error.
         sink_commit.abort_transaction(target.client, opened.id)
@@ -107,7 +106,7 @@ def publish(
     return Published(sum(each.messages for each in stored), sum(each.value_bytes for each in stored), before=False)
 
 
-def store(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
+def store_part(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
     """Store one task's messages under a segment of its own, begun at the first of them."""
     import pyarrow.compute as pc
 
@@ -123,11 +122,8 @@ def store(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
             value_bytes += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
             yield batch
 
-    def join() -> sink_commit.Segment:
-        begun = sink_commit.named(target.client, work)
-        return sink_commit.Segment(begun.id, begun.segment())
-
-    writer = SegmentWriter(SinkColumns(MESSAGE_COLUMNS), join, storing(target.client, target.name, ""))
+    store = storing(target.client, target.name, "")
+    writer = SegmentWriter(SinkColumns(MESSAGE_COLUMNS), lambda: sink_commit.join_segment(target.client, work), store)
     found = writer.write(counted(), 0, work)
     return Stored(None if found.segment is None else found.segment.write_pointer, found.rows, value_bytes)
 

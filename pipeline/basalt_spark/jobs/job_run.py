@@ -48,16 +48,13 @@ class JobReport:
 
     @property
     def outcome(self) -> str:
-        """The result in a word."""
         return "fault" if self.faults else "ok"
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
         return EXIT_FAULT if self.faults else EXIT_DONE
 
     def with_facts(self, **more: Any) -> JobReport:
-        """The same report with more facts."""
         return replace(self, facts={**self.facts, **more})
 
     def row(self) -> dict[str, Any]:

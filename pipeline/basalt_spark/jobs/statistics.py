@@ -34,7 +34,6 @@ class DayCounts(NamedTuple):
     sizes: tuple[int, ...] = (0,) * (len(SIZES) + 1)
 
     def merged(self, other: DayCounts) -> DayCounts:
-        """The counts of both together."""
         merges = (_MERGES.get(name, int.__add__) for name in self._fields)
         return DayCounts(*(merge(mine, others) for merge, mine, others in zip(merges, self, other, strict=True)))
 
@@ -59,7 +58,6 @@ _MERGES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def counts_of(batch: Any) -> DayCounts:
-    """Count one record batch."""
     import pyarrow as pa
 
     sizes = [len(value) for value in batch.column("value").to_pylist()]
@@ -96,7 +94,6 @@ def _merged(counted: Iterable[tuple[str, DayCounts]]) -> dict[str, DayCounts]:
 def statistics(
     source: TopicRows, run: Runner, advance: Advance, *, wanted: TopicRange, parts: Sequence[RangePart], job_id: str
 ) -> JobReport:
-    """Count the messages of a range."""
     generation = wanted.generation
     found = run(parts, lambda part: by_days(source.batches(generation, part, COLUMNS)), advance)
     days = _merged(counted for one in found for counted in one.items())

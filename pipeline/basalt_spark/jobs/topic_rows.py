@@ -51,12 +51,10 @@ class TopicRows(NamedTuple):
 
     @property
     def client(self) -> Client:
-        """The client of this process."""
         return client_of(self.server)
 
     @property
     def topic(self) -> Topic:
-        """The topic of this process's client."""
         return topic_of(self.server, self.name)
 
     def decided(self, start: Position = START, stop: Position = END) -> TopicRange:

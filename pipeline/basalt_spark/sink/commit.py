@@ -176,6 +176,12 @@ def named(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Name
     )
 
 
+def join_segment(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Segment | None:
+    """Begin a segment of this work's transaction; None if the work was committed before."""
+    joined = named(client, work, timeout_ms)
+    return None if joined.committed_before else Segment(joined.id, joined.segment())
+
+
 def abort(client: Client, messages: Sequence[SegmentStored], begun: str | None = None) -> None:
     """End the transactions of tasks that succeeded, unless they are committed.
 

@@ -70,7 +70,6 @@ class OutgoingRows:
                     yield from self.rest()
 
     def rest(self) -> Iterator[Outgoing]:
-        """Give the rows that wait."""
         for topic in list(self._waiting):
             yield self._taken(topic)
 

@@ -66,7 +66,6 @@ class SegmentSink:
         self.transaction: str | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SegmentStored:
-        """Store the rows of a task, in the task."""
         from basalt_spark.sink.segment_writer import SegmentWriter, storing
 
         context = TaskContext.get()
@@ -85,8 +84,7 @@ class SegmentSink:
         if work is None:
             assert self.transaction is not None, "the transaction of work without a name begins before its tasks"
             return Segment(self.transaction, client.transactions.checkpoint(self.transaction).write_pointer)
-        joined = sink_commit.named(client, work, self.options.timeout_ms)
-        return None if joined.committed_before else Segment(joined.id, joined.segment())
+        return sink_commit.join_segment(client, work, self.options.timeout_ms)
 
     def _client(self) -> Client:
         return client_of(self.options.server)
@@ -159,7 +157,6 @@ class BasaltStreamWriter(SegmentSink, DataSourceStreamArrowWriter):
         sink_commit.abort(self._client(), sink_commit.stored(messages))
 
     def work(self, context: TaskContext) -> SinkWork:
-        """The micro-batch that the task is a part of."""
         return stream_work(self.app_id, context.getLocalProperty)
 
 
@@ -275,11 +272,9 @@ class PartDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
         return PART_FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> PartWriter:
-        """A writer of one data frame."""
         return PartWriter(schema, self.options)
 
 

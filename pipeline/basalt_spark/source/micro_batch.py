@@ -45,7 +45,6 @@ class Budget:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
 
     def take(self, rows: int, size_bytes: int) -> None:
-        """Subtract what was taken in."""
         if self.rows is not None:
             self.rows -= rows
         if self.bytes is not None:
@@ -73,7 +72,6 @@ class DataLoss:
         self._fails = fails
 
     def other_generation(self, topic: TopicName, known: int, present: int) -> None:
-        """Report that the topic was deleted and created again."""
         what = (
             f"topic {topic} is of generation {present} now, and the checkpoint is of generation {known}:"
             " it was deleted and created again, and what was not read before is gone"
@@ -83,7 +81,6 @@ class DataLoss:
         log.warning("%s; going on from its start", what)
 
     def expired(self, topic: TopicName, after: bytes | None) -> None:
-        """Report that messages expired before they were read."""
         start = "the start" if after is None else after.hex()
         what = f"messages of topic {topic} behind {start} have expired before they were read"
         if self._fails:
@@ -124,7 +121,6 @@ class Taken:
     at_end: bool = False
 
     def add(self, more: Taken) -> None:
-        """Add what was taken in after it."""
         self.rows += more.rows
         self.bytes += more.bytes
         self.at_end = more.at_end
@@ -140,7 +136,6 @@ class BatchEnd:
 
     @property
     def rows(self) -> int:
-        """The number of messages in the batch."""
         return sum(taken.rows for taken in self.taken.values())
 
 

@@ -65,14 +65,11 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True)
 class ControlPartition(InputPartition):
-    """Rows that are no messages."""
-
     rows: tuple[ControlRow, ...]
     watermark_ms: int | None
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition."""
     if isinstance(partition, RangePartition):
         yield from _read_range(options, partition)
     elif isinstance(partition, ControlPartition):
@@ -138,7 +135,6 @@ class RecordBatches:
         self._watermark_ms = watermark_ms
 
     def of_messages(self, body: bytes) -> Iterator[pa.RecordBatch]:
-        """The rows of an answer, in order."""
         try:
             with ipc.open_stream(pa.py_buffer(body)) as stream:
                 for sent in stream:

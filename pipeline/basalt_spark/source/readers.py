@@ -76,7 +76,6 @@ class TopicReader:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         return read_partition(self._options, partition)
 
     @property
@@ -99,7 +98,6 @@ class Bounds(NamedTuple):
     through: bytes | None = None
 
     def both(self, other: Bounds) -> Bounds:
-        """The bounds of the rows that lie within these and within others."""
         after = max(filter(None, (self.after, other.after)), default=None)
         through = min((one for one in (self.through, other.through) if one is not None), default=None)
         return Bounds(after, through)
@@ -240,7 +238,6 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
         return offset_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The most that a batch may take in."""
         admission = self._options.admission
         if admission.rows_max is not None:
             return ReadMaxRows(admission.rows_max)
