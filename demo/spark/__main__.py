@@ -16,7 +16,7 @@ from demo.own_log import access_lines, make_requests
 from demo.server_process import ServerProcess
 from demo.spark.job_process import JobFailedError, JobProcess
 from demo.spark.results import Hours, differences, print_hours
-from demo.spark.stages import CLIENTS_TOPIC, PARSED_TOPIC, SERVERS, TOPICS, VIEWS_TOPIC
+from demo.spark.steps import CLIENTS_TOPIC, PARSED_TOPIC, SERVERS, TOPICS, VIEWS_TOPIC
 from demo.spark.web_server import WebServer
 
 CHUNKS = 20  # of each web server's log

@@ -34,14 +34,14 @@ def main(url: str, folder: Path) -> None:
 
     import basalt_spark
     from basalt_spark import Pipeline
-    from demo.spark.stages import stages
+    from demo.spark.steps import steps
 
     builder = SparkSession.builder.master(MASTER).appName("basalt demo")
     for name, value in {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     basalt_spark.register(spark)
-    Pipeline(stages(url, folder)).run("eos", spark=spark)
+    Pipeline(steps(url, folder)).run("eos", spark=spark)
     spark.stop()
 
 

@@ -20,28 +20,19 @@ from basalt.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from basalt_spark.pipeline import Pipeline
-    from basalt_spark.pipeline.event_time import in_event_time, messages_where
-    from basalt_spark.pipeline.stage import Stage
-    from basalt_spark.sink.batch_transaction import batch_transaction
+    from basalt_spark.event_time import in_event_time, messages_where
+    from basalt_spark.pipeline import Pipeline, Step
+    from basalt_spark.sink.writers import batch_transaction
 
-__all__ = [
-    "Pipeline",
-    "Stage",
-    "__version__",
-    "batch_transaction",
-    "in_event_time",
-    "messages_where",
-    "register",
-]
+__all__ = ["Pipeline", "Step", "__version__", "batch_transaction", "in_event_time", "messages_where", "register"]
 
 # The modules of the names that need Spark; they are imported when they are first asked for.
 _NEEDS_SPARK = {
     "Pipeline": "basalt_spark.pipeline",
-    "Stage": "basalt_spark.pipeline.stage",
-    "batch_transaction": "basalt_spark.sink.batch_transaction",
-    "in_event_time": "basalt_spark.pipeline.event_time",
-    "messages_where": "basalt_spark.pipeline.event_time",
+    "Step": "basalt_spark.pipeline",
+    "batch_transaction": "basalt_spark.sink.writers",
+    "in_event_time": "basalt_spark.event_time",
+    "messages_where": "basalt_spark.event_time",
 }
 
 

@@ -6,7 +6,7 @@ The command line finds this group by the entry point `jobs` of `basalt.commands`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -30,8 +30,8 @@ from basalt_engine.snapshot import POINTER_MAX
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
+    from basalt_spark.jobs.audits import TableSource, Writers
     from basalt_spark.jobs.job_run import JobReport
-    from basalt_spark.jobs.stored_tables import TableSource
     from basalt_spark.jobs.topic_rows import TopicRows
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,39 +39,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 jobs = group("jobs", "Audit, archive, copy and count topics with Spark.")
 
 
-def _master_option(command: F) -> F:
-    return click.option(
-        "--master", metavar="MASTER", help="Spark's master. [default: Spark's own settings, else this machine]"
-    )(command)
+def _together(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Decorate a command as if these stood above it, in their order."""
+
+    def decorated(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorated
 
 
-def _job_id_option(command: F) -> F:
-    text = "Id of the job. Repeated with the same id it goes on, or finds that it is done."
-    return click.option("--job-id", required=True, metavar="ID", help=text)(command)
-
-
-def _store_options(command: F) -> F:
-    options = (
-        click.option("--hbase", metavar="HOST:PORT", help="Read an HBase through its second Thrift gateway."),
-        click.option("--prefix", default="basalt", show_default=True, metavar="NAME", help="Prefix of its tables."),
-        click.option("--checkpoint", metavar="DIR", help="Read a backup, or the data directory of a stopped server."),
-        click.option(
-            "--ask-server", is_flag=True, help="Take the invalid list from the server: a checkpoint has none."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _range_options(command: F) -> F:
-    stop = click.option(
-        "--to", "stop", type=PositionText(), default="end", metavar="SPEC", help="First position that is left out."
-    )
-    start = click.option(
+_job_id_option = click.option(
+    "--job-id", required=True, metavar="ID",
+    help="Id of the job. Repeated with the same id it goes on, or finds that it is done.",
+)  # fmt: skip
+_store_options = _together(
+    click.option("--hbase", metavar="HOST:PORT", help="Read an HBase through its second Thrift gateway."),
+    click.option("--prefix", default="basalt", show_default=True, metavar="NAME", help="Prefix of its tables."),
+    click.option("--checkpoint", metavar="DIR", help="Read a backup, or the data directory of a stopped server."),
+    click.option("--ask-server", is_flag=True, help="Take the invalid list from the server: a checkpoint has none."),
+)
+_range_options = _together(
+    click.option(
         "--from", "start", type=PositionText(), default="start", metavar="SPEC", help="First position that is taken."
-    )
-    return start(stop(command))
+    ),
+    click.option(
+        "--to", "stop", type=PositionText(), default="end", metavar="SPEC", help="First position that is left out."
+    ),
+)
+_master_option = click.option(
+    "--master", metavar="MASTER", help="Spark's master. [default: Spark's own settings, else this machine]"
+)
+_on_spark = _together(_master_option, common_options, pass_invocation)
+_on_spark_or_dry = _together(_master_option, dry_run_option, common_options, pass_invocation)
 
 
 @jobs.command("prune-audit", cls=Command)
@@ -80,9 +81,7 @@ def _range_options(command: F) -> F:
     "--kept-max", "kept_ms_max", type=DurationMs(), default="7d", show_default=True, metavar="DURATION",
     help="Longest time that a writer without a row may stay on the invalid list after its life.",
 )  # fmt: skip
-@_master_option
-@common_options
-@pass_invocation
+@_on_spark
 def prune_audit(
     invocation: Invocation, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, kept_ms_max: int,
     master: str | None,
@@ -93,8 +92,7 @@ def prune_audit(
     may stay on the invalid list for ever without one.
     """
     from basalt_engine.clock import SystemClock
-    from basalt_spark.jobs.audits import audit
-    from basalt_spark.jobs.row_writers import TABLES
+    from basalt_spark.jobs.audits import TABLES, audit
 
     source = _table_source(hbase, prefix, checkpoint)
     writers = _writers(invocation, source, ask_server)
@@ -110,16 +108,13 @@ def prune_audit(
 @jobs.command("invalid-check", cls=Command)
 @click.argument("write_pointers", nargs=-1, type=click.IntRange(1, POINTER_MAX), metavar="[WRITE_POINTER]...")
 @_store_options
-@_master_option
-@common_options
-@pass_invocation
+@_on_spark
 def invalid_check(
     invocation: Invocation, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
     ask_server: bool, master: str | None,
 ) -> int:  # fmt: skip
     """Count the rows of invalid writers, and name their ranges: of the writers named, or of all on the invalid list."""
-    from basalt_spark.jobs.audits import check
-    from basalt_spark.jobs.row_writers import TABLES, only
+    from basalt_spark.jobs.audits import TABLES, check, only
 
     source = _table_source(hbase, prefix, checkpoint)
     writers = _writers(invocation, source, ask_server)
@@ -137,10 +132,7 @@ def invalid_check(
 @_range_options
 @_job_id_option
 @click.option("--truncate", is_flag=True, help="Then truncate the topic up to the archive's end.")
-@_master_option
-@dry_run_option
-@common_options
-@pass_invocation
+@_on_spark_or_dry
 def archive(
     invocation: Invocation, topic: str, folder: str, start: Position, stop: Position, job_id: str, truncate: bool,
     master: str | None, dry_run: bool,
@@ -154,13 +146,13 @@ def archive(
     from basalt.api.positions import END
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
-    from basalt_spark.jobs import manifest as manifests
-    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind, with_truncation
-    from basalt_spark.jobs.folder import Folder
+    from basalt_spark.jobs import archive_folder
+    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind
+    from basalt_spark.jobs.archive_folder import Folder
 
-    manifests.checked_job_id(job_id)
+    archive_folder.checked_job_id(job_id)
     source, to = _topic_rows(invocation, topic), Folder(folder)
-    wanted = source.settled(start, stop)
+    wanted = source.decided(start, stop)
     if truncate:
         require_nothing_before(source, wanted.after)
     parts = source.parts(wanted)
@@ -172,12 +164,12 @@ def archive(
         report = archives.archive(
             source, to, run, advance, wanted=wanted, parts=parts, job_id=job_id, now_ms=now_ms, open_end=stop == END
         )
-        known = manifests.read(to, job_id)
+        known = archive_folder.read_manifest(to, job_id)
         checked = archives.verify(to, known, run, lambda _files: None)
     if checked.faults:
         return _shown(invocation, checked, {})
     if truncate:
-        report = with_truncation(report, truncate_behind(source, known))
+        report = report.with_facts(**truncate_behind(source, known))
     days = (Column("day"), Column("messages"), Column("value_bytes", size_text, "size"))
     return _shown(invocation, report, {"days": days})
 
@@ -186,17 +178,15 @@ def archive(
 @click.argument("folder")
 @click.argument("archive_job")
 @click.option("--against-topic", is_flag=True, help="Read the topic again as well, and compare.")
-@_master_option
-@common_options
-@pass_invocation
+@_on_spark
 def verify(invocation: Invocation, folder: str, archive_job: str, against_topic: bool, master: str | None) -> int:
     """Read an archive again and compare it with its manifest; exit code 1 when they differ."""
     from basalt_spark.jobs import archive as archives
-    from basalt_spark.jobs import manifest as manifests
-    from basalt_spark.jobs.folder import Folder
+    from basalt_spark.jobs import archive_folder
+    from basalt_spark.jobs.archive_folder import Folder
 
     to = Folder(folder)
-    known = manifests.read(to, manifests.checked_job_id(archive_job))
+    known = archive_folder.read_manifest(to, archive_folder.checked_job_id(archive_job))
     source = _topic_rows(invocation, f"{known.namespace}:{known.topic}") if against_topic else None
     with _running("verify", master, "verifying", len(known.files)) as (run, advance):
         report = archives.verify(to, known, run, advance, source=source)
@@ -208,10 +198,7 @@ def verify(invocation: Invocation, folder: str, archive_job: str, against_topic:
 @click.argument("archive_job")
 @click.argument("topic")
 @_job_id_option
-@_master_option
-@dry_run_option
-@common_options
-@pass_invocation
+@_on_spark_or_dry
 def backfill(
     invocation: Invocation, folder: str, archive_job: str, topic: str, job_id: str, master: str | None, dry_run: bool
 ) -> int:
@@ -219,13 +206,13 @@ def backfill(
 
     They get new ids and publish times; key, headers, value and event time are as they were.
     """
-    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs import archive_folder
+    from basalt_spark.jobs.archive_folder import Folder
     from basalt_spark.jobs.copies import backfill as run_backfill
-    from basalt_spark.jobs.folder import Folder
 
-    manifests.checked_job_id(job_id)
+    archive_folder.checked_job_id(job_id)
     source = Folder(folder)
-    known = manifests.read(source, manifests.checked_job_id(archive_job))
+    known = archive_folder.read_manifest(source, archive_folder.checked_job_id(archive_job))
     rows = _topic_rows(invocation, topic)
     if dry_run:
         return _would(invocation, f"publish {counted(known.messages, 'message')} to {rows.name}")
@@ -240,10 +227,7 @@ def backfill(
 @_range_options
 @click.option("--to-url", metavar="URL", help="Server of the target. [default: that of the source]")
 @_job_id_option
-@_master_option
-@dry_run_option
-@common_options
-@pass_invocation
+@_on_spark_or_dry
 def replay(
     invocation: Invocation, source: str, target: str, start: Position, stop: Position, to_url: str | None, job_id: str,
     master: str | None, dry_run: bool,
@@ -252,15 +236,15 @@ def replay(
 
     Repeated it goes on behind what it has copied; --from counts the first time only.
     """
-    from basalt_spark.jobs import manifest as manifests
+    from basalt_spark.jobs import archive_folder
     from basalt_spark.jobs.copies import replay as run_replay
 
-    manifests.checked_job_id(job_id)
+    archive_folder.checked_job_id(job_id)
     rows, to = _topic_rows(invocation, source), _topic_rows(invocation, target)
     server = to.server._replace(url=to_url) if to_url else to.server
     if (server.url, to.name) == (rows.server.url, rows.name):
         raise Usage("a topic cannot be copied to itself", hint="name another target")
-    wanted = rows.settled(start, stop)
+    wanted = rows.decided(start, stop)
     messages = sum(part.messages for part in rows.parts(wanted))
     if dry_run:
         return _would(invocation, f"copy up to {counted(messages, 'message')} of {rows.name} to {to.name}")
@@ -272,15 +256,13 @@ def replay(
 @jobs.command("statistics", cls=Command)
 @click.argument("topic")
 @_range_options
-@_master_option
-@common_options
-@pass_invocation
+@_on_spark
 def statistics(invocation: Invocation, topic: str, start: Position, stop: Position, master: str | None) -> int:
     """Count a topic's committed messages, day by day."""
     from basalt_spark.jobs.statistics import statistics as run_statistics
 
     source = _topic_rows(invocation, topic)
-    wanted = source.settled(start, stop)
+    wanted = source.decided(start, stop)
     parts = source.parts(wanted)
     with _running("statistics", master, "counting", len(parts)) as (run, advance):
         report = run_statistics(source, run, advance, wanted=wanted, parts=parts, job_id=_made_id())
@@ -294,30 +276,24 @@ def statistics(invocation: Invocation, topic: str, start: Position, stop: Positi
 
 
 def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> TableSource:
-    if (hbase is None) == (checkpoint is None):
-        raise Usage("name one of --hbase and --checkpoint", hint="a job reads the store itself, not through a server")
-    if hbase is not None:
-        from basalt_spark.jobs.stored_tables import HBaseRows
+    from basalt_spark.jobs.audits import CheckpointRows, HBaseRows
 
+    if hbase is not None and checkpoint is None:
         return HBaseRows(hbase, prefix)
-    from basalt_spark.jobs.stored_tables import CheckpointRows
+    if checkpoint is not None and hbase is None:
+        return CheckpointRows(checkpoint)
+    raise Usage("name one of --hbase and --checkpoint", hint="a job reads the store itself, not through a server")
 
-    assert checkpoint is not None
-    return CheckpointRows(checkpoint)
 
-
-def _writers(invocation: Invocation, source: TableSource, ask_server: bool) -> Any:
-    from basalt_spark.jobs.row_writers import EXPLAINED_MAX, read_writers, with_explained
-    from basalt_spark.jobs.stored_tables import opened
+def _writers(invocation: Invocation, source: TableSource, ask_server: bool) -> Writers:
+    from basalt_spark.jobs.audits import EXPLAINED_MAX, read_writers, with_explained
 
     explained, status = None, None
     if ask_server:
-        with (
-            invocation.client() as client
-        ):  # before the store is read: a writer forgotten meanwhile is still on the list
-            explained = client.admin.prune_explain(limit=EXPLAINED_MAX)
-            status = client.admin.prune_status()
-    with opened(source) as store:
+        # Before the store is read: a writer that is forgotten meanwhile is still on the list.
+        with invocation.client() as client:
+            explained, status = client.admin.prune_explain(limit=EXPLAINED_MAX), client.admin.prune_status()
+    with closing(source.open()) as store:
         writers = read_writers(store)
     if explained is None or status is None or writers.invalid_known:
         return writers

@@ -15,7 +15,7 @@ import basalt
 from basalt.errors import InputError
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.client import Client
+    from basalt.client import Client, Topic
 
 
 _PART = re.compile(r"[A-Za-z0-9_-]{1,255}")
@@ -38,14 +38,10 @@ def client_of(server: Server) -> Client:
     client = _clients.get(server)
     if client is None:
         # Two threads may make a client each here; one of them is dropped before it has opened a connection.
-        client = _clients.setdefault(server, _connect(server))
+        headers = _headers(server.token_variable)
+        made = basalt.connect(server.url, namespace=server.namespace, timeout_ms=server.timeout_ms, headers=headers)
+        client = _clients.setdefault(server, made)
     return client
-
-
-def _connect(server: Server) -> Client:
-    return basalt.connect(
-        server.url, namespace=server.namespace, timeout_ms=server.timeout_ms, headers=_headers(server.token_variable)
-    )
 
 
 def _headers(variable: str | None) -> dict[str, str]:
@@ -83,6 +79,9 @@ def topic_name(text: str, namespace: str, option: str) -> TopicName:
     return TopicName(namespace, parts[0]) if len(parts) == 1 else TopicName(parts[0], parts[1])
 
 
+def topic_of(server: Server, name: TopicName) -> Topic:
+    return client_of(server).topic(name.topic, namespace=name.namespace)
+
+
 def instance_of(client: Client) -> str:
-    """The id of the installation that the server serves."""
     return str(client.admin.store().instance)

@@ -14,10 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from basalt_spark.columns import refuse_other_schema, row_schema
-from basalt_spark.options import Use, refuse_unknown
-from basalt_spark.options.read_options import read_options
-from basalt_spark.source.batch_reader import BasaltFilteringReader, BasaltReader
-from basalt_spark.source.stream_reader import BasaltStreamReader
+from basalt_spark.option_table import Use, refuse_unknown
+from basalt_spark.options import read_options
+from basalt_spark.source.readers import BasaltFilteringReader, BasaltReader, BasaltStreamReader
 
 if TYPE_CHECKING:
     from basalt_spark.sink.writers import BasaltStreamWriter, BasaltWriter
@@ -32,33 +31,27 @@ class BasaltDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
         return "basalt"
 
     def schema(self) -> StructType:
-        """The columns of a row."""
         return row_schema(read_options(self.options, Use.READ).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the present messages."""
         options = read_options(self.options, Use.BATCH)
         refuse_other_schema(schema, options.columns)
         return BasaltFilteringReader(options) if options.pushdown else BasaltReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # Spark's name
-        """A reader that follows the topics."""
         options = read_options(self.options, Use.STREAM)
         refuse_other_schema(schema, options.columns)
         return BasaltStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BasaltWriter:
-        """A writer of one data frame."""
         from basalt_spark.sink.writers import BasaltWriter  # readers' processes do not need it
 
         return BasaltWriter(schema, overwrite, self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BasaltStreamWriter:  # Spark's name
-        """A writer of micro-batches."""
         from basalt_spark.sink.writers import BasaltStreamWriter
 
         return BasaltStreamWriter(schema, overwrite, self.options)

@@ -68,7 +68,7 @@ class _OffsetText(msgspec.Struct, forbid_unknown_fields=True):
     v: int
     topics: dict[str, _TopicText]
     done: bool = False
-    initial: bool = False
+    initial: bool | msgspec.UnsetType = msgspec.UNSET  # written only if it is true
     instance: str = ""
     watermark: int | None = None
 
@@ -86,17 +86,11 @@ def before_time(time_ms: int) -> bytes | None:
 
 def offset_json(offset: Offset) -> dict[str, Any]:
     """Write an offset as JSON values, every object with its members sorted."""
-    topics = {str(topic): _topic_json(reached) for topic, reached in offset.topics.items()}
-    members: dict[str, Any] = {
-        "done": offset.done,
-        "instance": offset.instance,
-        "topics": dict(sorted(topics.items())),
-        "v": VERSION,
-        "watermark": offset.watermark_ms,
-    }
-    if offset.initial:
-        members["initial"] = True
-    return dict(sorted(members.items()))
+    topics = {str(topic): _topic_text(reached) for topic, reached in offset.topics.items()}
+    initial = offset.initial or msgspec.UNSET
+    text = _OffsetText(VERSION, topics, offset.done, initial, offset.instance, offset.watermark_ms)
+    members: dict[str, Any] = msgspec.to_builtins(text, order="sorted")
+    return members
 
 
 def parse_offset(members: Mapping[str, Any]) -> Offset:
@@ -111,20 +105,20 @@ def parse_offset(members: Mapping[str, Any]) -> Offset:
         raise InputError(
             f"the checkpoint holds no offset of format basalt ({error}): it belongs to another source; give a new one"
         ) from None
-    return Offset(text.instance, topics, text.watermark, text.done, text.initial)
+    return Offset(text.instance, topics, text.watermark, text.done, text.initial is True)
 
 
-def _topic_json(reached: TopicOffset) -> dict[str, Any]:
+def _topic_text(reached: TopicOffset) -> _TopicText:
     tasks = sorted(reached.markers.tasks.items())
-    return {
-        "at": {name: task.published_ms for name, task in tasks},
-        "eos": [name for name, task in tasks if task.ended],
-        "from": _hex(reached.began),
-        "gen": reached.generation,
-        "id": _hex(reached.id),
-        "n": reached.markers.task_count,
-        "wm": {name: task.watermark_ms for name, task in tasks if task.watermark_ms is not None},
-    }
+    return _TopicText(
+        gen=reached.generation,
+        at={name: task.published_ms for name, task in tasks},
+        began=hex_of(reached.began),
+        eos=[name for name, task in tasks if task.ended],
+        id=hex_of(reached.id),
+        n=reached.markers.task_count,
+        wm={name: task.watermark_ms for name, task in tasks if task.watermark_ms is not None},
+    )
 
 
 def _topic_offset(text: _TopicText) -> TopicOffset:
@@ -134,7 +128,7 @@ def _topic_offset(text: _TopicText) -> TopicOffset:
     return TopicOffset(text.gen, _bytes(text.id), _bytes(text.began), MarkerState(text.n, tasks))
 
 
-def _hex(message_id: bytes | None) -> str | None:
+def hex_of(message_id: bytes | None) -> str | None:
     return None if message_id is None else message_id.hex()
 
 

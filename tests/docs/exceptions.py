@@ -17,7 +17,6 @@ TESTED_ELSEWHERE = {
     "engine/basalt_engine/stores/rocks/store.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/table.py": "tests/contract/test_rows.py",
     "pipeline/basalt_spark/jobs/job_run.py": "tests/spark/test_job_run.py",
-    "pipeline/basalt_spark/sink/batch_transaction.py": "tests/spark/test_writers.py",
     "pipeline/basalt_spark/sink/writers.py": "tests/spark/test_writers.py",
 }
 
@@ -68,7 +67,6 @@ UNNAMED: set[str] = {
     "control/basalt/transactions/log/snapshot_format.py",
     "control/basalt/transactions/rules/refusals.py",
     "control/basalt/transactions/rules/transaction_table.py",
-    "pipeline/basalt_spark/jobs/folder.py",
     "pipeline/basalt_spark/jobs/topic_rows.py",
 }
 

@@ -15,7 +15,7 @@ from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport, Reg
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import DeleteRange
-from basalt_spark.jobs.row_writers import TABLES
+from basalt_spark.jobs.audits import TABLES
 from tests.control.cli.conftest import Run, run
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS
 from tests.hbase.tables import BUCKETS, Tables

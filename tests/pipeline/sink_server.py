@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from basalt.client import Client
 from basalt_spark.connection import TopicName
-from basalt_spark.options.write_options import SinkColumns, WriteOptions, write_options
+from basalt_spark.options import SinkColumns, WriteOptions, write_options
 from basalt_spark.sink import commit as sink_commit
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 from basalt_spark.sink.segment_writer import SegmentWriter, storing

@@ -10,10 +10,9 @@ import pytest
 
 from basalt.errors import CorruptionError
 from basalt_spark.jobs import archive as archives
-from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs import archive_folder
+from basalt_spark.jobs.archive_folder import PARTIAL, ArchiveFile, Digest, Folder, Manifest, Place
 from basalt_spark.jobs.copies import GROUP_MESSAGES, checked_batches, groups
-from basalt_spark.jobs.folder import PARTIAL, Folder
-from basalt_spark.jobs.manifest import ArchiveFile, Digest, Manifest, Place
 from tests.pipeline.runner import in_this_process
 
 DAY_US = 86_400_000_000
@@ -46,10 +45,16 @@ def rows(times_us: list[int], *, first: int = 0, value_bytes: int = 5) -> pa.Rec
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
+def files_in(folder: Folder, under: str = "") -> list[str]:
+    """The files anywhere below a folder, sorted."""
+    found = Path(folder.place, under).rglob("*")
+    return sorted(str(path.relative_to(folder.place)) for path in found if path.is_file())
+
+
 def archived(folder: Folder, *batches: pa.RecordBatch, job_id: str = "job") -> Manifest:
     files = archives.write_files(iter(batches), folder, PLACE, job_id)
-    manifest = manifests.made(PLACE, job_id, 1, None, "ff" * 20, tuple(files))
-    folder.write(manifests.path_of(job_id), manifest.encode())
+    manifest = archive_folder.manifest_of(PLACE, job_id, 1, None, "ff" * 20, tuple(files))
+    folder.write(archive_folder.manifest_path(job_id), manifest.encode())
     return manifest
 
 
@@ -73,9 +78,9 @@ def test_each_day_has_a_file_and_reading_it_gives_exactly_what_was_archived(fold
     )
     back = pa.Table.from_batches([each for file in manifest.files for each in archives.read_file(folder, file)])
     assert back.equals(pa.Table.from_batches([first, second]))
-    assert manifests.read(folder, "job") == manifest
+    assert archive_folder.read_manifest(folder, "job") == manifest
     assert verified(folder, manifest) == []
-    assert folder.files("", "") == sorted([*(file.path for file in manifest.files), "manifests/job.json"])
+    assert files_in(folder) == sorted([*(file.path for file in manifest.files), "manifests/job.json"])
 
 
 def test_the_same_messages_make_the_same_bytes(folder: Folder, tmp_path: Path):
@@ -113,13 +118,13 @@ def test_a_file_that_fails_half_way_is_not_there(folder: Folder):
 
     with pytest.raises(RuntimeError):
         archives.write_files(failing(), folder, PLACE, "job")
-    assert folder.files("", "") == []
+    assert files_in(folder) == []
 
 
 def test_a_file_is_written_under_another_name_until_it_is_whole(folder: Folder):
     with folder.writing("one/file") as sink:
         sink.write(b"whole")
-        assert [name.endswith(PARTIAL) for name in folder.files("", "")] == [True]
+        assert [name.endswith(PARTIAL) for name in files_in(folder)] == [True]
     assert folder.read("one/file") == b"whole"
     assert sink.written == folder.checksum("one/file")
 
@@ -129,7 +134,7 @@ def test_groups_hold_every_file_once_in_order_and_are_bounded():
         return ArchiveFile("p", "d", 1, "s", messages, 0, f"{number:040x}", "", f"{number:032x}", "0" * 32)
 
     sizes = [GROUP_MESSAGES // 2, GROUP_MESSAGES // 2, 1, 3 * GROUP_MESSAGES, 1, 1]
-    manifest = manifests.made(PLACE, "j", 1, None, None, tuple(file(*each) for each in enumerate(sizes)))
+    manifest = archive_folder.manifest_of(PLACE, "j", 1, None, None, tuple(file(*each) for each in enumerate(sizes)))
     found = groups(manifest)
     assert [file for group in found for file in group] == list(manifest.files)
     assert [[file.messages for file in group] for group in found] == [sizes[:2], [1], [sizes[3]], [1, 1]]

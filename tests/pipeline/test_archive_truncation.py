@@ -14,10 +14,9 @@ from basalt.api.positions import END, START, Position, at_time
 from basalt.errors import ConflictError, GenerationError
 from basalt_spark import connection
 from basalt_spark.connection import Server, TopicName, client_of
-from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs import archive_folder
 from basalt_spark.jobs.archive import archive, before_ms, require_nothing_before, truncate_behind
-from basalt_spark.jobs.folder import Folder
-from basalt_spark.jobs.manifest import Manifest
+from basalt_spark.jobs.archive_folder import Folder, Manifest
 from basalt_spark.jobs.topic_rows import TopicRows, before
 from tests.pipeline.runner import in_this_process
 
@@ -50,12 +49,12 @@ def published(rows: TopicRows, *payloads: str) -> list[int]:
 def archived(
     rows: TopicRows, folder: Folder, start: Position = START, stop: Position = END, job_id: str = "job"
 ) -> Manifest:
-    wanted = rows.settled(start, stop)
+    wanted = rows.decided(start, stop)
     parts = rows.parts(wanted, 2)
     archive(
         rows, folder, in_this_process, lambda _n: None, wanted=wanted, parts=parts, job_id=job_id, now_ms=1
     )  # fmt: skip
-    return manifests.read(folder, job_id)
+    return archive_folder.read_manifest(folder, job_id)
 
 
 def contents(rows: TopicRows) -> list[str]:
@@ -66,10 +65,10 @@ def test_what_the_archive_holds_goes_and_nothing_else(rows: TopicRows, folder: F
     times = published(rows, "a", "b", "c", "d")
     known = archived(rows, folder, stop=at_time(times[2]))
     done = truncate_behind(rows, known)
-    assert done == (times[2], True)
+    assert done == {"truncated": True, "truncated_before_ms": times[2]}
     assert contents(rows) == ["c", "d"]
     assert archived(rows, folder, stop=at_time(times[2])) == known  # the same command again
-    assert truncate_behind(rows, known) == (times[2], False)
+    assert truncate_behind(rows, known) == {"truncated": False, "truncated_before_ms": times[2]}
     audit = rows.client.admin.audit()
     assert [(line.act, line.what, line.reason) for line in audit][-1] == (
         "truncate", "topic shop:orders", "archived by job job",
@@ -78,7 +77,7 @@ def test_what_the_archive_holds_goes_and_nothing_else(rows: TopicRows, folder: F
 
 def test_of_an_archive_up_to_the_end_the_last_millisecond_stays(rows: TopicRows, folder: Folder):
     times = published(rows, "a", "b", "c")
-    assert truncate_behind(rows, archived(rows, folder)) == (times[2], True)
+    assert truncate_behind(rows, archived(rows, folder)) == {"truncated": True, "truncated_before_ms": times[2]}
     assert contents(rows) == ["c"]
 
 
@@ -90,7 +89,7 @@ def test_archives_that_follow_each_other_truncate_one_after_the_other(rows: Topi
         truncate_behind(rows, second)
     assert contents(rows) == ["a", "b", "c", "d"]
     truncate_behind(rows, first)
-    assert truncate_behind(rows, second) == (times[3], True)
+    assert truncate_behind(rows, second) == {"truncated": True, "truncated_before_ms": times[3]}
     assert contents(rows) == ["d"]
 
 
@@ -114,7 +113,7 @@ def test_a_topic_that_was_created_again_is_not_truncated(rows: TopicRows, folder
 
 
 def test_an_archive_of_nothing_truncates_nothing(rows: TopicRows, folder: Folder):
-    assert truncate_behind(rows, archived(rows, folder)) is None
+    assert truncate_behind(rows, archived(rows, folder)) == {"truncated": False, "truncated_before_ms": None}
 
 
 @given(st.binary(min_size=20, max_size=20).filter(lambda id_: id_[:8] < b"\x7f"), st.binary(min_size=12, max_size=12))

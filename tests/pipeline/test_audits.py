@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -18,12 +19,24 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.system import SystemTable
 from basalt_spark.jobs import audits
-from basalt_spark.jobs.audits import FAULTS_MAX, Tally, tally
+from basalt_spark.jobs.audits import (
+    FAULTS_MAX,
+    KEPT_MS_MAX,
+    TABLES,
+    CheckpointRows,
+    Finding,
+    Span,
+    Tally,
+    Writers,
+    only,
+    read_writers,
+    rows_of,
+    tally,
+    with_explained,
+)
 from basalt_spark.jobs.job_run import JobReport
-from basalt_spark.jobs.row_writers import KEPT_MS_MAX, TABLES, Finding, Writers, only, read_writers, with_explained
-from basalt_spark.jobs.stored_tables import CheckpointRows, Span, opened, rows_of
 from tests.pipeline.runner import in_this_process
-from tests.pipeline.test_row_writers import message
+from tests.pipeline.test_audits_of_writers import message
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +71,7 @@ def copied(shop: Wired, directory: Path) -> CheckpointRows:
 def audited(source: CheckpointRows, writers: Writers | None = None, now_ms: int = 0) -> JobReport:
     spans = source.spans(TABLES)
     if writers is None:
-        with opened(source) as store:
+        with closing(source.open()) as store:
             writers = read_writers(store)
     ticks: list[int] = []
     report = audits.audit(source, writers, in_this_process, ticks.append, spans=spans, job_id="audit", now_ms=now_ms)
@@ -103,7 +116,7 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
     writer = await failed(shop)
     state.archive(shop.services.system, shop.clock.now_ms(), [writer])
     source = copied(shop, tmp_path / "copy")
-    with opened(source) as store:
+    with closing(source.open()) as store:
         writers = read_writers(store)
     assert not writers.invalid_known
     explained = [_explained(writer, "note")]
@@ -121,7 +134,7 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
 async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: Wired, tmp_path: Path):
     await shop.publish(A, "kept")
     source = copied(shop, tmp_path / "copy")
-    with opened(source) as store:
+    with closing(source.open()) as store:
         writers = read_writers(store)
     gone = shop.clock.now_ms() * 1_000_000
     explained = [_explained(gone, "note"), _explained(gone + 1, "lifetime")]
@@ -142,7 +155,7 @@ async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kep
     await shop.transactions.begin()  # by whose pointer it is known when that was
     assert await shop.services.pruner.restore(0) == 1
     source = copied(shop, tmp_path / "copy")
-    with opened(source) as store:
+    with closing(source.open()) as store:
         writers = read_writers(store)
     assert writers.restored > writer
     listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS)
@@ -158,7 +171,7 @@ async def test_the_ranges_of_a_checkpoint_hold_every_row_once(shop: Wired, tmp_p
         await shop.messaging.store(A, [b"stored %d" % number], tx.id)
         await shop.publish(A, f"message {number}")
     source = copied(shop, tmp_path / "copy")
-    with opened(source) as store:
+    with closing(source.open()) as store:
         whole = {table: [row.key for row in store.table(table).scan(b"", None)] for table in TABLES}
     found: dict[str, list[bytes]] = {table: [] for table in TABLES}
     for span in source.spans(TABLES):
@@ -188,6 +201,15 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
     )
 
 
+def reported(found: Tally, writers: Writers) -> JobReport:
+    """The report of an audit whose one range has this result."""
+    span = Span(found.table, b"", None, found.span)
+    here = CheckpointRows("here")
+    return audits.audit(
+        here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=0, kept_ms_max=0
+    )
+
+
 def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():
     writers = Writers(frozenset(), frozenset(range(1, FAULTS_MAX + 50)))
     rows = [message(writer) for writer in range(1, FAULTS_MAX + 50) for _ in range(2)]
@@ -195,7 +217,7 @@ def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():
     assert len(found.faults) == FAULTS_MAX
     assert {fault.rows for fault in found.faults} == {2}
     assert found.counts == {Finding.FORGOTTEN.value: 2 * (FAULTS_MAX + 49)}
-    report = audits.audit_report([found], writers, "here", job_id="j", now_ms=0, kept_ms_max=0)
+    report = reported(found, writers)
     assert report.faults[-1] == "and 80 more"
     assert msgspec.json.encode(report.row())
 
@@ -203,8 +225,6 @@ def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():
 def test_a_row_that_cannot_be_read_is_a_fault():
     found = tally(Span("cell", b"", None, "all"), [message(1)], Writers(frozenset(), frozenset()))
     assert isinstance(found, Tally)
-    report = audits.audit_report(
-        [found], Writers(frozenset(), frozenset()), "here", job_id="j", now_ms=0, kept_ms_max=0
-    )
+    report = reported(found, Writers(frozenset(), frozenset()))
     assert report.exit_code == 1
     assert "cannot be read" in report.faults[0]

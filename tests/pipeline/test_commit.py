@@ -15,7 +15,7 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from basalt_spark.options.write_options import SinkColumns
+from basalt_spark.options import SinkColumns
 from basalt_spark.sink import commit as sink_commit
 from basalt_spark.sink.commit import Segment, SegmentStored, batch_work, stream_work
 from basalt_spark.sink.segment_writer import SegmentWriter

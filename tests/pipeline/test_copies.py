@@ -13,15 +13,15 @@ from basalt.client import RecordIn
 from basalt.errors import CorruptionError, InputError, SessionFencedError, SessionForeignError, TransactionEndedError
 from basalt_spark import connection
 from basalt_spark.connection import Server, TopicName, client_of
-from basalt_spark.jobs import copies
-from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs import archive_folder, copies
 from basalt_spark.jobs.archive import archive, verify
+from basalt_spark.jobs.archive_folder import Folder
 from basalt_spark.jobs.copies import backfill, ledger_of, publish, replay
-from basalt_spark.jobs.folder import Folder
 from basalt_spark.jobs.job_run import JobReport
 from basalt_spark.jobs.topic_rows import TopicRange, TopicRows, before
 from basalt_spark.sink.commit import SinkWork
 from tests.pipeline.runner import in_this_process
+from tests.pipeline.test_archive import files_in
 
 MESSAGES = 40
 
@@ -79,7 +79,7 @@ def topic(rows: TopicRows, name: str) -> TopicRows:
 
 def contents(rows: TopicRows) -> list[dict[str, Any]]:
     """The parts of each message that its publisher gave, in order."""
-    wanted = rows.settled()
+    wanted = rows.decided()
     columns = ("key", "value", "headers", "event_time")
     parts = rows.parts(wanted, 1)
     return [
@@ -88,7 +88,7 @@ def contents(rows: TopicRows) -> list[dict[str, Any]]:
 
 
 def archived(rows: TopicRows, folder: Folder, job_id: str, run=in_this_process, count: int = 3) -> JobReport:
-    wanted = rows.settled()
+    wanted = rows.decided()
     return archived_range(rows, folder, wanted, job_id, run, count, open_end=True)
 
 
@@ -106,23 +106,23 @@ def folder(tmp_path: Path) -> Folder:
 
 def test_an_archive_holds_what_readers_see_and_is_written_once(rows: TopicRows, folder: Folder):
     first = archived(rows, folder, "first", every_first_attempt_is_lost)
-    known = manifests.read(folder, "first")
+    known = archive_folder.read_manifest(folder, "first")
     assert (known.messages, first.facts["done_before"]) == (MESSAGES, False)
     assert verify(folder, known, in_this_process, nobody_looks, source=rows).faults == []
     stored = [row["value"] for file in known.files for batch in _batches(folder, file) for row in batch.to_pylist()]
     assert stored == [row["value"] for row in contents(rows)]
     rows.topic.publish("later")
     assert archived(rows, folder, "first").facts["done_before"]
-    assert manifests.read(folder, "first") == known
+    assert archive_folder.read_manifest(folder, "first") == known
 
 
 def test_a_job_that_archived_one_range_is_not_done_for_another(rows: TopicRows, folder: Folder):
-    whole = rows.settled()
+    whole = rows.decided()
     ids = [message.id for message in rows.topic.read(isolation="committed")]
-    early, late = rows.settled(START, at_id(ids[9])), rows.settled(at_id(ids[9]), END)
+    early, late = rows.decided(START, at_id(ids[9])), rows.decided(at_id(ids[9]), END)
     assert archived_range(rows, folder, early, "early").facts["messages"] == 9
     assert archived_range(rows, folder, early, "early").facts["done_before"]
-    for other in (whole, late, rows.settled(START, at_id(ids[8])), rows.settled(END), early._replace(generation=2)):
+    for other in (whole, late, rows.decided(START, at_id(ids[8])), rows.decided(END), early._replace(generation=2)):
         with pytest.raises(InputError, match="which is another range"):
             archived_range(rows, folder, other, "early")
     archived(rows, folder, "whole")
@@ -133,20 +133,20 @@ def test_a_job_that_archived_one_range_is_not_done_for_another(rows: TopicRows, 
 
 
 def test_a_range_whose_start_moved_over_no_message_is_the_same(rows: TopicRows, folder: Folder):
-    whole = rows.settled()
+    whole = rows.decided()
     assert not archived_range(rows, folder, whole, "first").facts["done_before"]
     moved = whole._replace(after=before(at_time(1)))
     assert archived_range(rows, folder, moved, "first").facts["done_before"]
 
 
-def _batches(folder: Folder, file: manifests.ArchiveFile):
+def _batches(folder: Folder, file: archive_folder.ArchiveFile):
     return copies.checked_batches(folder, file)
 
 
 def test_parts_do_not_change_what_an_archive_says(rows: TopicRows, folder: Folder):
     archived(rows, folder, "one", count=1)
     archived(rows, folder, "many", count=8)
-    one, many = manifests.read(folder, "one"), manifests.read(folder, "many")
+    one, many = archive_folder.read_manifest(folder, "one"), archive_folder.read_manifest(folder, "many")
     assert len(many.files) > len(one.files)
     assert (one.digest, one.content_digest) == (many.digest, many.content_digest)
 
@@ -158,15 +158,15 @@ def test_files_of_a_run_that_was_cut_off_are_no_part_of_the_archive(rows: TopicR
 
     with pytest.raises(Cut):
         archived(rows, folder, "first", cut, count=4)
-    assert folder.files("", "")
+    assert files_in(folder)
     archived(rows, folder, "first", count=2)
-    files = {file.path for file in manifests.read(folder, "first").files}
-    assert set(folder.files("data", "")) == files
+    files = {file.path for file in archive_folder.read_manifest(folder, "first").files}
+    assert set(files_in(folder, "data")) == files
 
 
 def test_verify_finds_that_the_topic_has_other_messages(rows: TopicRows, folder: Folder):
     archived(rows, folder, "first")
-    known = manifests.read(folder, "first")
+    known = archive_folder.read_manifest(folder, "first")
     rows.client.topics.delete("orders")
     again = topic(rows, "orders")
     assert "generation 2 now" in verify(folder, known, in_this_process, nobody_looks, source=again).faults[0]
@@ -175,7 +175,7 @@ def test_verify_finds_that_the_topic_has_other_messages(rows: TopicRows, folder:
 def test_an_archive_comes_back_in_order_and_once(rows: TopicRows, folder: Folder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(copies, "GROUP_MESSAGES", 12)
     archived(rows, folder, "first", count=5)
-    known, back = manifests.read(folder, "first"), topic(rows, "back")
+    known, back = archive_folder.read_manifest(folder, "first"), topic(rows, "back")
     assert len(copies.groups(known)) > 2
     rounds: list[int] = []
 
@@ -194,15 +194,17 @@ def test_an_archive_comes_back_in_order_and_once(rows: TopicRows, folder: Folder
     assert (report.facts["done_before"], report.facts["published_now"]) == (1, MESSAGES - len(begun))
     assert contents(back) == contents(rows)
     archived(back, folder, "second", count=1)
-    assert manifests.read(folder, "second").content_digest == known.content_digest
+    assert archive_folder.read_manifest(folder, "second").content_digest == known.content_digest
     with pytest.raises(SessionForeignError):
-        backfill(folder, manifests.read(folder, "second"), back, in_this_process, nobody_looks, job_id="fill")
+        backfill(
+            folder, archive_folder.read_manifest(folder, "second"), back, in_this_process, nobody_looks, job_id="fill"
+        )
     assert contents(back) == contents(rows)
 
 
 def test_a_damaged_file_publishes_nothing(rows: TopicRows, folder: Folder):
     archived(rows, folder, "first")
-    known, back = manifests.read(folder, "first"), topic(rows, "back")
+    known, back = archive_folder.read_manifest(folder, "first"), topic(rows, "back")
     path = Path(folder.place) / known.files[-1].path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptionError):
@@ -211,7 +213,7 @@ def test_a_damaged_file_publishes_nothing(rows: TopicRows, folder: Folder):
 
 
 def test_a_replay_copies_a_range_once_and_goes_on_behind_it(rows: TopicRows, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copies, "STEP_MESSAGES", 9)
+    monkeypatch.setattr(copies, "PORTION_MESSAGES", 9)
     copy = topic(rows, "copy")
     told: list[int] = []
     cut: list[int] = []
@@ -224,7 +226,7 @@ def test_a_replay_copies_a_range_once_and_goes_on_behind_it(rows: TopicRows, mon
         return made
 
     def once(run) -> JobReport:
-        return replay(rows, copy, run, told.append, wanted=rows.settled(), job_id="copy")
+        return replay(rows, copy, run, told.append, wanted=rows.decided(), job_id="copy")
 
     with pytest.raises(Cut):
         once(cut_in_the_third_step)
@@ -239,25 +241,25 @@ def test_a_replay_copies_a_range_once_and_goes_on_behind_it(rows: TopicRows, mon
 
 
 def replayed(rows: TopicRows, copy: TopicRows, wanted: TopicRange | None = None) -> JobReport:
-    wanted = wanted or rows.settled()
+    wanted = wanted or rows.decided()
     return replay(rows, copy, in_this_process, nobody_looks, wanted=wanted, job_id="copy")
 
 
 def test_a_replay_from_a_time_counted_from_now_leaves_out_nothing_when_it_is_repeated(rows: TopicRows):
     copy = topic(rows, "copy")
-    replayed(rows, copy, rows.settled(at_time(1)))
+    replayed(rows, copy, rows.decided(at_time(1)))
     rows.topic.publish("later")
-    now_ms = 1 + int.from_bytes((rows.settled().through or b"")[:8])
-    again = rows.settled(at_time(now_ms))
+    now_ms = 1 + int.from_bytes((rows.decided().through or b"")[:8])
+    again = rows.decided(at_time(now_ms))
     rows.topic.publish("and later still")
-    report = replayed(rows, copy, again._replace(through=rows.settled().through))
+    report = replayed(rows, copy, again._replace(through=rows.decided().through))
     assert report.facts["messages"] == 2
     assert contents(copy) == contents(rows)
 
 
 def test_a_replay_that_would_end_within_a_publish_is_refused_for_its_rest_would_never_be_copied(rows: TopicRows):
     copy = topic(rows, "copy")
-    within = rows.settled(START, at_id(list(rows.topic.read(isolation="committed"))[-4].id))
+    within = rows.decided(START, at_id(list(rows.topic.read(isolation="committed"))[-4].id))
     with pytest.raises(InputError, match="ends within one publish"):
         replayed(rows, copy, within)
     assert contents(copy) == []
@@ -281,7 +283,7 @@ def test_names_that_are_too_long_for_a_ledger_are_kept_as_a_digest():
 
 def test_a_job_that_was_taken_over_cannot_commit(rows: TopicRows):
     copy = topic(rows, "copy")
-    wanted = rows.settled()
+    wanted = rows.decided()
     parts = rows.parts(wanted, 2)
 
     def batches(part):

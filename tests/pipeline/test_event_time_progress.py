@@ -1,12 +1,12 @@
-"""Event time in a query's progress, and the promise that a stage may make then."""
+"""Event time in a query's progress, and the promise that a step may make then."""
 
 from __future__ import annotations
 
 import json
 
 from basalt_spark.columns import END_OF_TIME_MS
+from basalt_spark.event_time import Progress, read_progress
 from basalt_spark.offset import Offset, offset_json
-from basalt_spark.pipeline.event_time import Progress, read_progress
 
 
 def report(*offsets, watermark: str | None = None, dropped: int | None = None, rows: int = 0, batch: int = 7):

@@ -6,22 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_spark.connection import TopicName
-from basalt_spark.source.micro_batch import Budget, Share
+from basalt_spark.source.micro_batch import Budget
 
 A, B, C = (TopicName("default", name) for name in "abc")
 
 
 def test_each_topic_gets_the_same_and_the_rest_goes_to_those_furthest_behind():
     shares = Budget(8, None).shares([(A, b"3"), (B, b"1"), (C, b"2")])
-    assert shares == [(B, Share(3, None)), (C, Share(3, None)), (A, Share(2, None))]
+    assert shares == [(B, Budget(3, None)), (C, Budget(3, None)), (A, Budget(2, None))]
 
 
 def test_of_less_than_one_for_each_those_get_it_that_are_furthest_behind():
-    assert Budget(1, None).shares([(A, b"3"), (B, None), (C, b"2")]) == [(B, Share(1, None))]
+    assert Budget(1, None).shares([(A, b"3"), (B, None), (C, b"2")]) == [(B, Budget(1, None))]
 
 
 def test_without_a_limit_all_take_what_there_is():
-    assert Budget(None, None).shares([(B, None), (A, None)]) == [(A, Share(None, None)), (B, Share(None, None))]
+    assert Budget(None, None).shares([(B, None), (A, None)]) == [(A, Budget(None, None)), (B, Budget(None, None))]
     assert not Budget(None, None).spent
 
 

@@ -13,8 +13,8 @@ from basalt.errors import GenerationError, InputError, ProtocolError
 from basalt_spark import connection
 from basalt_spark.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, refuse_other_schema, row_schema
 from basalt_spark.connection import Server, TopicName, client_of
-from basalt_spark.options import Use
-from basalt_spark.options.read_options import read_options
+from basalt_spark.option_table import Use
+from basalt_spark.options import read_options
 from basalt_spark.source.partitions import ROWS_MAX, ControlPartition, ControlRow, RangePartition, read_partition
 from tests.pipeline.topics_in_memory import id_at
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from basalt.errors import UnavailableError
-from basalt_spark.options.write_options import SinkColumns
+from basalt_spark.options import SinkColumns
 from basalt_spark.sink.commit import Segment
 from basalt_spark.sink.segment_writer import SegmentWriter
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from basalt.errors import InputError
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.options.write_options import MESSAGE_COLUMNS, SinkColumns
+from basalt_spark.options import MESSAGE_COLUMNS, SinkColumns
 from basalt_spark.sink import segment_writer
 from basalt_spark.sink.segment_writer import REQUEST_BATCHES_MAX, OutgoingRows
 from tests.pipeline.test_archive import rows

@@ -1,4 +1,4 @@
-"""A pipeline of three stages that the tests run whole and in pieces: lines, page views, views per hour, views per day."""
+"""A pipeline of three steps that the tests run whole and in pieces: lines, page views, views per hour, views per day."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from basalt_spark.pipeline.event_time import in_event_time, messages_where
-from basalt_spark.pipeline.stage import Stage
+from basalt_spark.event_time import in_event_time, messages_where
+from basalt_spark.pipeline import Step
 
 DAY_MS = int(datetime(2015, 5, 17, tzinfo=UTC).timestamp() * 1_000)
 MINUTE_MS = 60_000
@@ -51,12 +51,12 @@ def counted(frame: DataFrame, length: str, views) -> DataFrame:
     return counts.select(F.to_json(F.struct(last, "page", "views")).alias("value"))
 
 
-def stages(url: str, folder: Path, topic: str, **changes) -> list[Stage]:
-    """Two parsers, which write one topic, and two stages that count."""
+def steps(url: str, folder: Path, topic: str, **changes) -> list[Step]:
+    """Two parsers, which write one topic, and two steps that count."""
     server = {"server": url}
 
-    def stage(name, source, transform, sink, **tasks):
-        return Stage(
+    def step(name, source, transform, sink, **tasks):
+        return Step(
             f"{topic}-{name}",
             {**server, "topic": f"{topic}-{source}"},
             changes.get(name.replace("-", "_"), transform),
@@ -65,10 +65,10 @@ def stages(url: str, folder: Path, topic: str, **changes) -> list[Stage]:
         )
 
     return [
-        stage("parse-a", "lines-a", parse, "views", taskCount="2"),
-        stage("parse-b", "lines-b", parse, "views", taskCount="2"),
-        stage("hours", "views", per_hour, "hours"),
-        stage("days", "hours", per_day, "days"),
+        step("parse-a", "lines-a", parse, "views", taskCount="2"),
+        step("parse-b", "lines-b", parse, "views", taskCount="2"),
+        step("hours", "views", per_hour, "hours"),
+        step("days", "hours", per_day, "days"),
     ]
 
 

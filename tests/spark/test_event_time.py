@@ -9,9 +9,8 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from basalt_spark.pipeline import Pipeline
-from basalt_spark.pipeline.event_time import in_event_time
-from basalt_spark.pipeline.stage import Stage
+from basalt_spark.event_time import in_event_time
+from basalt_spark.pipeline import Pipeline, Step
 from tests.spark.page_views import at_ms, line
 
 pytestmark = pytest.mark.spark
@@ -66,27 +65,27 @@ def test_timers_fire_at_the_watermark_of_all_tasks_also_after_a_restart_and_no_r
     basalt.topics.create(topic)
     basalt.topics.create(f"{topic}-visits")
     server = {"server": basalt_server.url}
-    stage = Stage(
+    step = Step(
         topic, {**server, "topic": topic}, visits, {**server, "topic": f"{topic}-visits"}, tmp_path / "checkpoint"
     )
     lines = basalt.topic(topic)
     lines.publish([line(10, 0, "/a"), line(10, 20, "/b")])
     lines.watermark("web-a", at_ms(11, 0), 2)
-    stage.run("available-now", spark=spark)
+    step.run("available-now", spark=spark)
     assert ended_visits(basalt, f"{topic}-visits") == []  # one of two tasks has not spoken
 
     lines.watermark("web-b", at_ms(10, 31), 2)
-    stage.run("available-now", spark=spark)
+    step.run("available-now", spark=spark)
     assert ended_visits(basalt, f"{topic}-visits") == [("/a", 1, at_ms(10, 30))]
     assert basalt.topic(f"{topic}-visits").markers().watermark_ms == at_ms(10, 31) - 1
 
     # The watermark stands still while rows come: none of them is late, however often that is looked at.
     for minute in (40, 45):
         lines.publish([line(10, minute, "/b")])
-        stage.run("available-now", spark=spark)
+        step.run("available-now", spark=spark)
     lines.end("web-a", 2)
     lines.end("web-b", 2)
-    Pipeline([stage]).run("eos", spark=spark)
+    Pipeline([step]).run("eos", spark=spark)
     assert ended_visits(basalt, f"{topic}-visits") == [("/a", 1, at_ms(10, 30)), ("/b", 3, at_ms(11, 15))]
     assert basalt.topic(f"{topic}-visits").markers().ended
 

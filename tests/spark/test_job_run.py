@@ -10,13 +10,14 @@ import pytest
 
 from basalt.client import RecordIn
 from basalt_spark.connection import Server, TopicName
-from basalt_spark.jobs import manifest as manifests
+from basalt_spark.jobs import archive_folder
 from basalt_spark.jobs.archive import archive
+from basalt_spark.jobs.archive_folder import Folder
 from basalt_spark.jobs.copies import backfill
-from basalt_spark.jobs.folder import Folder
 from basalt_spark.jobs.job_run import Runner
 from basalt_spark.jobs.topic_rows import TopicRows
 from tests.control.cli.conftest import Run, run
+from tests.pipeline.test_archive import files_in
 
 __all__ = ["run"]
 
@@ -74,7 +75,7 @@ def rows(basalt, basalt_server, topic) -> TopicRows:
 
 def contents(rows: TopicRows) -> list[dict[str, Any]]:
     """The parts of each message that its publisher gave, in order."""
-    wanted = rows.settled()
+    wanted = rows.decided()
     columns = ("key", "value", "headers", "event_time")
     parts = rows.parts(wanted, 1)
     return [
@@ -84,7 +85,7 @@ def contents(rows: TopicRows) -> list[dict[str, Any]]:
 
 def test_attempts_that_are_lost_leave_nothing_in_files_or_topics(spark, basalt, rows, tmp_path: Path):
     folder, told = Folder(str(tmp_path / "archive")), list[int]()
-    wanted = rows.settled()
+    wanted = rows.decided()
     archive(
         rows,
         folder,
@@ -95,9 +96,9 @@ def test_attempts_that_are_lost_leave_nothing_in_files_or_topics(spark, basalt, 
         job_id="first",
         now_ms=1,
     )
-    known = manifests.read(folder, "first")
+    known = archive_folder.read_manifest(folder, "first")
     assert (known.messages, sum(told)) == (MESSAGES, 3)
-    assert folder.files("data", "") == sorted(file.path for file in known.files)
+    assert files_in(folder, "data") == sorted(file.path for file in known.files)
     back = rows._replace(name=TopicName("default", f"{rows.name.topic}-back"))
     basalt.topics.create(back.name.topic)
     filled = backfill(folder, known, back, FailsOnce(spark), told.append, job_id=back.name.topic)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from basalt_spark.pipeline import Pipeline
-from tests.spark.page_views import at_ms, create_topics, line, stages
+from tests.spark.page_views import at_ms, create_topics, line, steps
 
 pytestmark = pytest.mark.spark
 
@@ -43,14 +43,14 @@ HOURS = [
 DAYS = [("2015-05-17T23", "/a", 4), ("2015-05-17T23", "/b", 3)]
 
 
-def test_three_stages_end_because_the_first_topics_did_and_a_silent_task_holds_every_window(
+def test_three_steps_end_because_the_first_topics_did_and_a_silent_task_holds_every_window(
     spark, basalt, basalt_server, topic, tmp_path
 ):
     create_topics(basalt, topic)
     publish_first_half(basalt, topic)
-    pipeline = Pipeline(stages(basalt_server.url, tmp_path, topic))
-    for stage in pipeline.stages:  # each as a job of its own, one after another
-        stage.run("available-now", spark=spark)
+    pipeline = Pipeline(steps(basalt_server.url, tmp_path, topic))
+    for step in pipeline.steps:  # each as a job of its own, one after another
+        step.run("available-now", spark=spark)
     assert results(basalt, f"{topic}-hours") == []  # 10 to 11 is not over: a task of two has said 10:20
     parsed = basalt.topic(f"{topic}-views").markers()
     assert (parsed.watermark_ms, parsed.task_count, parsed.ended) == (at_ms(10, 20), 2, False)

@@ -10,9 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from basalt_spark.pipeline import Pipeline
-from basalt_spark.pipeline.stage import RunningStage
-from tests.spark.page_views import create_topics, parse, per_hour, stages
+from basalt_spark.pipeline import Pipeline, RunningStep
+from tests.spark.page_views import create_topics, parse, per_hour, steps
 from tests.spark.test_pipeline import DAYS, HOURS, publish_first_half, publish_second_half, results
 
 pytestmark = pytest.mark.spark
@@ -79,25 +78,25 @@ def test_killed_at_every_point_the_results_are_the_same_and_each_end_is_said_onc
         deadly = F.udf(lambda value: kill_own_worker_once(mark, value), "binary")
         return parse(frame.withColumn("value", deadly("value")))
 
-    pipeline = Pipeline(stages(basalt_server.url, tmp_path, topic, parse_a=parse_with_a_death))
+    pipeline = Pipeline(steps(basalt_server.url, tmp_path, topic, parse_a=parse_with_a_death))
 
     # A Python worker is killed in a task, and the first driver to come to the end, before it can say so.
-    say_the_end = RunningStage._end
+    say_the_end = RunningStep._end
 
-    def cut(stage):
-        raise PowerCutError(stage.name)
+    def cut(step):
+        raise PowerCutError(step.name)
 
-    monkeypatch.setattr(RunningStage, "_end", cut)
+    monkeypatch.setattr(RunningStep, "_end", cut)
     with pytest.raises(PowerCutError):
         pipeline.run(spark=spark)
     assert Path(mark).exists()
     assert not any(task.ended for task in basalt.topic(f"{topic}-views").markers().tasks)
-    monkeypatch.setattr(RunningStage, "_end", say_the_end)
+    monkeypatch.setattr(RunningStep, "_end", say_the_end)
 
     # The parsers alone come to their end, and are killed between the server's commit and Spark's.
     for name in ("parse-a", "parse-b"):
-        stage = next(stage for stage in pipeline.stages if stage.name.endswith(name))
-        stage.run("eos", spark=spark)
+        step = next(step for step in pipeline.steps if step.name.endswith(name))
+        step.run("eos", spark=spark)
         forget_last_commit(tmp_path / name)
 
     # The others too, each time behind a batch.
@@ -123,7 +122,7 @@ def test_a_query_killed_before_the_batch_that_closes_its_windows_closes_them_whe
     def cut_with_results(frame):
         return per_hour(frame).withColumn("value", F.udf(lambda value: intact(str(broken), value))("value"))
 
-    pipeline = Pipeline(stages(basalt_server.url, tmp_path, topic, hours=cut_with_results)[:3])
+    pipeline = Pipeline(steps(basalt_server.url, tmp_path, topic, hours=cut_with_results)[:3])
     with pytest.raises(StreamingQueryException, match="the power is cut"):
         pipeline.run(spark=spark)
     # The driver dies a moment earlier still: the batch that closes the windows was not even planned.
@@ -138,13 +137,13 @@ def test_a_query_killed_before_the_batch_that_closes_its_windows_closes_them_whe
     assert results(basalt, f"{topic}-hours") == HOURS
 
 
-def test_a_stage_that_fails_stops_the_others_and_its_error_is_raised(spark, basalt, basalt_server, topic, tmp_path):
+def test_a_step_that_fails_stops_the_others_and_its_error_is_raised(spark, basalt, basalt_server, topic, tmp_path):
     all_published(basalt, topic)
 
     def broken(frame):
         return per_hour(frame.withColumn("value", F.raise_error(F.lit("a bad transform"))))
 
-    pipeline = Pipeline(stages(basalt_server.url, tmp_path, topic, hours=broken)[:3])
+    pipeline = Pipeline(steps(basalt_server.url, tmp_path, topic, hours=broken)[:3])
     with pytest.raises(StreamingQueryException, match="a bad transform"):
         pipeline.run(spark=spark)
     assert spark.streams.active == []

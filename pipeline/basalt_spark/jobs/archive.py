@@ -8,17 +8,29 @@ docs/formats/archive.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any
 
 from basalt.errors import ConflictError, InputError
-from basalt_spark.jobs import manifest as manifests
-from basalt_spark.jobs.folder import Folder
+from basalt_spark.jobs.archive_folder import (
+    ArchiveFile,
+    Digest,
+    Folder,
+    Manifest,
+    Place,
+    checked_job_id,
+    columns_of,
+    digest_of,
+    manifest_of,
+    manifest_path,
+    read_manifest,
+    total,
+)
 from basalt_spark.jobs.job_run import Advance, JobReport, Runner
-from basalt_spark.jobs.manifest import ArchiveFile, Digest, Manifest, Place, columns_of, digest_of, total
-from basalt_spark.jobs.topic_rows import COLUMNS, Part, TopicRange, TopicRows, by_day
-from basalt_spark.offset import ID_BYTES
+from basalt_spark.jobs.topic_rows import COLUMNS, RangePart, TopicRange, TopicRows, by_day
+from basalt_spark.offset import ID_BYTES, hex_of
 
 ROW_GROUP_BYTES = 16 << 20  # the rows that a task holds in memory, and then a row group of the file
 ROW_GROUP_ROWS = 131_072
@@ -33,7 +45,7 @@ def archive(
     advance: Advance,
     *,
     wanted: TopicRange,
-    parts: Sequence[Part],
+    parts: Sequence[RangePart],
     job_id: str,
     now_ms: int,
     open_end: bool = False,
@@ -43,104 +55,64 @@ def archive(
     With `open_end` the range was to end with the topic, and a done job stays done when messages have come since.
     `InputError` when it was done for another range.
     """
-    manifests.checked_job_id(job_id)
+    checked_job_id(job_id)
     place = Place(*source.name, wanted.generation)
-    path = manifests.path_of(job_id)
+    path = manifest_path(job_id)
     if folder.exists(path):
         return _done_before(source, folder, wanted, job_id, open_end)
-    for left_by_a_crash in folder.files("data", f"{job_id}."):
-        folder.remove(left_by_a_crash)
-    by_part = run(parts, lambda part: write_part(source, folder, place, part, job_id), advance)
-    files = tuple(file for one in by_part for file in one)
-    made = manifests.made(place, job_id, now_ms, _hex(wanted.after), _hex(wanted.through), files)
+    folder.remove_all("data", f"{job_id}.")  # left by a crash
+
+    def write(part: RangePart) -> list[ArchiveFile]:
+        return write_files(source.batches(place.generation, part), folder, place, job_id)
+
+    files = tuple(file for one in run(parts, write, advance) for file in one)
+    made = manifest_of(place, job_id, now_ms, hex_of(wanted.after), hex_of(wanted.through), files)
     folder.write(path, made.encode())
     return _reported(folder, made, done_before=False)
 
 
-def write_part(source: TopicRows, folder: Folder, place: Place, part: Part, job_id: str) -> list[ArchiveFile]:
-    """Write one stretch: a file for each day."""
-    return write_files(source.batches(place.generation, part), folder, place, job_id)
-
-
 def write_files(batches: Iterable[Any], folder: Folder, place: Place, job_id: str) -> list[ArchiveFile]:
     """Write record batches that are in the topic's order: a file for each day."""
-    files: list[ArchiveFile] = []
-    with ExitStack() as stack:
-        open_file: _DayFile | None = None
-        for batch in batches:
-            for day, piece in by_day(batch):
-                if open_file is None or open_file.day != day:
-                    if open_file is not None:
-                        files.append(open_file.finish())
-                        stack.close()
-                    open_file = stack.enter_context(_DayFile(folder, place, day, job_id))
-                open_file.add(piece)
-        if open_file is not None:
-            files.append(open_file.finish())
-    return files
+    pieces = (piece for batch in batches for piece in by_day(batch.select(list(COLUMNS))))
+    days = groupby(pieces, key=itemgetter(0))
+    return [_write_day(map(itemgetter(1), of_day), day, folder, place, job_id) for day, of_day in days]
 
 
-class _DayFile:
-    """A Parquet file that is being written, as a context: without `finish` no file appears."""
+def _write_day(batches: Iterator[Any], day: str, folder: Folder, place: Place, job_id: str) -> ArchiveFile:
+    """Write one Parquet file; on an error none appears."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, folder: Folder, place: Place, day: str, job_id: str) -> None:
-        self._folder, self._place, self.day, self._job_id = folder, place, day, job_id
-        self._stack = ExitStack()
-        self._writer: Any = None
-        self._held: list[Any] = []
-        self._held_bytes = self._held_rows = 0
-        self._digest = Digest()
-        self._path = self._first = self._last = ""
+    batch = next(batches)
+    first = batch.column("id")[0].as_py().hex()
+    path, digest, last = place.file(day, job_id, first), Digest(), first
+    with folder.writing(path) as sink:
+        # On an error the writer is closed first, and then the file is dropped.
+        with pq.ParquetWriter(sink, batch.schema, compression="zstd", store_schema=True) as writer:
+            for group in _row_groups(chain((batch,), batches)):
+                digest += _digest(group)
+                table = pa.Table.from_batches(group)
+                writer.write_table(table, row_group_size=table.num_rows)
+                last = table.column("id")[-1].as_py().hex()
+        written = sink.written
+    return ArchiveFile(
+        path, day, written.bytes, written.sha256, digest.messages, digest.value_bytes, first, last,
+        digest.digest, digest.content_digest,
+    )  # fmt: skip
 
-    def __enter__(self) -> _DayFile:
-        return self
 
-    def __exit__(self, *raised: Any) -> None:
-        self._stack.__exit__(*raised)
-
-    def add(self, batch: Any) -> None:
-        """Add messages behind those before."""
-        batch = batch.select(list(COLUMNS))
-        ids = batch.column("id")
-        if self._writer is None:
-            self._open(batch.schema, ids[0].as_py())
-        self._last = ids[batch.num_rows - 1].as_py().hex()
-        self._digest += digest_of(columns_of(batch))
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        self._held_rows += batch.num_rows
-        if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS:
-            self._write_held()
-
-    def _open(self, schema: Any, first: bytes) -> None:
-        import pyarrow.parquet as pq
-
-        self._first = first.hex()
-        self._path = self._place.file(self.day, self._job_id, self._first)
-        self._sink = self._stack.enter_context(self._folder.writing(self._path))
-        # Enter the writer within the file's context: on an error the writer is closed first, and then the file is
-        # dropped.
-        writer = pq.ParquetWriter(self._sink, schema, compression="zstd", store_schema=True)
-        self._writer = self._stack.enter_context(writer)
-
-    def _write_held(self) -> None:
-        import pyarrow as pa
-
-        if self._held:
-            table = pa.Table.from_batches(self._held)
-            self._writer.write_table(table, row_group_size=table.num_rows)
-        self._held, self._held_bytes, self._held_rows = [], 0, 0
-
-    def finish(self) -> ArchiveFile:
-        """Write the rest; the file appears when the context ends."""
-        self._write_held()
-        self._writer.close()
-        written, digest = self._sink.written, self._digest
-        self._stack.close()
-        return ArchiveFile(
-            self._path, self.day, written.bytes, written.sha256, digest.messages, digest.value_bytes,
-            self._first, self._last, digest.digest, digest.content_digest,
-        )  # fmt: skip
+def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
+    """Put so many batches together as make a row group; memory holds one."""
+    group: list[Any] = []
+    size_bytes = rows = 0
+    for batch in batches:
+        group.append(batch)
+        size_bytes, rows = size_bytes + batch.nbytes, rows + batch.num_rows
+        if size_bytes >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
+            yield group
+            group, size_bytes, rows = [], 0, 0
+    if group:
+        yield group
 
 
 def read_file(folder: Folder, file: ArchiveFile) -> Iterable[Any]:
@@ -172,7 +144,7 @@ def faults_of(folder: Folder, file: ArchiveFile) -> Iterable[str]:
     if found != (file.bytes, file.sha256):
         yield f"{file.path} is {found.bytes:,} bytes with checksum {found.sha256}, not as it was written"
         return
-    if total(digest_of(columns_of(batch)) for batch in read_file(folder, file)) != file.digests:
+    if _digest(read_file(folder, file)) != file.digests:
         yield f"{file.path} holds other messages than the manifest says"
 
 
@@ -185,7 +157,7 @@ def _topic_faults(manifest: Manifest, source: TopicRows, run: Runner) -> list[st
         return []
     after = None if manifest.after is None else bytes.fromhex(manifest.after)
     parts = source.parts(TopicRange(now, after, bytes.fromhex(manifest.through)))
-    found = total(run(parts, lambda part: _digest_part(source, now, part), lambda _parts: None))
+    found = total(run(parts, lambda part: _digest(source.batches(now, part)), lambda _parts: None))
     if found == manifest.digests:
         return []
     fewer = manifest.messages - found.messages
@@ -193,32 +165,28 @@ def _topic_faults(manifest: Manifest, source: TopicRows, run: Runner) -> list[st
     return [f"topic {source.name} differs from the archive: {what}"]
 
 
-def _digest_part(source: TopicRows, generation: int, part: Part) -> Digest:
-    return total(digest_of(columns_of(batch)) for batch in source.batches(generation, part))
+def _digest(batches: Iterable[Any]) -> Digest:
+    return total(digest_of(columns_of(batch)) for batch in batches)
 
 
 def _done_before(source: TopicRows, folder: Folder, wanted: TopicRange, job_id: str, open_end: bool) -> JobReport:
-    known = manifests.read(folder, job_id)
+    known, fault = read_manifest(folder, job_id), None
     if (known.namespace, known.topic) != tuple(source.name):
-        raise InputError(
-            f"job {job_id} archived topic {known.namespace}:{known.topic}, not {source.name}",
-            field="job-id",
-            hint="use another id",
+        fault = f"topic {known.namespace}:{known.topic}, not {source.name}"
+    elif known.generation != wanted.generation or not _same_messages(source, known, wanted, open_end):
+        fault = (
+            f"topic {source.name}, generation {known.generation}, after {known.after or 'its start'}"
+            f" through {known.through or 'nothing'}, which is another range"
         )
-    if known.generation != wanted.generation or not _same_messages(source, known, wanted, open_end):
-        raise InputError(
-            f"job {job_id} archived topic {source.name}, generation {known.generation},"
-            f" after {known.after or 'its start'} through {known.through or 'nothing'}, which is another range",
-            field="job-id",
-            hint="use another id",
-        )
+    if fault is not None:
+        raise InputError(f"job {job_id} archived {fault}", field="job-id", hint="use another id")
     return _reported(folder, known, done_before=True)
 
 
 def _same_messages(source: TopicRows, known: Manifest, wanted: TopicRange, open_end: bool) -> bool:
     """True when no message lies between the ends of both ranges. The ends may differ, because a user asks for times."""
-    afters = [known.after or "", _hex(wanted.after) or ""]
-    throughs = [known.through or afters[0], _hex(wanted.through) or afters[1]]
+    afters = [known.after or "", hex_of(wanted.after) or ""]
+    throughs = [known.through or afters[0], hex_of(wanted.through) or afters[1]]
     between = [sorted(afters)] if open_end and throughs[0] <= throughs[1] else [sorted(afters), sorted(throughs)]
     return not any(
         source.has_messages(bytes.fromhex(low) or None, bytes.fromhex(high)) for low, high in between if high
@@ -243,35 +211,24 @@ def _facts(folder: Folder, made: Manifest) -> dict[str, Any]:
         "value_bytes": made.value_bytes,
         "files": len(made.files),
         "file_bytes": sum(file.bytes for file in made.files),
-        "manifest": f"{folder}/{manifests.path_of(made.job_id)}",
+        "manifest": f"{folder}/{manifest_path(made.job_id)}",
     }
 
 
-def _hex(id_: bytes | None) -> str | None:
-    return None if id_ is None else id_.hex()
-
-
-class Truncation(NamedTuple):
-    """The time before which the topic is truncated; `changed`: by this job."""
-
-    before_ms: int
-    changed: bool
-
-
-def truncate_behind(source: TopicRows, archived: Manifest) -> Truncation | None:
-    """Truncate the topic up to the end of an archive that was verified; None when the archive is of an empty range.
+def truncate_behind(source: TopicRows, archived: Manifest) -> dict[str, Any]:
+    """Truncate the topic up to the end of an archive that was verified, and give the facts of it for the report.
 
     Messages of the archive's last millisecond stay if more may follow in it.
     `ConflictError`: the topic has messages before the archive's first. `GenerationError`: it was created again since.
     """
     if archived.through is None:
-        return None
+        return {"truncated": False, "truncated_before_ms": None}
     require_nothing_before(source, None if archived.after is None else bytes.fromhex(archived.after))
     done = source.client.topics.truncate(
         source.name.topic, before_ms(bytes.fromhex(archived.through)), namespace=source.name.namespace,
         generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt jobs archive",
     )  # fmt: skip
-    return Truncation(done.truncated_before_ms, done.changed)
+    return {"truncated": done.changed, "truncated_before_ms": done.truncated_before_ms}
 
 
 def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
@@ -286,9 +243,3 @@ def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
 def before_ms(through: bytes) -> int:
     """The latest time before which every message has an id up to this one."""
     return (int.from_bytes(through, "big") + 1) >> _BITS_BELOW_MS
-
-
-def with_truncation(report: JobReport, truncated: Truncation | None) -> JobReport:
-    """The report of an archive whose topic was truncated; None: there was nothing to truncate."""
-    time_ms, changed = (None, False) if truncated is None else truncated
-    return report.with_facts(truncated=changed, truncated_before_ms=time_ms)

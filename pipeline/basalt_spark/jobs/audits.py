@@ -1,29 +1,336 @@
-"""Two jobs that read every stored row and judge its writer (`row_writers.py`): the prune audit and the invalid check.
+"""Two jobs that read every stored row and judge its writer: the prune audit and the invalid check.
 
 Pruning decides by the reports of regions and reads no row. `prune-audit` proves on the rows themselves that it was
-safe: no forgotten writer has a row left, and none is kept for ever. `invalid-check` counts the rows that invalid
-writers have left, where `basalt prune explain` can only say which files may hold some. Executors answer with counts and
-a bounded list of faults.
+safe. A failed writer is on the invalid list, which hides its rows until pruning forgets the writer; after that its rows
+would pass for committed ones. So no forgotten writer may have a row left anywhere, and none may stay on the list for
+ever without one. `invalid-check` counts the rows that invalid writers have left, where `basalt prune explain` can only
+say which files may hold some. Executors answer with counts and a bounded list of faults. docs/spark/jobs.md has the
+rule as a table; docs/formats/system-table.md and docs/formats/region-snapshot.md the lists.
+
+The tables are read without a server: of an HBase, or in a RocksDB checkpoint. Their source is a small value that
+travels to the executors; each of them opens the store for itself, reads one range of keys of one table, and closes it.
+No row goes through the driver.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
-from basalt_engine.retention import POINTERS_PER_MS
+import msgspec
+
+from basalt.api.bodies.operations import ExplainedWriter
+from basalt.errors import CorruptionError, InputError, UnavailableError
+from basalt_engine.cell_keys import CellKey
+from basalt_engine.cells import CellTable
+from basalt_engine.keys import MessageKey, PayloadKey
+from basalt_engine.messages import WRITER, MessageTable
+from basalt_engine.metadata import MetadataTable
+from basalt_engine.payloads import PayloadTable
+from basalt_engine.regions import RegionSnapshot
+from basalt_engine.regions.snapshot import KIND, NAME
+from basalt_engine.retention import POINTERS_PER_MS, OnInvalid, is_old_generation
+from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Row
 from basalt_spark.jobs.job_run import Advance, JobReport, Runner
-from basalt_spark.jobs.row_writers import FAULTS, KEPT_MS_MAX, TABLES, Finding, Writers, judge_row
-from basalt_spark.jobs.stored_tables import Span, TableSource, rows_of
+
+if TYPE_CHECKING:  # Thrift comes with the extra `hbase`
+    from basalt_engine.stores.hbase.store import HBaseStore
+
+CONNECTIONS = 2  # one range is read at a time; the store reads a little ahead of it
+
+OpenTables: TypeAlias = Union["HBaseStore", ReadOnlyRocksStore]
+
+
+class Span(NamedTuple):
+    """Rows of one table with start <= key < stop (None: to its end). `name` is the range's name in reports."""
+
+    table: str
+    start: bytes
+    stop: bytes | None
+    name: str
+
+
+class _Install(msgspec.Struct):
+    """The part of the entry `install:facts` that is needed, docs/formats/system-table.md."""
+
+    buckets: int
+
+
+class CheckpointRows(NamedTuple):
+    """The tables in a data directory that nobody has open: a backup, or the data of a stopped server.
+
+    Executors open it read-only, so each of them must have it under the same path: all on one machine, or a shared disk.
+    """
+
+    directory: str
+
+    @property
+    def shown(self) -> str:
+        return f"checkpoint {self.directory}"
+
+    def open(self) -> ReadOnlyRocksStore:
+        return ReadOnlyRocksStore.open(Path(self.directory))
+
+    def spans(self, tables: Sequence[str]) -> list[Span]:
+        """Ranges that together are exactly these tables: one for each salt bucket."""
+        with self.open() as store:
+            body = SystemTable(store.table(SystemTable.name)).get("install", "facts")
+        if body is None:
+            raise CorruptionError(f"{self.directory} has no entry install:facts", hint="take another backup")
+        buckets = msgspec.json.decode(body, type=_Install).buckets
+        starts = [b"", *(bytes([salt]) for salt in range(1, buckets))]
+        ranges = list(zip(starts, [*starts[1:], None], strict=True))
+        return [
+            Span(table, start, stop, f"bucket {salt}") for table in tables for salt, (start, stop) in enumerate(ranges)
+        ]
+
+
+class HBaseRows(NamedTuple):
+    """The tables of an HBase whose names start with `prefix.`, through its second Thrift gateway at host:port."""
+
+    address: str
+    prefix: str = "basalt"
+
+    @property
+    def shown(self) -> str:
+        return f"hbase {self.address} {self.prefix}"
+
+    def open(self) -> HBaseStore:
+        """Open the store; it takes part in no leadership, and nothing is written through it."""
+        from basalt_engine.stores.hbase.store import HBaseStore
+
+        return HBaseStore.open(self.address, self.prefix, read_connections_max=CONNECTIONS)
+
+    def spans(self, tables: Sequence[str]) -> list[Span]:
+        """Ranges that together are exactly these tables: one for each region.
+
+        `UnavailableError` when regions leave a hole, as while one is being moved.
+        """
+        from basalt_engine.regions import find_hole
+
+        found: list[Span] = []
+        with closing(self.open()) as store:
+            for table in tables:
+                regions = store.regions(table)
+                hole = find_hole(regions)
+                if hole is not None:
+                    raise UnavailableError(
+                        f"the regions of table {table} do not meet at key {hole.hex() or 'empty'}",
+                        hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
+                    )
+                found += [Span(table, region.start, region.stop, region.encoded_name) for region in regions]
+        return found
+
+
+TableSource: TypeAlias = CheckpointRows | HBaseRows
+
+
+def rows_of(source: TableSource, span: Span) -> Iterator[Row]:
+    """The rows of a range, one after the other; memory holds no more of them than the store reads ahead."""
+    with closing(source.open()) as store:
+        yield from store.table(span.table).scan(span.start, span.stop)
+
+
+WRITER_BYTES = 8
+CLOCK_SKEW_MS = 3_600_000  # that pruning adds to a writer's lifetime, for clocks that differ
+# HBase compacts each region within a week by itself; after that no file holds a writer back.
+KEPT_MS_MAX = 7 * 86_400_000
+
+TABLES = (MessageTable.name, PayloadTable.name, CellTable.name)  # the tables whose rows have writers
+PRUNED_KIND = "pruned"
+OUTSIDE_KIND = "outside"
+PRUNE_STATE = ("prune", "state")  # kind and name
+EXPLAINED_MAX = 1_000  # writers that a server explains in one call
+UNDER_WAY = frozenset({"lifetime"})  # causes that only time ends: such a writer is not kept too long
+
+
+class Finding(enum.Enum):
+    NONE = "no transaction"
+    MARKED = "rolled back"  # the row itself is marked: no list is needed
+    OPEN = "in progress"
+    LATER = "began later"  # after the lists were read
+    LISTED = "invalid"  # on the invalid list, which hides the row
+    COMMITTED = "committed"
+    RETAINED = "payload of a retained message"  # reached only through a message row that is marked
+    UNREACHABLE = "old generation"  # of a topic that was deleted
+    FORGOTTEN = "forgotten too early"
+    UNREADABLE = "unreadable"
+
+
+FAULTS = (Finding.FORGOTTEN, Finding.UNREADABLE)
+
+
+class Held(NamedTuple):
+    """The part of a topic's or table's metadata that the audit needs; `generation` is negative once it is deleted."""
+
+    generation: int
+    retains: bool = False
+
+
+class Writers(NamedTuple):
+    """The lists, as they were before the first row was read.
+
+    `forgotten`: pruning took these writers off the invalid list, and nobody put them back. `newest`: the last pointer
+    given out; 0 if it is not known. `outside`: these writers also wrote where the audit does not look. `young`: these
+    wait for time alone. `restored`: the last pointer given out when forgotten writers were last put back on the list.
+    `topics` are by prefix.
+    """
+
+    invalid: frozenset[int]
+    forgotten: frozenset[int]
+    in_progress: frozenset[int] = frozenset()
+    newest: int = 0
+    lifetime_ms: int = 0
+    outside: frozenset[int] = frozenset()
+    topics: Mapping[bytes, Held] = {}
+    invalid_known: bool = True
+    young: frozenset[int] = frozenset()
+    restored: int = 0
+
+    def judge(self, writer: int) -> Finding:
+        """The state of a writer, whatever its row."""
+        if writer in self.invalid:
+            return Finding.LISTED
+        if writer in self.forgotten:
+            return Finding.FORGOTTEN
+        if writer in self.in_progress:
+            return Finding.OPEN
+        return Finding.LATER if self.newest and writer > self.newest else Finding.COMMITTED
+
+    def kept_too_long(self, seen: Iterable[int], now_ms: int, kept_ms_max: int = KEPT_MS_MAX) -> list[int]:
+        """Writers without a row that could have been forgotten more than `kept_ms_max` ago, ascending."""
+        left = self.invalid.difference(seen, self.outside, self.young)
+        life_ms = self.lifetime_ms + CLOCK_SKEW_MS  # after it pruning may forget a writer
+        ends_ms = {writer: max(writer, self.restored) // POINTERS_PER_MS + life_ms for writer in left}
+        return sorted(writer for writer, end_ms in ends_ms.items() if end_ms + kept_ms_max < now_ms)
+
+
+class Judged(NamedTuple):
+    """A row's finding; the writer is 0 if there is none."""
+
+    finding: Finding
+    writer: int = 0
+
+
+def judge_row(table: str, row: Row, writers: Writers) -> Judged:
+    """Judge one row of a table in `TABLES`."""
+    try:
+        prefix, generation, writer = _owner(table, row)
+    except CorruptionError:
+        return Judged(Finding.UNREADABLE)
+    if writer is None:
+        return Judged(Finding.NONE)
+    if writer < 0:
+        return Judged(Finding.MARKED, -writer)
+    finding = writers.judge(writer)
+    held = writers.topics.get(prefix)
+    if finding is Finding.FORGOTTEN and held is not None:
+        if is_old_generation(generation, held.generation):
+            return Judged(Finding.UNREACHABLE, writer)
+        if table == PayloadTable.name and held.retains:
+            return Judged(Finding.RETAINED, writer)
+    return Judged(finding, writer)
+
+
+def _owner(table: str, row: Row) -> tuple[bytes, int, int | None]:
+    """The owner of a row: prefix, generation, and writer (negative when rolled back)."""
+    if table != MessageTable.name:
+        key = CellKey.decode(row.key) if table == CellTable.name else PayloadKey.decode(row.key)
+        return key.prefix, key.generation, key.write_pointer
+    message = MessageKey.decode(row.key)
+    column = row.columns.get(WRITER)
+    if column is None:
+        return message.prefix, message.generation, None
+    writer = int.from_bytes(column, "big", signed=True)
+    if len(column) != WRITER_BYTES or writer == 0:
+        raise CorruptionError(f"message row {row.key.hex()} has an impossible write pointer")
+    return message.prefix, message.generation, writer
+
+
+class _Pruned(msgspec.Struct):
+    """The part of an entry of kind `pruned` that is needed."""
+
+    pointers: list[int]
+
+
+class _State(msgspec.Struct):
+    """The part of pruning's own state that is needed."""
+
+    restored: int = 0
+
+
+def read_writers(store: OpenTables) -> Writers:
+    """Read the lists in a store. Without a published snapshot, as in RocksDB, the invalid list is not known.
+
+    Call it before reading rows. It reads the snapshot before the forgotten writers: one that is forgotten in between is
+    still on the list, and its rows are no fault.
+    """
+    system = SystemTable(store.table(SystemTable.name))
+    body = system.get(KIND, NAME)
+    snapshot = None if body is None else RegionSnapshot.decode(body)
+    forgotten = {
+        pointer
+        for _, entry in system.scan(PRUNED_KIND)
+        for pointer in msgspec.json.decode(entry, type=_Pruned).pointers
+    }
+    outside = frozenset(int(name) for name, _ in system.scan(OUTSIDE_KIND))
+    state = system.get(*PRUNE_STATE)
+    metadata = MetadataTable(store.table(MetadataTable.name)).scan_all()
+    lists = Writers(
+        frozenset(),
+        frozenset(forgotten),
+        outside=outside,
+        topics={prefix: Held(held.generation, held.on_invalid is OnInvalid.RETAIN) for prefix, held in metadata},
+        invalid_known=False,
+        restored=0 if state is None else msgspec.json.decode(state, type=_State).restored,
+    )
+    if snapshot is None:
+        return lists
+    return lists._replace(
+        invalid=frozenset(snapshot.invalid),
+        in_progress=frozenset(snapshot.in_progress),
+        newest=snapshot.write_pointer,
+        lifetime_ms=snapshot.lifetime_ms_max,
+        invalid_known=True,
+    )
+
+
+def with_explained(writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int) -> Writers:
+    """Complete the lists of a store that publishes no snapshot by the writers that a server explains.
+
+    It explains the oldest ones. Of a longer list the younger writers stay unknown, but they are not kept long yet.
+    """
+    holds = {each.write_pointer: {hold.cause for hold in each.holds} for each in explained}
+    young = frozenset(writer for writer, causes in holds.items() if causes <= UNDER_WAY)
+    return writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
+
+
+def only(writers: Writers, wanted: Iterable[int]) -> frozenset[int]:
+    """The part of the invalid list that was asked for; all if none were named. `InputError` for a writer not on it."""
+    asked = frozenset(wanted)
+    if not asked:
+        return writers.invalid
+    missing = asked - writers.invalid
+    if missing and writers.invalid_known:
+        raise InputError(
+            f"write pointer {min(missing)} is not on the invalid list",
+            hint="`basalt prune status` tells how long it is",
+        )
+    return asked
+
 
 FAULTS_MAX = 100  # that one range reports; the counts have all
 SHOWN_MAX = 20  # sentences of each sort in the report
 
 
-class Fault(NamedTuple):
-    """One writer whose rows are wrong: the place of the first one, and the number in the range."""
+class WriterRows(NamedTuple):
+    """The rows of one writer in one range that are of one finding: their number, and the place of the first one."""
 
     finding: str
     writer: int
@@ -40,14 +347,14 @@ class Tally(NamedTuple):
     span: str
     counts: Mapping[str, int]
     listed: frozenset[int]
-    faults: tuple[Fault, ...]
+    faults: tuple[WriterRows, ...]
 
 
 def tally(span: Span, rows: Iterable[Row], writers: Writers) -> Tally:
     """Judge every row of a range, and keep none."""
     counts: Counter[str] = Counter()
     listed: set[int] = set()
-    faults: dict[tuple[Finding, int], Fault] = {}
+    faults: dict[tuple[Finding, int], WriterRows] = {}
     for row in rows:
         finding, writer = judge_row(span.table, row, writers)
         counts[finding.value] += 1
@@ -58,7 +365,7 @@ def tally(span: Span, rows: Iterable[Row], writers: Writers) -> Tally:
             if known is not None:
                 faults[finding, writer] = known._replace(rows=known.rows + 1)
             elif len(faults) < FAULTS_MAX:
-                faults[finding, writer] = Fault(finding.value, writer, span.table, span.name, row.key.hex(), 1)
+                faults[finding, writer] = WriterRows(finding.value, writer, span.table, span.name, row.key.hex(), 1)
     return Tally(span.table, span.name, dict(counts), frozenset(listed), tuple(faults.values()))
 
 
@@ -75,13 +382,6 @@ def audit(
 ) -> JobReport:
     """Judge every row of the spans; `writers` must have been read before."""
     tallies = run(spans, lambda span: tally(span, rows_of(source, span), writers), advance)
-    return audit_report(tallies, writers, source.shown, job_id=job_id, now_ms=now_ms, kept_ms_max=kept_ms_max)
-
-
-def audit_report(
-    tallies: Sequence[Tally], writers: Writers, shown: str, *, job_id: str, now_ms: int, kept_ms_max: int
-) -> JobReport:
-    """Put the results of all ranges together."""
     seen = frozenset[int]().union(*(each.listed for each in tallies))
     kept = writers.kept_too_long(seen, now_ms, kept_ms_max) if writers.invalid_known else []
     faults = [fault for each in tallies for fault in each.faults]
@@ -97,7 +397,7 @@ def audit_report(
     for each in tallies:
         counts.update(each.counts)
     facts = {
-        "source": shown,
+        "source": source.shown,
         "ranges": len(tallies),
         "rows": sum(counts.values()),
         "invalid": len(writers.invalid) if writers.invalid_known else None,
@@ -127,30 +427,11 @@ def _findings(tallies: Sequence[Tally]) -> list[dict[str, object]]:
     ]
 
 
-def _sentence(fault: Fault) -> str:
+def _sentence(fault: WriterRows) -> str:
     where = f"table {fault.table}, {fault.span}, key {fault.key}"
     if fault.finding == Finding.UNREADABLE.value:
         return f"{fault.rows:,} rows cannot be read, so their writers are unknown; the first: {where}"
     return f"writer {fault.writer} was forgotten too early: it has {fault.rows:,} rows left; the first: {where}"
-
-
-class Found(NamedTuple):
-    """The rows of one writer in one range."""
-
-    writer: int
-    table: str
-    span: str
-    rows: int
-
-
-def found(span: Span, rows: Iterable[Row], writers: Writers, wanted: frozenset[int]) -> list[Found]:
-    """Rows of the wanted writers in a range, that are not marked as rolled back."""
-    counts: Counter[int] = Counter()
-    for row in rows:
-        finding, writer = judge_row(span.table, row, writers)
-        if writer in wanted and finding is not Finding.MARKED:
-            counts[writer] += 1
-    return [Found(writer, span.table, span.name, count) for writer, count in sorted(counts.items())]
 
 
 def check(
@@ -163,35 +444,35 @@ def check(
     spans: Sequence[Span],
     job_id: str,
 ) -> JobReport:
-    """Look for rows of the wanted writers in the spans."""
-    by_span = run(spans, lambda span: found(span, rows_of(source, span), writers, wanted), advance)
-    return check_report(
-        [each for one in by_span for each in one], wanted, source.shown, job_id=job_id, ranges=len(spans)
-    )
-
-
-def check_report(rows: Sequence[Found], wanted: frozenset[int], shown: str, *, job_id: str, ranges: int) -> JobReport:
-    """Put the results of all ranges together: a line for each writer, the oldest on top."""
+    """Look for rows of the wanted writers in the spans: a line for each writer, the oldest on top."""
+    found = run(spans, lambda span: rows_by_writer(span, rows_of(source, span), writers, wanted), advance)
     by_writer: dict[int, Counter[str]] = {writer: Counter() for writer in wanted}
-    spans: dict[int, set[str]] = {writer: set() for writer in wanted}
-    for each in rows:
-        by_writer[each.writer][each.table] += each.rows
-        spans[each.writer].add(f"{each.table} {each.span}")
+    ranges: dict[int, list[str]] = {writer: [] for writer in wanted}
+    for span, counts in zip(spans, found, strict=True):
+        for writer, rows in counts.items():
+            by_writer[writer][span.table] += rows
+            ranges[writer].append(f"{span.table} {span.name}")
     lines = [
         {
             "writer": writer,
             "began_ms": writer // POINTERS_PER_MS,
             **{f"{table}_rows": counts[table] for table in TABLES},
-            "ranges": len(spans[writer]),
-            "first_range": min(spans[writer], default=None),
+            "ranges": len(ranges[writer]),
+            "first_range": min(ranges[writer], default=None),
         }
         for writer, counts in sorted(by_writer.items())
     ]
     facts = {
-        "source": shown,
-        "ranges": ranges,
+        "source": source.shown,
+        "ranges": len(spans),
         "writers": len(wanted),
         "with_rows": sum(bool(counts) for counts in by_writer.values()),
-        "rows": sum(each.rows for each in rows),
+        "rows": sum(counts.total() for counts in by_writer.values()),
     }
     return JobReport("invalid-check", job_id, facts, (), {"writers_checked": lines})
+
+
+def rows_by_writer(span: Span, rows: Iterable[Row], writers: Writers, wanted: frozenset[int]) -> dict[int, int]:
+    """Count the rows of the wanted writers in a range that are not marked as rolled back."""
+    judged = (judge_row(span.table, row, writers) for row in rows)
+    return dict(Counter(each.writer for each in judged if each.writer in wanted and each.finding is not Finding.MARKED))

@@ -1,6 +1,6 @@
 """Jobs that copy messages to a topic in order, exactly once: `backfill` from an archive, `replay` from another topic.
 
-Messages get new ids and publish times; keys, headers, values and event times are kept. The work goes in steps, a named
+Messages get new ids and publish times; keys, headers, values and event times are kept. The work goes in portions, a named
 transaction each, to which every task stores its share under a segment of its own. The driver commits the segments of
 those attempts that Spark answered, in the order of the parts; the rows of other attempts are removed. The job's session
 remembers the committed version in the same commit. So a repeated job goes on behind what it has done, and a job that is
@@ -17,11 +17,10 @@ from uuid import uuid4
 from basalt.errors import ConflictError, CorruptionError, InputError, NotFoundError
 from basalt_spark.connection import Server, client_of, instance_of
 from basalt_spark.jobs.archive import read_file
-from basalt_spark.jobs.folder import Folder
+from basalt_spark.jobs.archive_folder import ArchiveFile, Folder, Manifest
 from basalt_spark.jobs.job_run import Advance, JobReport, Runner
-from basalt_spark.jobs.manifest import ArchiveFile, Manifest
-from basalt_spark.jobs.topic_rows import TopicRange, TopicRows
-from basalt_spark.offset import ID_BYTES
+from basalt_spark.jobs.topic_rows import RangePart, TopicRange, TopicRows
+from basalt_spark.offset import ID_BYTES, hex_of
 
 if TYPE_CHECKING:  # Spark is imported when a job runs, and not before
     from basalt_spark.sink.commit import SinkWork
@@ -30,9 +29,9 @@ BACKFILL = "backfill"
 # In one transaction, about. The number is part of a backfill's id: change it only with the job's name.
 GROUP_MESSAGES = 1_000_000
 REPLAY = "replay"
-STEP_MESSAGES = 500_000  # in one transaction, about
-STEP_BYTES = 1 << 30
-PARTS_PER_STEP = 16  # tasks of a step
+PORTION_MESSAGES = 500_000  # in one transaction, about
+PORTION_BYTES = 1 << 30
+PARTS_PER_PORTION = 16  # tasks of a portion
 SEQUENCE_BITS = 16
 POSITION_BYTES = 10  # of an id: publish time and sequence
 LEDGER_CHARS_MAX = 255  # of a ledger on a server
@@ -57,14 +56,13 @@ class Published(NamedTuple):
 
 
 def session_of(job: str, job_id: str) -> str:
-    """The name of a job's session."""
     return f"jobs-{job}-{job_id}"
 
 
 def ledger_of(job: str, *what: str) -> str:
     """The name of what a session's versions count; a digest if the names are too long to be kept."""
-    told = " ".join((job, *what))
-    return told if len(told) <= LEDGER_CHARS_MAX else f"{job} sha256 {sha256(told.encode()).hexdigest()}"
+    name = " ".join((job, *what))
+    return name if len(name) <= LEDGER_CHARS_MAX else f"{job} sha256 {sha256(name.encode()).hexdigest()}"
 
 
 def version_of(server: Server, session: str, ledger: str) -> int | None:
@@ -98,7 +96,7 @@ def publish(
         advance(len(parts))
         return Published(0, 0, before=True)
     try:
-        stored = run(parts, lambda part: store(target, work, batches(part)), advance)
+        stored = run(parts, lambda part: store_part(target, work, batches(part)), advance)
     except BaseException:
         # If another run has taken over, nothing is left to abort; in any case raise the first error.
         sink_commit.abort_transaction(target.client, opened.id)
@@ -108,11 +106,11 @@ def publish(
     return Published(sum(each.messages for each in stored), sum(each.value_bytes for each in stored), before=False)
 
 
-def store(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
+def store_part(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
     """Store one task's messages under a segment of its own, begun at the first of them."""
     import pyarrow.compute as pc
 
-    from basalt_spark.options.write_options import MESSAGE_COLUMNS, SinkColumns
+    from basalt_spark.options import MESSAGE_COLUMNS, SinkColumns
     from basalt_spark.sink import commit as sink_commit
     from basalt_spark.sink.segment_writer import SegmentWriter, storing
 
@@ -124,11 +122,8 @@ def store(target: TopicRows, work: SinkWork, batches: Iterable[Any]) -> Stored:
             value_bytes += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
             yield batch
 
-    def join() -> sink_commit.Segment:
-        begun = sink_commit.named(target.client, work)
-        return sink_commit.Segment(begun.id, begun.segment())
-
-    writer = SegmentWriter(SinkColumns(MESSAGE_COLUMNS), join, storing(target.client, target.name, ""))
+    store = storing(target.client, target.name, "")
+    writer = SegmentWriter(SinkColumns(MESSAGE_COLUMNS), lambda: sink_commit.join_segment(target.client, work), store)
     found = writer.write(counted(), 0, work)
     return Stored(None if found.segment is None else found.segment.write_pointer, found.rows, value_bytes)
 
@@ -181,17 +176,17 @@ def checked_batches(folder: Folder, file: ArchiveFile) -> Iterator[Any]:
     yield from read_file(folder, file)
 
 
-class Step(NamedTuple):
-    """A part of the range that one transaction of a replay copies: after < id <= through."""
+class Portion(NamedTuple):
+    """The part of the range that one transaction of a replay copies: after < id <= through."""
 
     after: bytes | None
     through: bytes
 
 
 def version_at(through: bytes) -> int:
-    """The version of a step that ends at this place: publish time and sequence as one number, which rises with them.
+    """The version of a portion that ends at this place: publish time and sequence as one number, which rises with them.
 
-    So the target's session knows how far the job has come. A step ends at the end of a publish, because a version has
+    So the target's session knows how far the job has come. A portion ends at the end of a publish, because a version has
     room for no more of an id.
     """
     publish_ms, sequence = int.from_bytes(through[:8], "big"), int.from_bytes(through[8:POSITION_BYTES], "big")
@@ -199,7 +194,7 @@ def version_at(through: bytes) -> int:
 
 
 def place_of(version: int) -> bytes:
-    """The place that a step of this version ends at: behind every message of that publish time and sequence."""
+    """The place that a portion of this version ends at: behind every message of that publish time and sequence."""
     publish_ms, sequence = version >> SEQUENCE_BITS, version & ((1 << SEQUENCE_BITS) - 1)
     return publish_ms.to_bytes(8, "big") + sequence.to_bytes(2, "big") + b"\xff" * (ID_BYTES - POSITION_BYTES)
 
@@ -209,18 +204,18 @@ def rounded(id_: bytes) -> bytes:
     return place_of(version_at(id_))
 
 
-def next_step(source: TopicRows, wanted: TopicRange, after: bytes | None) -> Step | None:
+def next_portion(source: TopicRows, wanted: TopicRange, after: bytes | None) -> Portion | None:
     """The next part of the range to copy; None when none is left."""
     stop = wanted.through
     while stop is not None and (after is None or after < stop):
-        found = source.topic.advance(after, through=stop, messages_max=STEP_MESSAGES, bytes_max=STEP_BYTES)
+        found = source.topic.advance(after, through=stop, messages_max=PORTION_MESSAGES, bytes_max=PORTION_BYTES)
         if found.generation != wanted.generation:
             raise ConflictError(
                 f"topic {source.name} is of generation {found.generation} now, the range of {wanted.generation}",
                 hint="it was deleted and created again: start another job",
             )
         if found.messages and found.through is not None:
-            return Step(after, min(rounded(found.through), rounded(stop)))
+            return Portion(after, min(rounded(found.through), rounded(stop)))
         if found.at_end or found.through is None:
             return None
         after = found.through
@@ -231,6 +226,7 @@ def replay(
     source: TopicRows, target: TopicRows, run: Runner, advance: Advance, *, wanted: TopicRange, job_id: str
 ) -> JobReport:
     """Copy the range, or the part of it behind the place that the job has come to; `advance` counts messages."""
+    from basalt_spark.options import MESSAGE_COLUMNS
     from basalt_spark.sink.commit import SinkWork
 
     _require_whole_publishes(source, wanted)
@@ -241,17 +237,25 @@ def replay(
     # The start of the range counts the first time only: a time that is counted from now would skip messages when
     # repeated.
     begin = after = wanted.after if version is None else place_of(version)
+
+    def read(part: RangePart) -> Iterator[Any]:
+        return source.batches(wanted.generation, part, MESSAGE_COLUMNS)
+
+    def copy(portion: Portion, work: SinkWork) -> Published:
+        end = portion.through if wanted.through is None else min(portion.through, wanted.through)
+        parts = source.parts(TopicRange(wanted.generation, portion.after, end), PARTS_PER_PORTION)
+        return publish(target, work, parts, read, run, lambda _parts: None)
+
     done: list[Published] = []
-    while step := next_step(source, wanted, after):
-        work = SinkWork(session, run_id, version_at(step.through), ledger)
-        done.append(_copy(source, target, step, wanted, work, run))
+    while portion := next_portion(source, wanted, after):
+        done.append(copy(portion, SinkWork(session, run_id, version_at(portion.through), ledger)))
         advance(done[-1].messages)
-        after = step.through
+        after = portion.through
     facts = {
         "source": str(source.name),
         "generation": wanted.generation,
-        "after": "start" if begin is None else begin.hex(),
-        "through": None if wanted.through is None else wanted.through.hex(),
+        "after": hex_of(begin) or "start",
+        "through": hex_of(wanted.through),
         "topic": str(target.name),
         "messages": sum(each.messages for each in done),
         "value_bytes": sum(each.value_bytes for each in done),
@@ -270,16 +274,3 @@ def _require_whole_publishes(source: TopicRows, wanted: TopicRange) -> None:
             field="to",
             hint="end it at a time, or at the first message of a publish",
         )
-
-
-def _copy(
-    source: TopicRows, target: TopicRows, step: Step, wanted: TopicRange, work: SinkWork, run: Runner
-) -> Published:
-    from basalt_spark.options.write_options import MESSAGE_COLUMNS
-
-    end = step.through if wanted.through is None else min(step.through, wanted.through)
-    parts = source.parts(TopicRange(wanted.generation, step.after, end), PARTS_PER_STEP)
-    generation = wanted.generation
-    return publish(
-        target, work, parts, lambda part: source.batches(generation, part, MESSAGE_COLUMNS), run, lambda _parts: None
-    )

@@ -48,16 +48,13 @@ class JobReport:
 
     @property
     def outcome(self) -> str:
-        """The result in a word."""
         return "fault" if self.faults else "ok"
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command."""
         return EXIT_FAULT if self.faults else EXIT_DONE
 
     def with_facts(self, **more: Any) -> JobReport:
-        """The same report with more facts."""
         return replace(self, facts={**self.facts, **more})
 
     def row(self) -> dict[str, Any]:
@@ -115,40 +112,33 @@ class Runner:
         return found
 
 
-class _watched:  # noqa: N801 - used like a function, in a `with` block
-    """Reports the tasks that end while the block runs to `advance`, and at its end all the rest."""
+@contextmanager
+def _watched(context: Any, parts: int, advance: Advance) -> Iterator[None]:
+    """Report the tasks that end while the block runs to `advance`, and at its end all the rest."""
+    group, done, reported = f"basalt-{uuid.uuid4().hex}", threading.Event(), 0
 
-    def __init__(self, context: Any, parts: int, advance: Advance) -> None:
-        self._context, self._parts, self._advance = context, parts, advance
-        self._group = f"basalt-{uuid.uuid4().hex}"
-        self._reported = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="basalt-job-progress", daemon=True)
+    def report(ended: int) -> None:
+        nonlocal reported
+        if ended > reported:
+            advance(ended - reported)
+            reported = ended
 
-    def __enter__(self) -> None:
-        self._context.setJobGroup(self._group, "basalt jobs", interruptOnCancel=True)
-        self._thread.start()
+    def watch() -> None:
+        tracker = context.statusTracker()
+        while not done.wait(LOOK_S):
+            jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
+            stages = filter(None, (tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds))
+            report(min(sum(stage.numCompletedTasks for stage in stages), parts))
 
-    def __exit__(self, raised: type[BaseException] | None, *_rest: object) -> None:
-        self._done.set()
-        self._thread.join()
-        if raised is None:
-            self._report(self._parts)
-        else:
-            self._context.cancelJobGroup(self._group)
-
-    def _look(self) -> None:
-        tracker = self._context.statusTracker()
-        while not self._done.wait(LOOK_S):
-            ended = 0
-            for job in tracker.getJobIdsForGroup(self._group):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info is not None else ():
-                    found = tracker.getStageInfo(stage)
-                    ended += found.numCompletedTasks if found is not None else 0
-            self._report(min(ended, self._parts))
-
-    def _report(self, ended: int) -> None:
-        if ended > self._reported:
-            self._advance(ended - self._reported)
-            self._reported = ended
+    thread = threading.Thread(target=watch, name="basalt-job-progress", daemon=True)
+    context.setJobGroup(group, "basalt jobs", interruptOnCancel=True)
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        done.set()
+        thread.join()
+    report(parts)

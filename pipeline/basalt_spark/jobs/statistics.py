@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 from basalt_spark.jobs.job_run import Advance, JobReport, Runner
-from basalt_spark.jobs.topic_rows import Part, TopicRange, TopicRows, by_day
+from basalt_spark.jobs.topic_rows import RangePart, TopicRange, TopicRows, by_day
 
 COLUMNS = ("publish_time", "key", "value", "tx_id", "headers", "event_time")
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)  # bytes; larger values are counted apart
@@ -31,32 +34,36 @@ class DayCounts(NamedTuple):
     sizes: tuple[int, ...] = (0,) * (len(SIZES) + 1)
 
     def merged(self, other: DayCounts) -> DayCounts:
-        """The counts of both together."""
-        return DayCounts(
-            self.messages + other.messages,
-            self.value_bytes + other.value_bytes,
-            max(self.largest, other.largest),
-            self.keyed + other.keyed,
-            self.with_headers + other.with_headers,
-            self.in_transactions + other.in_transactions,
-            _least(self.first_us, other.first_us),
-            _most(self.last_us, other.last_us),
-            _least(self.event_first_us, other.event_first_us),
-            _most(self.event_last_us, other.event_last_us),
-            tuple(map(int.__add__, self.sizes, other.sizes)),
-        )
+        merges = (_MERGES.get(name, int.__add__) for name in self._fields)
+        return DayCounts(*(merge(mine, others) for merge, mine, others in zip(merges, self, other, strict=True)))
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((time for time in (one, other) if time is not None), default=None)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
+# The counts that are not added up.
+_MERGES: dict[str, Callable[[Any, Any], Any]] = {
+    "largest": max,
+    "first_us": _least,
+    "last_us": _most,
+    "event_first_us": _least,
+    "event_last_us": _most,
+    "sizes": lambda mine, others: tuple(map(int.__add__, mine, others)),
+}
 
 
 def counts_of(batch: Any) -> DayCounts:
-    """Count one record batch."""
     import pyarrow as pa
 
     sizes = [len(value) for value in batch.column("value").to_pylist()]
     times = batch.column("publish_time").cast(pa.int64()).to_pylist()
     events = [time for time in batch.column("event_time").cast(pa.int64()).to_pylist() if time is not None]
-    classes = [0] * (len(SIZES) + 1)
-    for size in sizes:
-        classes[next((index for index, limit in enumerate(SIZES) if size <= limit), len(SIZES))] += 1
+    by_class = Counter(bisect_left(SIZES, size) for size in sizes)
     return DayCounts(
         len(sizes),
         sum(sizes),
@@ -68,32 +75,29 @@ def counts_of(batch: Any) -> DayCounts:
         max(times, default=None),
         min(events, default=None),
         max(events, default=None),
-        tuple(classes),
+        tuple(by_class[index] for index in range(len(SIZES) + 1)),
     )
 
 
 def by_days(batches: Iterable[Any]) -> dict[str, DayCounts]:
     """Count record batches in the topic's order, by day."""
+    return _merged((day, counts_of(piece)) for batch in batches for day, piece in by_day(batch))
+
+
+def _merged(counted: Iterable[tuple[str, DayCounts]]) -> dict[str, DayCounts]:
     days: dict[str, DayCounts] = {}
-    for batch in batches:
-        for day, piece in by_day(batch):
-            days[day] = days.get(day, DayCounts()).merged(counts_of(piece))
+    for day, counts in counted:
+        days[day] = days.get(day, DayCounts()).merged(counts)
     return days
 
 
 def statistics(
-    source: TopicRows, run: Runner, advance: Advance, *, wanted: TopicRange, parts: Sequence[Part], job_id: str
+    source: TopicRows, run: Runner, advance: Advance, *, wanted: TopicRange, parts: Sequence[RangePart], job_id: str
 ) -> JobReport:
-    """Count the messages of a range."""
     generation = wanted.generation
     found = run(parts, lambda part: by_days(source.batches(generation, part, COLUMNS)), advance)
-    days: dict[str, DayCounts] = {}
-    for one in found:
-        for day, counts in one.items():
-            days[day] = days.get(day, DayCounts()).merged(counts)
-    whole = DayCounts()
-    for counts in days.values():
-        whole = whole.merged(counts)
+    days = _merged(counted for one in found for counted in one.items())
+    whole = reduce(DayCounts.merged, days.values(), DayCounts())
     facts = {"topic": str(source.name), "generation": generation, "days": len(days), **_row(whole)}
     rows = [{"day": day, **_row(counts)} for day, counts in sorted(days.items())]
     return JobReport("statistics", job_id, facts, (), {"by_day": rows})
@@ -102,6 +106,7 @@ def statistics(
 def _row(counts: DayCounts) -> Mapping[str, Any]:
     mean = counts.value_bytes / counts.messages if counts.messages else None
     names = [f"up_to_{limit}_bytes" for limit in SIZES] + ["larger"]
+    times_us = [(name, getattr(counts, f"{name}_us")) for name in ("first", "last", "event_first", "event_last")]
     return {
         "messages": counts.messages,
         "value_bytes": counts.value_bytes,
@@ -110,21 +115,6 @@ def _row(counts: DayCounts) -> Mapping[str, Any]:
         "keyed": counts.keyed,
         "with_headers": counts.with_headers,
         "in_transactions": counts.in_transactions,
-        "first_ms": _ms(counts.first_us),
-        "last_ms": _ms(counts.last_us),
-        "event_first_ms": _ms(counts.event_first_us),
-        "event_last_ms": _ms(counts.event_last_us),
+        **{f"{name}_ms": None if time_us is None else time_us // 1_000 for name, time_us in times_us},
         **dict(zip(names, counts.sizes, strict=True)),
     }
-
-
-def _ms(time_us: int | None) -> int | None:
-    return None if time_us is None else time_us // 1_000
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((time for time in (one, other) if time is not None), default=None)
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return max((time for time in (one, other) if time is not None), default=None)

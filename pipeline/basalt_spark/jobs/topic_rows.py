@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from basalt.api.positions import END, START, Position
 from basalt.client import Client, Topic
 from basalt.client.calls.ranges import RangeIsolation
 from basalt.errors import ConflictError
-from basalt_spark.connection import Server, TopicName, client_of
+from basalt_spark.connection import Server, TopicName, client_of, topic_of
 from basalt_spark.offset import before_id, before_time
 
 COLUMNS = ("id", "publish_time", "key", "value", "tx_id", "headers", "event_time")
@@ -34,7 +35,7 @@ class TopicRange(NamedTuple):
     through: bytes | None
 
 
-class Part(NamedTuple):
+class RangePart(NamedTuple):
     """A stretch of a range that one task reads."""
 
     after: bytes | None
@@ -50,30 +51,28 @@ class TopicRows(NamedTuple):
 
     @property
     def client(self) -> Client:
-        """The client of this process."""
         return client_of(self.server)
 
     @property
     def topic(self) -> Topic:
-        """The topic of this process's client."""
-        return self.client.topic(self.name.topic, namespace=self.name.namespace)
+        return topic_of(self.server, self.name)
 
-    def settled(self, start: Position = START, stop: Position = END) -> TopicRange:
+    def decided(self, start: Position = START, stop: Position = END) -> TopicRange:
         """The decided messages from one position to before another.
 
         `ConflictError` when a transaction that is open, or has not been decided, may still add messages to the range.
         """
-        decided = self.topic.stable_end()
+        end = self.topic.stable_end()
         after = before(start)
-        through: bytes | None = decided.id
+        through: bytes | None = end.id
         if stop != END:
             wanted = before(stop)
-            if wanted is not None and (decided.id is None or decided.id < wanted):
-                self._require_nothing(decided.id, wanted, stop)
-            through = None if decided.id is None or wanted is None else min(wanted, decided.id)
+            if wanted is not None and (end.id is None or end.id < wanted):
+                self._require_nothing(end.id, wanted, stop)
+            through = None if end.id is None or wanted is None else min(wanted, end.id)
         if start == END or (through is not None and after is not None and through <= after):
             through = None
-        return TopicRange(decided.generation, after, through)
+        return TopicRange(end.generation, after, through)
 
     def _require_nothing(self, decided: bytes | None, wanted: bytes, stop: Position) -> None:
         """Raise `ConflictError` when an undecided message lies in the range."""
@@ -92,7 +91,7 @@ class TopicRows(NamedTuple):
             after = found.through
         return False
 
-    def parts(self, wanted: TopicRange, count: int | None = None) -> list[Part]:
+    def parts(self, wanted: TopicRange, count: int | None = None) -> list[RangePart]:
         """Cut the range into parts of about `PART_BYTES`, or into `count` parts; none for an empty range."""
         if wanted.through is None:
             return []
@@ -100,7 +99,7 @@ class TopicRows(NamedTuple):
         if count is None:
             count = max(1, min(PARTS_MAX, size_bytes // PART_BYTES + 1))
         found = self.topic.splits(wanted.after, wanted.through, count)
-        return [Part(split.after, split.through, split.messages) for split in found]
+        return [RangePart(split.after, split.through, split.messages) for split in found]
 
     def _size_bytes(self, wanted: TopicRange) -> int:
         """The bytes of the payloads in a range. The server remembers them, and splits the range quickly afterwards."""
@@ -112,7 +111,7 @@ class TopicRows(NamedTuple):
                 return size_bytes
             after = found.through
 
-    def batches(self, generation: int, part: Part, columns: Sequence[str] = COLUMNS) -> Iterator[Any]:
+    def batches(self, generation: int, part: RangePart, columns: Sequence[str] = COLUMNS) -> Iterator[Any]:
         """Read the part's messages as record batches, one page of them in memory at a time.
 
         `GenerationError` when the topic was deleted and created again meanwhile.
@@ -135,20 +134,12 @@ def by_day(batch: Any) -> Iterator[tuple[str, Any]]:
     """Cut a batch into slices of one day each: publish times rise, so each day is one slice."""
     import pyarrow as pa
 
-    times = batch.column("publish_time").cast(pa.int64()).to_pylist()
+    days = [time // US_PER_DAY for time in batch.column("publish_time").cast(pa.int64()).to_pylist()]
     start = 0
-    while start < len(times):
-        day = times[start] // US_PER_DAY
-        stop = start + 1
-        while stop < len(times) and times[stop] // US_PER_DAY == day:
-            stop += 1
-        yield day_text(day), batch.slice(start, stop - start)
-        start = stop
-
-
-def day_text(day: int) -> str:
-    """Write a number of days since 1970 as 2026-01-31."""
-    return f"{datetime.fromtimestamp(day * 86_400, tz=UTC):%Y-%m-%d}"
+    for day, rows in groupby(days):
+        count = sum(1 for _ in rows)
+        yield f"{datetime.fromtimestamp(day * 86_400, tz=UTC):%Y-%m-%d}", batch.slice(start, count)
+        start += count
 
 
 def before(position: Position) -> bytes | None:

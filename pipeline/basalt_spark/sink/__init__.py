@@ -1,4 +1,1 @@
-"""Publishing data frames to topics exactly once: `df.write`, `df.writeStream` and `batch_transaction`.
-
-docs/spark/sink.md.
-"""
+"""Publishing data frames to topics exactly once: `df.write`, `df.writeStream`, `batch_transaction`. docs/spark/sink.md."""

@@ -25,7 +25,7 @@ from basalt.errors import (
     TransactionEndedError,
     UnknownOutcomeError,
 )
-from basalt_spark.options.write_options import WriteOptions
+from basalt_spark.options import WriteOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from collections.abc import Callable
@@ -81,19 +81,15 @@ class SegmentStored(WriterCommitMessage):
 
 def stream_work(app_id: str, property_of: Callable[[str], str | None]) -> SinkWork:
     """The work of a task in a micro-batch, from the properties of its job."""
-    query, batch, run = (property_of(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY, RUN_PROPERTY))
-    if query is None or batch is None or run is None:
-        missing = ", ".join(
-            name
-            for name, value in ((QUERY_PROPERTY, query), (BATCH_PROPERTY, batch), (RUN_PROPERTY, run))
-            if value is None
-        )
+    found = {name: property_of(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY, RUN_PROPERTY)}
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
         raise InputError(
-            f"this Spark does not tell the tasks of a stream which batch they work at ({missing} is not set), so a sink"
-            " cannot write it once; write in foreachBatch with basalt_spark.batch_transaction",
+            f"this Spark does not tell the tasks of a stream which batch they work at ({', '.join(missing)} is not"
+            " set), so a sink cannot write it once; write in foreachBatch with basalt_spark.batch_transaction",
             field="txnAppId",
         )
-    return SinkWork(app_id, f"{query}/{run}", int(batch), query_ledger(query))
+    return batch_work(app_id, int(str(found[BATCH_PROPERTY])), "", found.get)
 
 
 def batch_work(app_id: str, version: int, run: str, property_of: Callable[[str], str | None]) -> SinkWork:
@@ -101,12 +97,7 @@ def batch_work(app_id: str, version: int, run: str, property_of: Callable[[str],
     query, query_run = property_of(QUERY_PROPERTY), property_of(RUN_PROPERTY)
     if query is None or query_run is None:
         return SinkWork(app_id, run, version, BATCH_LEDGER)
-    return SinkWork(app_id, f"{query}/{query_run}", version, query_ledger(query))
-
-
-def query_ledger(query: str) -> str:
-    """The ledger of a session whose versions a query counts."""
-    return f"query {query}"
+    return SinkWork(app_id, f"{query}/{query_run}", version, f"query {query}")
 
 
 class Verdict(NamedTuple):
@@ -183,6 +174,12 @@ def named(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Name
         timeout_ms=timeout_ms,
         owner=owner_of(work.app_id),
     )
+
+
+def join_segment(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Segment | None:
+    """Begin a segment of this work's transaction; None if the work was committed before."""
+    joined = named(client, work, timeout_ms)
+    return None if joined.committed_before else Segment(joined.id, joined.segment())
 
 
 def abort(client: Client, messages: Sequence[SegmentStored], begun: str | None = None) -> None:

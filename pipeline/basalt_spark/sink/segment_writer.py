@@ -19,7 +19,7 @@ from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.connection import TopicName, topic_name
-from basalt_spark.options.write_options import SinkColumns
+from basalt_spark.options import SinkColumns
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
@@ -70,7 +70,6 @@ class OutgoingRows:
                     yield from self.rest()
 
     def rest(self) -> Iterator[Outgoing]:
-        """Give the rows that wait."""
         for topic in list(self._waiting):
             yield self._taken(topic)
 

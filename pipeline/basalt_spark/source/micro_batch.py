@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from basalt.api.markers import NOTHING_KNOWN, Idle, MarkerState, advanced, is_ended, merged, watermark_ms
 from basalt.errors import GenerationError, InputError
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import TopicName, topic_of
 from basalt_spark.offset import Offset, TopicOffset
-from basalt_spark.options.read_options import ReadOptions
+from basalt_spark.options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.api.bodies.messages import Advance, StableEnd
-    from basalt.client import Client, Topic
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +32,9 @@ Waiting: TypeAlias = tuple[TopicName, bytes | None]  # a topic, and the id up to
 _GO_ON = "start the query with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
 
 
-class Share(NamedTuple):
-    """The part of a micro-batch that one topic may take; None: all there is."""
-
-    rows: int | None
-    bytes: int | None
-
-
 @dataclass(slots=True)
 class Budget:
-    """The rest of a micro-batch's limits; None: no limit."""
+    """The rest of a micro-batch's limits, or of one topic's share of them; None: no limit."""
 
     rows: int | None
     bytes: int | None
@@ -53,18 +45,17 @@ class Budget:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
 
     def take(self, rows: int, size_bytes: int) -> None:
-        """Subtract what was taken in."""
         if self.rows is not None:
             self.rows -= rows
         if self.bytes is not None:
             self.bytes -= size_bytes
 
-    def shares(self, waiting: Iterable[Waiting]) -> list[tuple[TopicName, Share]]:
+    def shares(self, waiting: Iterable[Waiting]) -> list[tuple[TopicName, Budget]]:
         """Divide the rest among these topics. Topics that would get nothing are left out."""
         order = [topic for topic, _ in sorted(waiting, key=lambda one: (one[1] or b"", one[0]))]
         rows, sizes = _parts(self.rows, len(order)), _parts(self.bytes, len(order))
-        shares = zip(order, map(Share, rows, sizes), strict=True)
-        return [(topic, share) for topic, share in shares if share.rows != 0 and share.bytes != 0]
+        shares = zip(order, map(Budget, rows, sizes), strict=True)
+        return [(topic, share) for topic, share in shares if not share.spent]
 
 
 def _parts(whole: int | None, count: int) -> list[int | None]:
@@ -81,7 +72,6 @@ class DataLoss:
         self._fails = fails
 
     def other_generation(self, topic: TopicName, known: int, present: int) -> None:
-        """Report that the topic was deleted and created again."""
         what = (
             f"topic {topic} is of generation {present} now, and the checkpoint is of generation {known}:"
             " it was deleted and created again, and what was not read before is gone"
@@ -91,7 +81,6 @@ class DataLoss:
         log.warning("%s; going on from its start", what)
 
     def expired(self, topic: TopicName, after: bytes | None) -> None:
-        """Report that messages expired before they were read."""
         start = "the start" if after is None else after.hex()
         what = f"messages of topic {topic} behind {start} have expired before they were read"
         if self._fails:
@@ -132,7 +121,6 @@ class Taken:
     at_end: bool = False
 
     def add(self, more: Taken) -> None:
-        """Add what was taken in after it."""
         self.rows += more.rows
         self.bytes += more.bytes
         self.at_end = more.at_end
@@ -148,7 +136,6 @@ class BatchEnd:
 
     @property
     def rows(self) -> int:
-        """The number of messages in the batch."""
         return sum(taken.rows for taken in self.taken.values())
 
 
@@ -158,19 +145,19 @@ class BatchEndSearch:
     `bounds` are the topics' ends when an AvailableNow query began; None for other queries.
     """
 
-    def __init__(
-        self, client: Client, options: ReadOptions, loss: DataLoss, bounds: Mapping[TopicName, StableEnd] | None
-    ) -> None:
-        self._client = client
+    def __init__(self, options: ReadOptions, loss: DataLoss, bounds: Mapping[TopicName, StableEnd] | None) -> None:
         self._options = options
         self._loss = loss
         self._bounds = bounds
 
     def after(self, start: Offset, budget: Budget, now_ms: int) -> BatchEnd:
         """The end of the batch that begins at `start`."""
-        begun = replace(start, topics=dict(self._begun(start)), initial=False)
-        found = BatchEnd(begun, {name: Taken() for name in begun.topics})
-        reached = dict(found.offset.topics)
+        reached = dict(start.topics)
+        if start.initial:
+            for name, place in start.topics.items():
+                if place.id is not None:
+                    reached[name] = replace(place, markers=self._markers_before(name, place.id))
+        found = BatchEnd(start, {name: Taken() for name in reached})
         waiting = set(self._options.topics)
         while waiting and not budget.spent:
             ended = len(found.at_end)
@@ -183,20 +170,12 @@ class BatchEndSearch:
             waiting -= found.at_end
             if len(found.at_end) == ended:
                 break  # each topic that is left has used its share, and none has left a part of its own to others
-        found.offset = self._described(replace(found.offset, topics=reached), found.at_end, now_ms)
+        found.offset = self._described(replace(start, topics=reached, initial=False), found.at_end, now_ms)
         return found
-
-    def _begun(self, start: Offset) -> Mapping[TopicName, TopicOffset]:
-        if not start.initial:
-            return start.topics
-        return {
-            name: reached if reached.id is None else replace(reached, markers=self._markers_before(name, reached.id))
-            for name, reached in start.topics.items()
-        }
 
     def _markers_before(self, name: TopicName, end: bytes) -> MarkerState:
         """The state of the markers up to an id, for a query that begins in the middle of the topic."""
-        topic, markers, after = self._topic(name), NOTHING_KNOWN, None
+        topic, markers, after = topic_of(self._options.server, name), NOTHING_KNOWN, None
         while True:
             step = topic.advance(after, through=end, isolation=self._options.isolation)
             markers = merged(markers, step.said).expecting(step.tasks_property)
@@ -205,7 +184,7 @@ class BatchEndSearch:
             after = step.through
 
     def _advanced(
-        self, name: TopicName, reached: TopicOffset, share: Share, initial: bool
+        self, name: TopicName, reached: TopicOffset, share: Budget, initial: bool
     ) -> tuple[TopicOffset, Taken]:
         bound = None if self._bounds is None else self._bounds[name]
         if bound is not None and bound.generation > reached.generation:
@@ -217,21 +196,19 @@ class BatchEndSearch:
         return self._taken(name, reached, share, None if bound is None else bound.id, initial)
 
     def _taken(
-        self, name: TopicName, start: TopicOffset, share: Share, through: bytes | None, initial: bool
+        self, name: TopicName, start: TopicOffset, share: Budget, through: bytes | None, initial: bool
     ) -> tuple[TopicOffset, Taken]:
         """Go as far as the share allows, but not past `through` (None: the stable end).
 
         The server bounds its work in one call, so several calls may be needed. A message that does not fit any more is
         left for the next batch, unless it would be the only one.
         """
-        topic, reached, taken = self._topic(name), start, Taken()
+        topic, reached, taken = topic_of(self._options.server, name), start, Taken()
         while True:
-            rows_left = None if share.rows is None else share.rows - taken.rows
-            bytes_left = None if share.bytes is None else share.bytes - taken.bytes
             step = topic.advance(
                 reached.id,
-                messages_max=rows_left,
-                bytes_max=bytes_left,
+                messages_max=share.rows,
+                bytes_max=share.bytes,
                 through=through,
                 isolation=self._options.isolation,
             )
@@ -239,15 +216,13 @@ class BatchEndSearch:
                 return self._restarted(name, start, step.generation)
             if step.expired and not initial and start.id == start.behind:
                 self._loss.expired(name, start.id)
-            if bytes_left is not None and step.bytes > bytes_left and taken.rows:
+            if share.bytes is not None and step.bytes > share.bytes and taken.rows:
                 return reached, taken
             stood = step.through is None or step.through == reached.id
             reached = _moved(reached, step)
             taken.add(Taken(step.messages, step.bytes, step.at_end))
-            full = (share.rows is not None and taken.rows >= share.rows) or (
-                share.bytes is not None and taken.bytes >= share.bytes
-            )
-            if stood or full or step.at_end:
+            share.take(step.messages, step.bytes)
+            if stood or share.spent or step.at_end:
                 return reached, taken
 
     def _restarted(self, name: TopicName, reached: TopicOffset, generation: int) -> tuple[TopicOffset, Taken]:
@@ -255,8 +230,9 @@ class BatchEndSearch:
         return TopicOffset(generation, None, None), Taken()
 
     def _described(self, offset: Offset, at_end: set[TopicName], now_ms: int) -> Offset:
+        published_ms = {name: int.from_bytes((reached.id or b"")[:8]) for name, reached in offset.topics.items()}
         seen = [
-            Seen(reached.markers, now_ms if name in at_end else _published_ms(reached.id))
+            Seen(reached.markers, now_ms if name in at_end else published_ms[name])
             for name, reached in offset.topics.items()
         ]
         watermark, ended = watermark_of(seen, offset.watermark_ms, self._options.idle)
@@ -267,9 +243,6 @@ class BatchEndSearch:
             watermark, done = END_OF_TIME_MS, False
         return replace(offset, watermark_ms=watermark, done=done)
 
-    def _topic(self, name: TopicName) -> Topic:
-        return self._client.topic(name.topic, namespace=name.namespace)
-
 
 def _moved(reached: TopicOffset, step: Advance) -> TopicOffset:
     markers = merged(reached.markers, step.said).expecting(step.tasks_property)
@@ -278,7 +251,3 @@ def _moved(reached: TopicOffset, step: Advance) -> TopicOffset:
 
 def _is_up_to(reached: bytes | None, bound: bytes | None) -> bool:
     return bound is None or (reached is not None and reached >= bound)
-
-
-def _published_ms(message_id: bytes | None) -> int:
-    return 0 if message_id is None else int.from_bytes(message_id[:8])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,11 +24,11 @@ from pyspark.sql.datasource import InputPartition
 
 from basalt.errors import GenerationError, ProtocolError, TopicNotFoundError
 from basalt_spark.columns import CONTROL, MADE_HERE, TOPIC, WATERMARK, arrow_schema
-from basalt_spark.connection import TopicName, client_of
-from basalt_spark.options.read_options import PARTITIONS_MAX, ReadOptions
+from basalt_spark.connection import TopicName, topic_of
+from basalt_spark.option_table import PARTITIONS_MAX
+from basalt_spark.options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.client import Client
     from basalt.client.calls.arrow import ArrowPage
 
 
@@ -65,14 +65,11 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True)
 class ControlPartition(InputPartition):
-    """Rows that are no messages."""
-
     rows: tuple[ControlRow, ...]
     watermark_ms: int | None
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition."""
     if isinstance(partition, RangePartition):
         yield from _read_range(options, partition)
     elif isinstance(partition, ControlPartition):
@@ -93,7 +90,7 @@ def _read_range(options: ReadOptions, partition: RangePartition) -> Iterator[pa.
 
 def _pages(options: ReadOptions, partition: RangePartition) -> Iterator[ArrowPage]:
     """The server's answers to the range. The next one is fetched while Spark works on the one before."""
-    topic = client_of(options.server).topic(partition.topic.topic, namespace=partition.topic.namespace)
+    topic = topic_of(options.server, partition.topic)
     columns = sent_columns(options.columns)
 
     def ask(after: bytes | None) -> ArrowPage:
@@ -138,7 +135,6 @@ class RecordBatches:
         self._watermark_ms = watermark_ms
 
     def of_messages(self, body: bytes) -> Iterator[pa.RecordBatch]:
-        """The rows of an answer, in order."""
         try:
             with ipc.open_stream(pa.py_buffer(body)) as stream:
                 for sent in stream:
@@ -179,19 +175,17 @@ def _moment(time_ms: int | None) -> datetime | None:
     return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
 
 
-def partitions_of(
-    client: Client, options: ReadOptions, whole: RangePartition, size_bytes: int | None = None
-) -> list[RangePartition]:
+def partitions_of(options: ReadOptions, whole: RangePartition, size_bytes: int | None = None) -> list[RangePartition]:
     """Cut a range into tasks, in its order, which Spark keeps.
 
     `size_bytes` is the size of the range, if it is known.
     """
-    if whole.after is not None and whole.after >= whole.through:
+    if (whole.after or b"") >= whole.through:
         return []
     wanted = ceil(options.partitions_min / len(options.topics))
     if wanted == 1 and size_bytes is not None and size_bytes <= PARTITION_BYTES:
         return [whole]  # most micro-batches: save the call that asks for splits
-    topic = client.topic(whole.topic.topic, namespace=whole.topic.namespace)
+    topic = topic_of(options.server, whole.topic)
     if size_bytes is None:
         size_bytes = sum(
             split.bytes for split in topic.splits(whole.after, whole.through, 1, isolation=options.isolation)
@@ -200,7 +194,4 @@ def partitions_of(
     if wanted <= 1:
         return [whole]
     splits = topic.splits(whole.after, whole.through, wanted, isolation=options.isolation)
-    return [
-        RangePartition(whole.topic, split.after, split.through, whole.generation, whole.watermark_ms)
-        for split in splits
-    ]
+    return [replace(whole, after=split.after, through=split.through) for split in splits]

@@ -13,7 +13,7 @@ from basalt_engine.messages import WRITER, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.table import Put, Row
-from basalt_spark.jobs.row_writers import CLOCK_SKEW_MS, Finding, Held, Judged, Writers, judge_row
+from basalt_spark.jobs.audits import CLOCK_SKEW_MS, Finding, Held, Judged, Writers, judge_row
 
 ORDERS, OLD, KEEPING = topic_prefix("shop", "orders"), topic_prefix("shop", "old"), topic_prefix("shop", "keeping")
 ACCOUNTS = table_prefix("shop", "accounts")

@@ -1,6 +1,8 @@
-"""The manifest of an archive: its files, and digests of the messages in them. Format: docs/formats/archive.md.
+"""A folder of archives: files of messages, and manifests of their contents. Format: docs/formats/archive.md.
 
-The manifest is written last and whole. Files that no manifest names belong to no archive.
+The folder is a local path, or a URI of a file system that pyarrow knows (hdfs, s3, gs). A file appears whole or not at
+all: it is written under a name that ends in `.partial` and then renamed. (On object stores a rename is a copy, and the
+copy appears whole.) A manifest is written last. Files that no manifest names belong to no archive.
 
 A digest does not depend on how messages lie in files. Each message is hashed by itself, and the hashes are added up
 modulo 2^128; so parts are digested apart, in any order, and their digests added. The id is a part of the *digest* and
@@ -11,16 +13,134 @@ the same in another topic.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
 
 import msgspec
 
-from basalt.errors import CorruptionError, InputError, NotFoundError
-from basalt_spark.jobs.folder import Folder
+from basalt.errors import CorruptionError, InputError, NotFoundError, StoreError
+
+READ_BYTES = 1 << 20
+PARTIAL = ".partial"
+
+
+class Written(NamedTuple):
+    bytes: int
+    sha256: str
+
+
+class Folder(NamedTuple):
+    """A folder by path or URI; a value, so that it travels to executors."""
+
+    place: str
+
+    def __str__(self) -> str:
+        return self.place
+
+    def read(self, path: str) -> bytes:
+        """Read a small file as a whole. `NotFoundError` when there is none."""
+        with self.reading(path) as file:
+            return file.read()
+
+    def exists(self, path: str) -> bool:
+        from pyarrow.fs import FileType
+
+        system, root = self._system()
+        return bool(system.get_file_info(f"{root}/{path}").type == FileType.File)
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[IO[bytes]]:
+        system, root = self._system()
+        try:
+            file = system.open_input_file(f"{root}/{path}")
+        except FileNotFoundError:
+            raise NotFoundError(f"{self.place} has no file {path}", hint="name the folder of the archive") from None
+        except OSError as error:
+            raise StoreError(f"{self.place}/{path} cannot be read: {error}") from error
+        with file:
+            yield file
+
+    def checksum(self, path: str) -> Written:
+        digest, size = hashlib.sha256(), 0
+        with self.reading(path) as file:
+            while piece := file.read(READ_BYTES):
+                digest.update(piece)
+                size += len(piece)
+        return Written(size, digest.hexdigest())
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file as a whole, in place of the one before."""
+        with self.writing(path) as sink:
+            sink.write(data)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[HashingSink]:
+        """Open a file to write. It appears when the block ends without an error."""
+        system, root = self._system()
+        whole, partial = f"{root}/{path}", f"{root}/{path}.{uuid4().hex}{PARTIAL}"
+        try:
+            system.create_dir(whole.rpartition("/")[0], recursive=True)
+            with system.open_output_stream(partial) as stream:
+                yield HashingSink(stream)
+            system.move(partial, whole)
+        except BaseException as error:
+            with suppress(OSError):  # it was never made, or an operator finds it by its name
+                system.delete_file(partial)
+            if isinstance(error, OSError):
+                raise StoreError(f"{self.place}/{path} cannot be written: {error}") from error
+            raise
+
+    def remove_all(self, under: str, prefix: str) -> None:
+        """Delete the files anywhere below a folder whose names start with the prefix."""
+        from pyarrow.fs import FileSelector, FileType
+
+        system, root = self._system()
+        for found in system.get_file_info(FileSelector(f"{root}/{under}", allow_not_found=True, recursive=True)):
+            if found.type == FileType.File and found.base_name.startswith(prefix):
+                system.delete_file(found.path)
+
+    def _system(self) -> tuple[Any, str]:
+        from pyarrow.fs import FileSystem, LocalFileSystem
+
+        if "://" not in self.place:
+            return LocalFileSystem(), str(Path(self.place).absolute())
+        try:
+            system, root = FileSystem.from_uri(self.place)
+        except (ValueError, OSError) as error:
+            raise InputError(f"{self.place} cannot be used as a folder: {error}", field="folder") from error
+        return system, root.rstrip("/")
+
+
+class HashingSink(io.RawIOBase):
+    """Passes on all writes, and knows their checksum."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._stream.write(piece)
+        self._digest.update(piece)
+        self._size += len(piece)
+        return len(piece)
+
+    @property
+    def written(self) -> Written:
+        return Written(self._size, self._digest.hexdigest())
+
 
 FORMAT = "basalt-archive"
 VERSION = 1
@@ -43,7 +163,6 @@ class Digest(NamedTuple):
     content: int = 0
 
     def __add__(self, other: object) -> Digest:
-        """The digest of both together."""
         if not isinstance(other, Digest):
             return NotImplemented
         return Digest(
@@ -55,12 +174,10 @@ class Digest(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The text in the manifest."""
         return f"{self.rows:032x}"
 
     @property
     def content_digest(self) -> str:
-        """The text in the manifest."""
         return f"{self.content:032x}"
 
 
@@ -77,7 +194,6 @@ class Columns(NamedTuple):
 
 
 def digest_of(columns: Columns) -> Digest:
-    """The digest of these messages."""
     rows = content = size = 0
     for id_, published, key, value, tx, headers, event in zip(*columns, strict=True):
         said = _content(key, value, headers, event)
@@ -93,7 +209,6 @@ def columns_of(batch: Any) -> Columns:
 
 
 def total(digests: Iterable[Digest]) -> Digest:
-    """The digest of all together."""
     return sum(digests, Digest())
 
 
@@ -138,7 +253,6 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """The digest of the file's messages."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
 
@@ -165,11 +279,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> Digest:
-        """The digest of all messages together."""
         return Digest(self.messages, self.value_bytes, int(self.digest, 16), int(self.content_digest, 16))
 
     def encode(self) -> bytes:
-        """The file's bytes."""
         body = msgspec.json.format(msgspec.json.encode(self), indent=1)
         return msgspec.json.encode(_Sealed(msgspec.Raw(body), hashlib.sha256(body).hexdigest())) + b"\n"
 
@@ -197,10 +309,9 @@ class Place(NamedTuple):
         return f"{head}/day={day}/{job_id}.{first_id}.parquet"
 
 
-def made(
+def manifest_of(
     place: Place, job_id: str, created_ms: int, after: str | None, through: str | None, files: tuple[ArchiveFile, ...]
 ) -> Manifest:
-    """Make the manifest of these files."""
     files = tuple(sorted(files, key=lambda file: file.first_id))
     whole = total(file.digests for file in files)
     return Manifest(
@@ -209,7 +320,7 @@ def made(
     )  # fmt: skip
 
 
-def decode(data: bytes, name: str) -> Manifest:
+def decode_manifest(data: bytes, name: str) -> Manifest:
     """Read a manifest from a file's bytes.
 
     `CorruptionError` when it is damaged, `InputError` when it is of another version.
@@ -235,19 +346,18 @@ def decode(data: bytes, name: str) -> Manifest:
     return manifest
 
 
-def path_of(job_id: str) -> str:
-    """The path of a job's manifest."""
+def manifest_path(job_id: str) -> str:
     return f"manifests/{job_id}.json"
 
 
-def read(folder: Folder, job_id: str) -> Manifest:
+def read_manifest(folder: Folder, job_id: str) -> Manifest:
     """Read the manifest of an archive job. `NotFoundError` when the job never ended in this folder."""
-    path = path_of(job_id)
+    path = manifest_path(job_id)
     if not folder.exists(path):
         raise NotFoundError(
             f"{folder} has no archive of job {job_id}", hint="see the folder `manifests` in it for the jobs that ended"
         )
-    return decode(folder.read(path), path)
+    return decode_manifest(folder.read(path), path)
 
 
 def checked_job_id(job_id: str) -> str:

@@ -8,9 +8,9 @@ import pytest
 
 from basalt.errors import InputError
 from basalt_spark import connection
-from basalt_spark.options import Use
-from basalt_spark.options.read_options import read_options
-from basalt_spark.source.batch_reader import BasaltReader
+from basalt_spark.option_table import Use
+from basalt_spark.options import read_options
+from basalt_spark.source.readers import BasaltReader
 from tests.pipeline.topics_in_memory import INSTANCE, ServerInMemory, TopicInMemory
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from basalt.api.markers import Idle
 from basalt.errors import InputError
 from basalt_engine.clock import ManualClock
 from basalt_spark.connection import TopicName
 from basalt_spark.offset import before_id, before_time
-from basalt_spark.options import OPTIONS, Use
-from basalt_spark.options.read_options import EARLIEST, LATEST, Edge, read_options
+from basalt_spark.option_table import Use
+from basalt_spark.options import EARLIEST, LATEST, Edge, read_options
 
 ID = "0000018bcfe568000001" + "00" * 10
 NOW_MS = 1_700_000_000_000
@@ -33,10 +31,6 @@ def test_what_is_not_given_has_its_default():
     assert options.fail_on_data_loss
     assert options.control == "hide"
     assert options.idle is None
-
-
-def test_names_of_options_are_read_in_any_case_as_spark_gives_them():
-    assert parse(maxrowspertrigger="5", FAILONDATALOSS="false").admission.rows_max == 5
 
 
 @pytest.mark.parametrize(
@@ -80,11 +74,6 @@ def test_a_wrong_option_is_refused_by_name(given, said):
         parse(**given)
 
 
-def test_a_batch_read_refuses_what_is_for_streams():
-    with pytest.raises(InputError, match="option maxRowsPerTrigger is for streams, not for batch reads"):
-        parse(Use.BATCH, maxRowsPerTrigger="5")
-
-
 def test_a_server_and_a_topic_must_be_given():
     with pytest.raises(InputError, match="option server is missing"):
         read_options({"topic": "orders"}, Use.BATCH)
@@ -119,15 +108,6 @@ def test_a_time_is_before_all_messages_of_its_millisecond(text):
     assert before_time(0) is None
 
 
-def test_units_are_read_as_people_write_them():
-    options = parse(
-        maxBytesPerTrigger="16 MiB", minRowsPerTrigger="10", maxTriggerDelay="5 minutes", watermarkIdleTimeout="250ms"
-    )
-    assert options.admission.bytes_max == 16 * 1024**2
-    assert (options.admission.rows_min, options.admission.delay_ms_max) == (10, 300_000)
-    assert options.idle == Idle(250, 1)
-
-
 def test_a_whole_offset_is_a_start():
     text = f'{{"v": 1, "topics": {{"default:orders": {{"gen": 3, "id": "{ID}"}}}}}}'
     start = parse(startingOffsets=text).start
@@ -138,12 +118,6 @@ def test_a_whole_offset_is_a_start():
 def test_a_topic_may_be_called_as_a_member_of_an_offset_is():
     start = parse(topic="v", startingOffsets='{"v": "latest"}').start
     assert start.of(TopicName("default", "v")) == LATEST
-
-
-def test_every_option_is_described_in_the_documents():
-    folder = Path(__file__).parents[2] / "docs" / "spark"
-    described = "\n".join(path.read_text() for path in folder.glob("*.md"))
-    assert [option.name for option in OPTIONS if f"`{option.name}`" not in described] == []
 
 
 def test_options_hold_no_secret(monkeypatch):

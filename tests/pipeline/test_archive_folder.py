@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.errors import CorruptionError, InputError, NotFoundError
-from basalt_spark.jobs import manifest as manifests
-from basalt_spark.jobs.folder import Folder
-from basalt_spark.jobs.manifest import Columns, columns_of, digest_of, total
+from basalt_spark.jobs import archive_folder
+from basalt_spark.jobs.archive_folder import Columns, Folder, columns_of, digest_of, total
 from tests.pipeline.test_archive import archived, rows
 
 
@@ -26,24 +25,24 @@ def folder(tmp_path: Path) -> Folder:
 def test_a_manifest_that_was_changed_is_refused(folder: Folder):
     data = archived(folder, rows([1])).encode()
     with pytest.raises(CorruptionError, match="checksum"):
-        manifests.decode(data.replace(b'"messages": 1', b'"messages": 2'), "m")
+        archive_folder.decode_manifest(data.replace(b'"messages": 1', b'"messages": 2'), "m")
     with pytest.raises(CorruptionError, match="damaged"):
-        manifests.decode(data[:-10], "m")
+        archive_folder.decode_manifest(data[:-10], "m")
     with pytest.raises(NotFoundError):
-        manifests.read(folder, "other")
+        archive_folder.read_manifest(folder, "other")
 
 
 def test_a_manifest_of_a_later_version_is_refused_before_it_is_read(folder: Folder):
     body = msgspec.json.encode({"format": "basalt-archive", "version": 2, "new": []})
     sealed = b'{"manifest":%s,"sha256":"%s"}' % (body, hashlib.sha256(body).hexdigest().encode())
     with pytest.raises(InputError, match="version 2"):
-        manifests.decode(sealed, "m")
+        archive_folder.decode_manifest(sealed, "m")
 
 
 @pytest.mark.parametrize("job_id", ["", "a/b", "..", "a b", "x" * 129])
 def test_a_job_id_that_could_name_another_file_is_refused(job_id: str):
     with pytest.raises(InputError, match="cannot be the id of a job"):
-        manifests.checked_job_id(job_id)
+        archive_folder.checked_job_id(job_id)
 
 
 TEXTS = st.text(alphabet="ab", max_size=2)
@@ -107,7 +106,7 @@ def test_digests_are_as_the_format_says(line: str):
 
 def test_the_manifest_of_the_format_is_read_and_written_byte_for_byte():
     data = (VECTORS / "archive-manifest.json").read_bytes()
-    assert manifests.decode(data, "example").encode() == data
+    assert archive_folder.decode_manifest(data, "example").encode() == data
 
 
 def test_the_content_digest_is_the_same_in_another_topic():

@@ -1,4 +1,4 @@
-"""The pipeline: two parsers, each for the lines of one web server, write one topic; two stages count its hours.
+"""The pipeline: two parsers, each for the lines of one web server, write one topic; two steps count its hours.
 
 lines-a ─ parse-a ─┐                ┌─ views ─── views-per-hour
                    ├─ page-views ───┤
@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, functions
 
 import basalt_spark
-from basalt_spark import Stage
+from basalt_spark import Step
 from demo.spark.views import view_of
 
 SERVERS = ("a", "b")
@@ -58,11 +58,11 @@ def clients_per_hour(views: DataFrame) -> DataFrame:
     return _results(hours, "views", "clients")
 
 
-def stages(url: str, folder: Path) -> list[Stage]:
-    """The four stages, with checkpoints in `folder`."""
+def steps(url: str, folder: Path) -> list[Step]:
+    """The four steps, with checkpoints in `folder`."""
     rows = {"maxRowsPerTrigger": str(ROWS_PER_BATCH)}
     parsers = [
-        Stage(
+        Step(
             name=f"parse-{name}",
             source={"server": url, "topic": f"lines-{name}", **rows},
             transform=parse,
@@ -72,7 +72,7 @@ def stages(url: str, folder: Path) -> list[Stage]:
         for name in SERVERS
     ]
     counters = [
-        Stage(
+        Step(
             name=name,
             source={"server": url, "topic": PARSED_TOPIC, **rows},
             transform=transform,

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Flag, auto
+from functools import partial
 from typing import Any, NamedTuple
 
+from basalt.api.markers import TASKS_MAX
 from basalt.errors import InputError
 
 SIZE_UNITS = {"": 1, "b": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2, "g": 1024**3, "gib": 1024**3}
@@ -27,6 +29,8 @@ DURATION_UNITS = {
 NUMBER_MAX = 2**63 - 1  # the largest whole number of Spark and of the server
 
 NAME_CHARS_MAX = 255  # of a session's or a task's name on a server
+FETCH_BYTES_MAX = 32 * 1024**2  # the most that a server sends in one answer
+PARTITIONS_MAX = 10_000  # tasks of one read; more only cost
 
 _SERVER = re.compile(r"https?://[^\s/]\S*")
 _QUANTITY = re.compile(r"([0-9]{1,19})\s*([a-zA-Z]*)")
@@ -87,16 +91,9 @@ def _quantity(text: str, units: dict[str, int], unit_names: str) -> int:
     return int(match[1]) * factor
 
 
-def _count(text: str) -> int:
-    number = int(text) if re.fullmatch(r"\s*[0-9]{1,19}\s*", text) else 0
-    if not 1 <= number <= NUMBER_MAX:
-        raise ValueError("is not a whole number of at least 1")
-    return number
-
-
-def _version(text: str) -> int:
-    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", text) or int(text) > NUMBER_MAX:
-        raise ValueError("is not a whole number of at least 0")
+def _whole_number(text: str, least: int) -> int:
+    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", text) or not least <= int(text) <= NUMBER_MAX:
+        raise ValueError(f"is not a whole number of at least {least}")
     return int(text)
 
 
@@ -118,8 +115,8 @@ SERVERS = Kind("http://HOST:PORT, several with commas between them", _servers)
 SESSION = Kind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
 FLAG = Kind("true or false", _flag)
 NAMES = Kind("names with commas between them", _names)
-COUNT = Kind("whole number", _count)
-VERSION = Kind("whole number", _version)
+COUNT = Kind("whole number", partial(_whole_number, least=1))
+VERSION = Kind("whole number", partial(_whole_number, least=0))
 BYTES = Kind("bytes, such as 16 MiB", _bytes)
 DURATION = Kind("duration, such as 10 seconds", _duration_ms)
 
@@ -146,13 +143,14 @@ class Use(Flag):
 
 
 class Option(NamedTuple):
-    """One option: its name, the kind of its values, its uses, and the value if it is not given (None: none)."""
+    """One option: its name, the kind of its values, its uses, the value if it is not given, and the highest one."""
 
     name: str
     kind: Kind
     use: Use
     doc: str
     default: Any = None
+    highest: int | None = None
 
 
 OPTIONS = (
@@ -179,8 +177,8 @@ OPTIONS = (
     Option("maxBytesPerTrigger", BYTES, Use.STREAM, "most bytes of payload in a micro-batch"),
     Option("minRowsPerTrigger", COUNT, Use.STREAM, "wait until so many messages are there"),
     Option("maxTriggerDelay", DURATION, Use.STREAM, "longest time to wait for them", 900_000),
-    Option("minPartitions", COUNT, Use.READ, "fewest tasks of a read, if there are enough messages", 1),
-    Option("fetchBytes", BYTES, Use.READ, "bytes that one request of a task asks for", 4 * 1024**2),
+    Option("minPartitions", COUNT, Use.READ, "fewest tasks of a read, if there are enough messages", 1, PARTITIONS_MAX),
+    Option("fetchBytes", BYTES, Use.READ, "bytes that one request of a task asks for", 4 * 1024**2, FETCH_BYTES_MAX),
     Option("failOnDataLoss", FLAG, Use.READ, "fail when messages that should be read are gone", True),
     Option("control", choice("hide", "heartbeat", "rows"), Use.READ, "markers as rows", "hide"),
     Option("watermarkIdleTimeout", DURATION, Use.STREAM, "leave tasks out that were silent for so long"),
@@ -192,8 +190,22 @@ OPTIONS = (
     Option("txnVersion", VERSION, Use.SINK, "the number of this write under that name; it is done once"),
     Option("txnTimeout", DURATION, Use.SINK, "time after which an abandoned transaction is ended", 3_600_000),
     Option("emitWatermark", FLAG, Use.SINK, "publish the highest value of column `watermark` with the rows", False),
-    Option("taskCount", COUNT, Use.SINK, "number of tasks that write the topic, for the watermark", 1),
+    Option("taskCount", COUNT, Use.SINK, "number of tasks that write the topic, for the watermark", 1, TASKS_MAX),
 )
+
+# At most one option of each group may be given.
+EXCLUDING = (
+    ("topic", "topics"),
+    ("startingOffsets", "startingTimestamp", "startingId"),
+    ("endingOffsets", "endingTimestamp"),
+)
+
+# Options that change the meaning of another one, and do nothing without it.
+NEEDING = {
+    "startingInclusive": "startingId",
+    "maxTriggerDelay": "minRowsPerTrigger",
+    "watermarkQuorum": "watermarkIdleTimeout",
+}
 
 # Spark itself adds these to a sink's options.
 SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
@@ -207,45 +219,32 @@ def options_for(use: Use) -> Iterator[Option]:
 
 
 def read_options_given(given: Mapping[str, str], use: Use) -> dict[str, Any]:
-    """The value of every option of this use, by its name; the default for those that were not given.
+    """The value of every option, by its name; the default for those that were not given.
 
-    `InputError` names the first option that is unknown, is for another use, or has a wrong value.
+    `InputError` names the first option that is unknown, is for another use, has a wrong value, or does not go together
+    with the others.
     """
-    values: dict[str, Any] = {option.name: option.default for option in options_for(use)}
-    for name, text in given.items():
-        option = _known(name, use)
-        if option is not None:
-            values[option.name] = _value(option, text)
-    if values["server"] is None:
+    named = {option.name: _value(option, text) for name, text in given.items() if (option := _known(name, use))}
+    for group in EXCLUDING:
+        together = [name for name in group if name in named]
+        if len(together) > 1:
+            what = f"options {together[0]} and {together[1]} exclude each other"
+            raise InputError(f"{what}: give one of them", field=together[1])
+    for name, other in NEEDING.items():
+        if name in named and other not in named:
+            what = f"option {name} has no meaning without {other}"
+            raise InputError(f"{what}: give both, or neither", field=name)
+    if "server" not in named:
         raise InputError(
             "option server is missing: give the server's URL, such as http://127.0.0.1:4780", field="server"
         )
-    return values
+    return {option.name: option.default for option in OPTIONS} | named
 
 
 def refuse_unknown(given: Mapping[str, str]) -> None:
     """Raise `InputError` for an option that no use has."""
     for name in given:
         _known(name, Use.ALL)
-
-
-def given_names(given: Mapping[str, str]) -> frozenset[str]:
-    """The names of the options that were given, as the table writes them."""
-    return frozenset(_BY_NAME[name.lower()].name for name in given if name.lower() in _BY_NAME)
-
-
-def refuse_together(given: frozenset[str], *names: str) -> None:
-    """Raise `InputError` when more than one of these was given."""
-    found = [name for name in names if name in given]
-    if len(found) > 1:
-        raise InputError(f"options {found[0]} and {found[1]} exclude each other: give one of them", field=found[1])
-
-
-def at_most(option: str, value: int, bound: int) -> int:
-    """Check a value; `InputError` when it is more than the bound."""
-    if value > bound:
-        raise InputError(f"option {option} is {value}; it must be {bound} or less", field=option)
-    return value
 
 
 def _known(name: str, use: Use) -> Option | None:
@@ -263,12 +262,14 @@ def _known(name: str, use: Use) -> Option | None:
 
 
 def _value(option: Option, text: str) -> Any:
+    name = option.name
     try:
-        return option.kind.read(text)
+        value = option.kind.read(text)
     except ValueError as error:
-        raise InputError(
-            f"option {option.name}: {text!r} {error}; it takes {option.kind.shown}", field=option.name
-        ) from None
+        raise InputError(f"option {name}: {text!r} {error}; it takes {option.kind.shown}", field=name) from None
+    if option.highest is not None and value > option.highest:
+        raise InputError(f"option {name} is {value}; it must be {option.highest} or less", field=name)
+    return value
 
 
 def _uses(use: Use) -> str:

@@ -20,9 +20,8 @@ from pyspark.sql.types import (
 )
 
 from basalt.errors import InputError
-from basalt_spark.options.write_options import SinkColumns, refuse_overwrite, sink_columns, write_options
-from basalt_spark.sink.batch_transaction import BatchTransaction
-from basalt_spark.sink.writers import BasaltStreamWriter, BasaltWriter
+from basalt_spark.options import SinkColumns, refuse_overwrite, sink_columns, write_options
+from basalt_spark.sink.writers import BasaltStreamWriter, BasaltWriter, BatchTransaction
 
 SERVER = {"server": "http://127.0.0.1:1"}
 TO_TOPIC = {**SERVER, "topic": "orders"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from basalt.api.markers import MarkerState
 from basalt_spark.source.partitions import ControlRow
-from basalt_spark.source.stream_reader import control_rows
+from basalt_spark.source.readers import control_rows
 from tests.pipeline.test_micro_batch_watermark import offset, spoke
 
 

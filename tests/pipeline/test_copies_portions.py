@@ -15,7 +15,7 @@ from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId
 from basalt_spark.connection import Server, TopicName
 from basalt_spark.jobs import copies
-from basalt_spark.jobs.copies import next_step, place_of, rounded, version_at
+from basalt_spark.jobs.copies import next_portion, place_of, rounded, version_at
 from basalt_spark.jobs.topic_rows import TopicRange, TopicRows, before
 
 IDS = st.builds(
@@ -66,9 +66,9 @@ def test_steps_cover_the_range_once_and_never_part_a_publish(ids, most, looks, d
     source = rows(PaperTopic(encoded, looks=looks))
     stop = data.draw(st.sampled_from(encoded)) if encoded else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copies, "STEP_MESSAGES", most)
+        patch.setattr(copies, "PORTION_MESSAGES", most)
         after, steps = None, []
-        while step := next_step(source, TopicRange(1, None, stop), after):
+        while step := next_portion(source, TopicRange(1, None, stop), after):
             steps.append(step)
             after = place_of(version_at(step.through))
             assert after == step.through, "a version says where its step ended"
@@ -84,20 +84,20 @@ def test_steps_cover_the_range_once_and_never_part_a_publish(ids, most, looks, d
 def test_a_topic_that_was_made_anew_ends_the_job():
     source = rows(PaperTopic([MessageId(1, 0).encode()]))
     with pytest.raises(ConflictError, match="of generation 1 now, the range of 2"):
-        next_step(source, TopicRange(2, None, MessageId(1, 0).encode()), None)
+        next_portion(source, TopicRange(2, None, MessageId(1, 0).encode()), None)
 
 
 def test_a_range_ends_at_what_is_decided_and_is_refused_where_more_may_come():
     ids = [MessageId(ms, 0).encode() for ms in (100, 200, 300)]
     source = rows(PaperTopic(ids, undecided=1))
-    assert source.settled() == TopicRange(1, None, ids[1])
-    assert source.settled(at_time(150), at_time(250)) == TopicRange(1, before(at_time(150)), ids[1])
-    assert source.settled(START, at_id(ids[1])) == TopicRange(1, None, before(at_id(ids[1])))
+    assert source.decided() == TopicRange(1, None, ids[1])
+    assert source.decided(at_time(150), at_time(250)) == TopicRange(1, before(at_time(150)), ids[1])
+    assert source.decided(START, at_id(ids[1])) == TopicRange(1, None, before(at_id(ids[1])))
     with pytest.raises(ConflictError, match="undecided before @400"):
-        source.settled(START, at_time(400))
-    assert source.settled(END).through is None
-    assert source.settled(at_time(260)).through is None
-    assert rows(PaperTopic([])).settled(START, at_time(400)) == TopicRange(1, None, None)
+        source.decided(START, at_time(400))
+    assert source.decided(END).through is None
+    assert source.decided(at_time(260)).through is None
+    assert rows(PaperTopic([])).decided(START, at_time(400)) == TopicRange(1, None, None)
 
 
 def test_what_is_not_decided_is_found_however_little_the_server_looks_at_in_one_call():
@@ -111,7 +111,7 @@ def test_what_is_not_decided_is_found_however_little_the_server_looks_at_in_one_
 
     source = rows(Slow([MessageId(ms, 0).encode() for ms in (100, 200, 300)], undecided=2))
     with pytest.raises(ConflictError, match="undecided before @400"):
-        source.settled(START, at_time(400))
+        source.decided(START, at_time(400))
 
 
 def test_the_id_before_a_position_is_right_before_it():

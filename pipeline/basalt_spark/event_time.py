@@ -47,7 +47,7 @@ SETTINGS = {
 
 # The batch at watermark W writes each window that ends by W. A later result's event time, the end of its window less a
 # millisecond, may be W itself; so the batch can promise the time before W only.
-STEP_MS = 1
+PROMISE_MARGIN_MS = 1
 
 
 def in_event_time(frame: DataFrame, column: str) -> DataFrame:
@@ -69,7 +69,7 @@ def in_event_time(frame: DataFrame, column: str) -> DataFrame:
 
 
 def messages_where(condition: str) -> str:
-    """A condition for a stage without state: messages that fulfil `condition`, and the rows that drive event time."""
+    """A condition for a step without state: messages that fulfil `condition`, and the rows that drive event time."""
     return f"{CONTROL} IS NOT NULL OR ({condition})"
 
 
@@ -94,7 +94,7 @@ class Progress:
         """The event time up to which no more results come; None: no new promise is possible."""
         if not self.stateful or self.watermark_ms is None or self.closed:
             return None
-        return self.watermark_ms - STEP_MS
+        return self.watermark_ms - PROMISE_MARGIN_MS
 
 
 def read_progress(report: Mapping[str, Any]) -> Progress:

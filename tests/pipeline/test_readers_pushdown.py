@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from basalt_spark.source.batch_reader import EVERYTHING, Bounds, bounds_of
+from basalt_spark.source.readers import EVERYTHING, Bounds, bounds_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARISONS = {
@@ -35,7 +35,7 @@ micros = st.integers(0, 5_000)
 
 
 def lies_within(message_id: bytes, found: Bounds) -> bool:
-    after, through = found.within(None, b"\xff" * 20)
+    after, through = found.both(Bounds(None, b"\xff" * 20))
     return through is not None and (after is None or message_id > after) and message_id <= through
 
 

@@ -15,10 +15,10 @@ from basalt_engine.clock import ManualClock
 from basalt_spark import connection
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.offset import parse_offset
-from basalt_spark.options import Use
-from basalt_spark.options.read_options import read_options
+from basalt_spark.option_table import Use
+from basalt_spark.options import read_options
 from basalt_spark.source.partitions import ControlPartition, RangePartition
-from basalt_spark.source.stream_reader import BasaltStreamReader
+from basalt_spark.source.readers import BasaltStreamReader
 from tests.pipeline.topics_in_memory import ServerInMemory, TopicInMemory, id_at
 
 URL = "http://memory:1"

@@ -1,4 +1,4 @@
-"""The markers of a stage in its topic while its query runs: a query of a script, and a topic that only remembers."""
+"""The markers of a step in its topic while its query runs: a query of a script, and a topic that only remembers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from basalt.api.bodies.messages import MarkersInfo, TaskInfo
-from basalt_spark.pipeline.stage import RunningStage, StageStateError, Told
+from basalt_spark.pipeline import RunningStep, StepStateError
 from tests.pipeline.test_event_time_progress import offset, report
 
 ELEVEN, TWELVE, NEVER = "2015-05-17T11:00:00.000Z", "2015-05-17T12:00:00.000Z", "9999-12-31T23:59:59.999Z"
@@ -58,21 +58,21 @@ def topic() -> FakeTopic:
     return FakeTopic()
 
 
-def run(topic: FakeTopic, query: ScriptedQuery, told: Told = Told.AFTER_BATCH, until: str | None = "eos") -> None:
-    RunningStage("s", query, topic, 2, told, until).follow(Event())
+def run(topic: FakeTopic, query: ScriptedQuery, in_transaction: bool = False, until: str | None = "eos") -> None:
+    RunningStep("s", query, topic, 2, in_transaction, until).follow(Event())
 
 
 def state(watermark: str, done: bool = False, batch: int = 1, dropped: int = 0):
     return report(offset(done), watermark=watermark, dropped=dropped, batch=batch)
 
 
-def test_a_stage_with_state_tells_its_watermark_behind_the_batch_and_each_once(topic):
+def test_a_step_with_state_tells_its_watermark_behind_the_batch_and_each_once(topic):
     run(topic, ScriptedQuery(state(ELEVEN), state(ELEVEN), state(TWELVE), report(offset(False))))
     assert topic.said == [("s", ELEVEN_MS - 1, 2), ("s", ELEVEN_MS + HOUR_MS - 1, 2)]
 
 
-def test_a_stage_without_state_leaves_its_watermark_to_the_sink(topic):
-    run(topic, ScriptedQuery(report(offset(False), watermark=ELEVEN, rows=1)), Told.IN_TRANSACTION)
+def test_a_step_without_state_leaves_its_watermark_to_the_sink(topic):
+    run(topic, ScriptedQuery(report(offset(False), watermark=ELEVEN, rows=1)), True)
     assert topic.said == []
 
 
@@ -123,20 +123,20 @@ def test_what_the_last_batch_of_a_query_for_what_is_there_now_tells_is_told_when
 
 
 def test_a_state_that_the_end_of_time_did_not_reach_is_an_error_and_no_end(topic):
-    with pytest.raises(StageStateError, match="its state is at watermark"):
+    with pytest.raises(StepStateError, match="its state is at watermark"):
         run(topic, ScriptedQuery(state(ELEVEN, done=True)))
     assert topic.said == []
 
 
-def test_a_stage_without_state_must_keep_the_watermark(topic):
-    with pytest.raises(StageStateError, match="leaves out the columns watermark and control"):
+def test_a_step_without_state_must_keep_the_watermark(topic):
+    with pytest.raises(StepStateError, match="leaves out the columns watermark and control"):
         run(topic, ScriptedQuery(report(offset(True), rows=1)))
     assert topic.said == []
 
 
 def test_a_state_whose_results_have_a_watermark_column_is_an_error(topic):
-    with pytest.raises(StageStateError, match="keeps state and the column watermark"):
-        run(topic, ScriptedQuery(state(ELEVEN)), Told.IN_TRANSACTION)
+    with pytest.raises(StepStateError, match="keeps state and the column watermark"):
+        run(topic, ScriptedQuery(state(ELEVEN)), True)
 
 
 def test_rows_dropped_as_late_are_logged_once_for_each_batch(topic, caplog):
@@ -144,10 +144,10 @@ def test_rows_dropped_as_late_are_logged_once_for_each_batch(topic, caplog):
     assert [record.args[1:] for record in caplog.records] == [(1, 3), (2, 1)]
 
 
-def test_a_stage_that_is_told_to_stop_stops(topic):
+def test_a_step_that_is_told_to_stop_stops(topic):
     stop = Event()
     stop.set()
     query = ScriptedQuery(state(ELEVEN), state(TWELVE))
-    RunningStage("s", query, topic, 2, Told.AFTER_BATCH, "eos").follow(stop)
+    RunningStep("s", query, topic, 2, False, "eos").follow(stop)
     assert query.stopped
     assert topic.said == []
