@@ -19,7 +19,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import Group, GroupCommit
-from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables import garbage_cells
 from basalt.transactions.rules.states import Join, Transaction
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import Reference
@@ -267,7 +267,7 @@ class TopicParticipant:
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         if not self._store_drops:
-            hidden_cells.note(group, transaction)
+            garbage_cells.note(group, transaction)
         for join in transaction.topics:
             # Also where it has no rows: its stored payloads are found by the note, too.
             from_position = position(join.from_ms, 0)

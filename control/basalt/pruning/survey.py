@@ -10,11 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from basalt.errors import CorruptionError
-from basalt.messaging.log.garbage_notes import KIND as GARBAGE_KIND
-from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.stored_log import GARBAGE
 from basalt.pruning.regions import Cluster, Region
 from basalt.pruning.rule import CLOCK_SKEW_MS, Cause, Certificates, EmbeddedCertificate, Hold, Notes, Terms
 from basalt.pruning.state import STATE, PruneState
@@ -124,8 +121,8 @@ class Surveyor:
 def read_notes(system: SystemTable) -> Notes:
     """All notes that there are; to be read after the invalid list that is asked about."""
     found: dict[int, list[str]] = {}
-    for name, body in system.scan(GARBAGE_KIND):
-        for pointer in msgspec.json.decode(body, type=GarbageRange).write_pointers:
+    for name, garbage in GARBAGE.scan(system):
+        for pointer in garbage.write_pointers:
             found.setdefault(pointer, []).append(name)
     for note in garbage_cells.notes(system):
         for pointer in note.write_pointers:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.log import log_bounds
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -137,7 +137,7 @@ class ExpiredRows:
         before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
         rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
-        known = log_bounds.expired(self._system, topic)
+        known = stored_log.expired(self._system, topic)
         last = bytes.fromhex(known.last or "") if known is not None else b""
         return _Expired(before_ms, last if newest is None else newest.position)
 
@@ -159,7 +159,7 @@ class ExpiredRows:
                 with suppress(TopicNotFoundError):
                     log = await self._logs.open(plan.topic.title)
                     if log.topic.generation == plan.topic.generation:
-                        await locks.enter_async_context(log.lock)
+                        await locks.enter_async_context(log.locks.rows)
                         found.append((log, plan))
             await self._writer.run(lambda group: self._stage(group, found, counts))
 
@@ -184,8 +184,8 @@ class ExpiredRows:
             return []
         before_ms = expired.before_ms
         counts["expired_topics"] += 1
-        log_bounds.note_newest(group, topic, log.newest)
-        log_bounds.note_expired(group, topic, before_ms, expired.last)
+        stored_log.note_newest(group, topic, log.newest)
+        stored_log.note_expired(group, topic, before_ms, expired.last)
         group.when_durable(lambda: self._gone(log, before_ms))
         group.when_failed(lambda: self._logs.tails.drop(log))
         before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
@@ -194,8 +194,8 @@ class ExpiredRows:
     def _gone(self, log: TopicLog, before_ms: int) -> None:
         key = log.topic.keys[:2]
         self._logs.tails.remove_before(log.tail, position(before_ms, 0))
-        if log.counts is not None:
-            log.counts.expired(before_ms)
+        if log.index is not None:
+            log.index.expired(before_ms)
         if key in self._known:
             self._known[key].oldest_ms = before_ms
 

@@ -14,8 +14,8 @@ import msgspec
 
 from basalt.catalog.topics import TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.log import log_bounds
+from basalt.messaging import index
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import topic_markers
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -72,7 +72,7 @@ class OldGenerations:
     async def _swept_to(self, prefix: bytes) -> int:
         known = self._swept.get(prefix)
         if known is None:
-            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            swept = await self._call(SWEPT.get, self._system, stored_log.entry_name(prefix))
             known = 0 if swept is None else swept.generation
             self._remember(prefix, known)
         return known
@@ -106,13 +106,13 @@ class OldGenerations:
         is_there = deleted is None or self._is_there(deleted)
         for table, mutation in ranges:
             group.add(table, mutation)
-        name = log_bounds.entry_name(prefix)
+        name = stored_log.entry_name(prefix)
         group.add(SystemTable.name, SWEPT.put(Swept(living), name))
         if is_there:
             return
-        log_bounds.forget(group, prefix)
-        for kind in (usage.KIND, topic_markers.KIND):
-            group.add(SystemTable.name, SystemTable.delete(kind, name))
+        stored_log.forget(group, prefix)
+        for record in (index.SAVED, topic_markers.SAVED):
+            group.add(SystemTable.name, record.delete(name))
 
     def _is_there(self, deleted: TopicName) -> bool:
         """True when it was created again meanwhile: what is kept of it may be of that generation."""

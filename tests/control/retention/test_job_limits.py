@@ -68,7 +68,7 @@ async def test_a_job_across_one_of_its_limits_removes_the_same_in_more_runs(
     assert [rows(shop, "message", title) for title in TOPICS] == [[]] * len(TOPICS)
     assert rows(shop, "payload") == []
     assert len(rows(shop, "cell")) == len(TABLES), "the newest version of each cell"
-    assert entries(shop, garbage_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
     for title in TOPICS:
         await shop.topics.delete(title)
     for table in TABLES:

@@ -143,7 +143,7 @@ async def truncate(request: Request) -> Response:
 async def stats(request: Request) -> Response:
     """A topic's statistics."""
     title = named_topic(request)
-    found = await request.services.usage.stats(title)
+    found = await request.services.topic_stats.stats(title)
     topic = await request.services.topics.get(title)
     return json_response(
         TopicStats(
