@@ -352,6 +352,7 @@ async def test_an_update_that_is_refused_changes_nothing(topics: TopicLogs) -> N
 async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: MemoryStore, clock: ManualClock) -> None:
     mine, theirs = served(store, clock), served(store, clock)
     await mine.create(A, {})
+    await mine.open(A)
     await theirs.update(A, {"ttl": "60"})
     with pytest.raises(ConflictError, match="changed by another call"):
         await mine.update(A, {"ttl": "70"})
