@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_not_found
+from basalt.catalog.topics import Topic, TopicName, Topics, title_of
 from basalt.errors import BusyError, TopicNotFoundError
 from basalt.messaging.index import Blocks
 from basalt.messaging.log import stored_log
@@ -203,7 +203,7 @@ class TopicLogs:
         if found is None or (isinstance(found, TopicLog) and not found.live):
             raise NotLoadedError(partial(self.hold, [title]))
         if isinstance(found, AbsentTopic):
-            raise topic_not_found(title)
+            raise self.catalog.absent(title)
         self.memory.touch(found)
         return found
 

@@ -26,7 +26,7 @@ from basalt.api.markers.reconcile import (
     refusal,
     watermark_ms,
 )
-from basalt.catalog.topics import Topic, TopicName, topic_not_found
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
@@ -302,7 +302,7 @@ class TopicMarkers:
             if unchanged:  # else a write failed meanwhile, and what it may have added is in doubt
                 return tracked
             if log.ended:
-                raise topic_not_found(log.topic.title)
+                raise self._logs.catalog.absent(log.topic.title)
 
     async def _settle(self, log: TopicLog, tracked: TrackedMarkers) -> None:
         stop, snapshot = await self._ends.settled(log, tracked.through)

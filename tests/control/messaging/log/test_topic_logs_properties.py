@@ -12,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.catalog.catalog import check_name
-from basalt.catalog.topic_properties import PROPERTIES_MAX, PROPERTY_CHARS_MAX, TTL_SECONDS_MAX, settle
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_name
+from basalt.catalog.topics import (
+    PROPERTIES_MAX,
+    PROPERTY_CHARS_MAX,
+    TTL_SECONDS_MAX,
+    Topic,
+    TopicName,
+    Topics,
+    check_properties,
+    title_of,
+    topic_name,
+)
 from basalt.errors import (
     ConflictError,
     CorruptionError,
@@ -472,7 +481,7 @@ def test_a_title_is_shown_with_a_colon() -> None:
     [("1", 1_000), (1, 1_000), ("0060", 60_000), (str(TTL_SECONDS_MAX), TTL_SECONDS_MAX * 1_000)],
 )
 def test_a_ttl_is_a_whole_number_of_seconds(given_as: object, ttl_ms: int) -> None:
-    assert settle({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
+    assert check_properties({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
 
 
 NO_NUMBERS: list[object] = [
@@ -486,7 +495,7 @@ NO_NUMBERS: list[object] = [
 @pytest.mark.parametrize("name", ["ttl", "spread"])
 def test_a_number_that_is_none_is_refused_with_its_name(name: str, bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({name: bad}, BUCKETS, None)
+        check_properties({name: bad}, BUCKETS, None)
     assert refused.value.field == name
     assert len(str(refused.value)) < 200
 
@@ -494,8 +503,8 @@ def test_a_number_that_is_none_is_refused_with_its_name(name: str, bad: object) 
 @pytest.mark.parametrize(("name", "bad"), [("ttl", TTL_SECONDS_MAX + 1), ("spread", BUCKETS + 1)])
 def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
     with pytest.raises(InvalidPropertyError, match=f"property {name} is '{bad}'"):
-        settle({name: str(bad)}, BUCKETS, None)
-    settle({name: bad - 1}, BUCKETS, None)
+        check_properties({name: str(bad)}, BUCKETS, None)
+    check_properties({name: bad - 1}, BUCKETS, None)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +533,7 @@ def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
 )
 def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[str, object], field: str | None) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle(properties, BUCKETS, None)
+        check_properties(properties, BUCKETS, None)
     assert refused.value.field == field
     assert len(str(refused.value)) < 200
 
@@ -532,30 +541,30 @@ def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[st
 def test_other_properties_are_kept_as_text() -> None:
     given_as = {"note": "Zoë\u202e", "limit": 5, "flag": True, "off": False, "empty": ""}
     given_as["n" * 255] = "x" * PROPERTY_CHARS_MAX
-    settled = settle({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
+    settled = check_properties({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
     assert settled.others == {**given_as, "limit": "5", "flag": "true", "off": "false"}
     assert (settled.ttl_ms, settled.spread, settled.on_invalid) == (5_000, 1, OnInvalid.RETAIN)
 
 
 @pytest.mark.parametrize("given_as", ["2", 2])
 def test_the_present_generation_may_be_given_back(given_as: object) -> None:
-    assert settle({"generation": given_as}, BUCKETS, 2).others == {}
+    assert check_properties({"generation": given_as}, BUCKETS, 2).others == {}
 
 
 @pytest.mark.parametrize("bad", ["1", "3", "-2", "02", "", "None", 1, None, True])
 def test_no_other_generation_may_be_given(bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({"generation": bad}, BUCKETS, 2)
+        check_properties({"generation": bad}, BUCKETS, 2)
     assert refused.value.field == "generation"
 
 
 @pytest.mark.parametrize("given_as", ["1", "3", 7, "02", ""])
 def test_a_new_topic_takes_no_notice_of_a_generation(given_as: object) -> None:
-    assert settle({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
+    assert check_properties({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
 
 
 @pytest.mark.parametrize("bad", [None, ["1"], {}])
 def test_a_generation_that_is_no_text_is_refused_of_a_new_topic_too(bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({"generation": bad}, BUCKETS, None)
+        check_properties({"generation": bad}, BUCKETS, None)
     assert refused.value.field == "generation"
