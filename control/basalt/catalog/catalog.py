@@ -111,12 +111,8 @@ class Catalog(ABC, Generic[NameT, EntryT]):
             raise self.absent(title)
         return metadata
 
-    async def describe_all(self, namespace: str | None) -> list[tuple[NameT, TopicMetadata]]:
-        """All that is stored of each entry, deleted ones (negative generation) too."""
-        return [each async for page in self.pages(namespace) for each in page]
-
     async def pages(self, namespace: str | None) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:
-        """The same a page at a time, in the order of the store; others go in between."""
+        """All that is stored of each entry, deleted ones (negative generation) too: a page at a time, in the order of the store."""
         start = b""
         while rows := await self._call(self._page, start, namespace):
             yield [(self._title_of(prefix), metadata) for prefix, metadata in rows]

@@ -18,7 +18,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put
 from tests.control.retention.crashing_store import CrashingStore
 from tests.control.retention.readers import LIFETIME_MS, entries, run
-from tests.wiring import A, Wired
+from tests.wiring import A, Wired, described
 
 pytestmark = pytest.mark.anyio
 
@@ -294,7 +294,7 @@ async def test_there_is_no_note_where_the_store_applies_retention_itself(monkeyp
 async def test_lists_of_topics_do_not_know_tables(shop: Wired):
     await shop.topics.create(A, {})
     assert await shop.topics.catalog.list("shop") == [A.name]
-    assert [title for title, _ in await shop.topics.catalog.describe_all(None)] == [A]
+    assert [title for title, _ in await described(shop.topics.catalog, None)] == [A]
     assert await shop.services.tables.catalog.list("shop") == [STOCK.name]
     await shop.topics.delete(A)
     assert await shop.topics.catalog.namespaces() == []

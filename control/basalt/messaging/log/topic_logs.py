@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -106,13 +106,15 @@ class LogMemory:
         self.detailed.move_to_end(log)
         if len(self.detailed) > self._limits.detailed:
             oldest = next(iter(self.detailed))
-            self._drop_details(oldest)
+            self._forget_blocks(oldest)
+            del self.detailed[oldest]
             if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
                 oldest.forget_details()
         if self.block_entries > self._limits.block_entries:
             for each in self.detailed:
-                if self.block_entries > self._limits.block_entries and each is not log:
-                    self._forget_blocks(each)
+                if self.block_entries <= self._limits.block_entries or each is log:
+                    break
+                self._forget_blocks(each)
 
     def forget_all_blocks(self) -> None:
         """Writers that had been decided about were decided about anew: no block holds any more."""
@@ -124,9 +126,6 @@ class LogMemory:
         self.detailed[log] = 0
         if log.index is not None:
             log.index.blocks = Blocks()
-
-    def _drop_details(self, log: TopicLog) -> None:
-        self.block_entries -= self.detailed.pop(log, 0)
 
     def pin(self, log: TopicLog) -> None:
         """A group changes the log: the store does not know of it yet."""
@@ -145,7 +144,7 @@ class LogMemory:
         """Forget what can be read again. The log itself goes when nobody holds it any more."""
         self.tails.drop(log)
         log.forget_details()
-        self._drop_details(log)
+        self.block_entries -= self.detailed.pop(log, 0)
         self.staged.evict(log)
 
 
@@ -269,42 +268,44 @@ class TopicLogs:
 
         `TopicChangedError`: the present version is none of those given.
         """
-        async with self._lock(title):
-            log = await self._live_log(title)
-            with _outdated_unless_done(log):
-                log.topic = await self.catalog.update(log.topic, properties, versions)
-            return log.topic
+        async with self._changed(title) as log:
+            log.topic = await self.catalog.update(log.topic, properties, versions)
+        return log.topic
 
     async def merge(
         self, title: TopicName, changes: Mapping[str, object], versions: Collection[str] | None = None
     ) -> Topic:
         """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
-        async with self._lock(title):
-            log = await self._live_log(title)
-            with _outdated_unless_done(log):
-                log.topic = await self.catalog.merge(log.topic, changes, versions)
-            return log.topic
+        async with self._changed(title) as log:
+            log.topic = await self.catalog.merge(log.topic, changes, versions)
+        return log.topic
 
     async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
         """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.
 
         `GenerationError`: it is of another generation than the one given.
         """
-        async with self._lock(title):
-            log = await self._live_log(title)
-            topic = log.topic.of_generation(generation)
-            with _outdated_unless_done(log):
-                log.topic = await self.catalog.truncate(topic, before_ms)
-            return log.topic
+        async with self._changed(title) as log:
+            log.topic = await self.catalog.truncate(log.topic.of_generation(generation), before_ms)
+        return log.topic
 
     async def delete(self, title: TopicName) -> Topic:
         """Delete the topic. Its rows are out of reach at once, and are removed by retention later."""
+        async with self._changed(title) as log:
+            await self.catalog.delete(log.topic)
+            self._end(log)
+        return log.topic
+
+    @asynccontextmanager
+    async def _changed(self, title: TopicName) -> AsyncIterator[TopicLog]:
+        """The live log, for one change. One that fails may have taken effect, or another server made one: read it again then."""
         async with self._lock(title):
             log = await self._live_log(title)
-            with _outdated_unless_done(log):
-                await self.catalog.delete(log.topic)
-            self._end(log)
-            return log.topic
+            try:
+                yield log
+            except BaseException:
+                log.live = False
+                raise
 
     async def confirm_or_delete_all(self) -> None:
         """Decide about all rows in doubt, of every topic."""
@@ -367,16 +368,6 @@ class TopicLogs:
         row, newest = self._messages.last(topic.read_keys), stored_log.newest(self._system, topic)
         newest = newest if row is None else max(newest, row.position)
         return Position(*position_fields(newest)) if newest else EMPTY_LOG
-
-
-@contextmanager
-def _outdated_unless_done(log: TopicLog) -> Iterator[None]:
-    """A change of the topic that fails may have taken effect, or another server may have changed it: read it again then."""
-    try:
-        yield
-    except BaseException:
-        log.live = False
-        raise
 
 
 def _let_go(_: object) -> None:

@@ -396,15 +396,15 @@ async def test_lists_show_what_exists_and_descriptions_what_ever_did(topics: Top
     assert await topics.catalog.list("b") == ["a"]
     assert await topics.catalog.list("a") == ["x"]
     assert await topics.catalog.list("gone") == await topics.catalog.list("never") == []
-    everything = {str(title): stored.generation for title, stored in await topics.catalog.describe_all(None)}
+    everything = {str(title): stored.generation for title, stored in await described(topics.catalog, None)}
     assert everything == {"a:x": 1, "a-:x": 1, "b:a": 1, "b:z": -1, "gone:x": -1}
-    assert [str(title) for title, _ in await topics.catalog.describe_all("b")] == ["b:a", "b:z"]
+    assert [str(title) for title, _ in await described(topics.catalog, "b")] == ["b:a", "b:z"]
 
 
 async def test_a_topic_that_is_gone_is_described_under_its_last_generation(topics: TopicLogs) -> None:
     await topics.create(A, {})
     await topics.delete(A)
-    ((title, stored),) = await topics.catalog.describe_all(None)
+    ((title, stored),) = await described(topics.catalog, None)
     assert topics.catalog.at(title, stored).keys.generation == 1
 
 
@@ -417,7 +417,7 @@ async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics
     good = TopicMetadata(1, 1, OnInvalid.DROP, 1, 1, 0, 0, {}).encode()
     store.table("metadata").write([Put(b"\xffbad", {b"m": good})])
     with pytest.raises(CorruptionError, match=b"\xffbad".hex()):
-        await topics.catalog.describe_all(None)
+        await described(topics.catalog, None)
 
 
 # Names.
