@@ -42,6 +42,7 @@ from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Columns, Put, Table
+from tests.wiring import described
 
 pytestmark = pytest.mark.anyio
 
