@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from basalt.api.bodies.work import Work, WorkPublish
+from basalt.catalog.catalog import Catalog
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
+from basalt.messaging.log.topic_logs import LOG_LIMITS, LogLimits
 from basalt.messaging.read.fetch import Fetch
 from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import ManualClock
+from basalt_engine.metadata import TopicMetadata
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 
@@ -86,6 +88,11 @@ class Wired:
                 return found
             found += texts(page)
             start = page.slices[-1].last_id()
+
+
+async def described(catalog: Catalog[Any, Any], namespace: str | None) -> list[tuple[Any, TopicMetadata]]:
+    """All that is stored of each entry, deleted ones too."""
+    return [each async for page in catalog.pages(namespace) for each in page]
 
 
 def encoded(messages: Sequence[str]) -> list[bytes]:

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from basalt.cluster.lease import LeaseRecord
-from basalt.messaging.log.counts import SavedCounts, TopicCounts
-from basalt.messaging.log.garbage_notes import GarbageRange
-from basalt.messaging.log.log_bounds import LogEnd, LogStart
+from basalt.messaging.index import SavedIndex, TopicIndex
+from basalt.messaging.log.stored_log import GarbageRange, LogEnd, LogStart
 from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState
@@ -20,6 +19,8 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import InstallationFacts, SystemTable
 from basalt_engine.table import Put
 from tests.vector_lines import cases, lines
+
+DAY_MS = 86_400_000
 
 FORMS: dict[str, type[Any]] = {
     "audit": Line,
@@ -31,7 +32,7 @@ FORMS: dict[str, type[Any]] = {
     "newest": LogEnd,
     "expired": LogStart,
     "swept": Swept,
-    "usage": SavedCounts,
+    "index": SavedIndex,
     "outside": ExternalWriter,
     "prune": PruneState,
     "pruned": Pruned,
@@ -70,8 +71,8 @@ def test_the_name_of_what_was_pruned_follows_from_its_body():
     assert msgspec.convert(entry["body"], Pruned).name == entry["name"]
 
 
-def test_saved_counts_come_back_as_they_were():
+def test_a_saved_index_comes_back_as_it_was():
     for _, _, meaning in lines("system-table"):
-        if meaning["kind"] == "usage":
-            saved = msgspec.convert(meaning["body"], SavedCounts)
-            assert msgspec.json.decode(TopicCounts.of(saved).body(saved.generation), type=SavedCounts) == saved
+        if meaning["kind"] == "index":
+            saved = msgspec.convert(meaning["body"], SavedIndex)
+            assert TopicIndex.of(saved, DAY_MS).to_save(saved.generation) == saved

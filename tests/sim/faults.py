@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from basalt.catalog.topics import TopicName
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
-from basalt.messaging.log.topic_log import LogMemory, TopicLog
-from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import LogMemory, TopicLogs
 from basalt.pruning.prune import read_notes
-from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state
 from basalt.transactions.log.transaction_log import TransactionLog
@@ -48,7 +48,7 @@ def references_in_doubt_count_as_absent() -> AbstractContextManager[object]:
     """Rows in doubt are no more in doubt, and nobody has decided which of them there will be."""
 
     async def undecided(log: TopicLog) -> None:
-        log.unconfirmed.clear()
+        log.unconfirmed = ()
         log.memory.with_unconfirmed.discard(log)
         log.in_flight = None
 
@@ -149,7 +149,7 @@ def pruning_overlooks_cells() -> AbstractContextManager[object]:
     """Pruning forgets failed writers whose cells are still there."""
 
     def read_others(system: SystemTable) -> Any:
-        with patch.object(hidden_cells, "notes", lambda *_: iter(())):
+        with patch.object(garbage_cells, "notes", lambda *_: iter(())):
             return read_notes(system)
 
     return patch("basalt.pruning.prune.read_notes", read_others)

@@ -62,6 +62,9 @@ class Catalog(ABC, Generic[NameT, EntryT]):
     """The entries of one kind in one store, as the store has them."""
 
     word: str  # for people: topic or table
+    absent_error: type[BasaltError]
+    exists_error: type[BasaltError]
+    exists_hint: str
 
     def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
         self._table = MetadataTable(store.table(MetadataTable.name))
@@ -85,34 +88,31 @@ class Catalog(ABC, Generic[NameT, EntryT]):
     def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
         """The rows of this kind, from a key on."""
 
-    @abstractmethod
-    def _absent(self, title: NameT) -> BasaltError:
+    def absent(self, title: NameT) -> BasaltError:
         """The error that there is no such entry."""
+        return self.absent_error(
+            f"{self.word} {title} does not exist", field=self.word, hint="create it, or check the name"
+        )
 
-    @abstractmethod
     def _exists(self, title: NameT) -> BasaltError:
-        """The error that there is one already."""
+        return self.exists_error(f"{self.word} {title} exists already", field=self.word, hint=self.exists_hint)
 
     async def read(self, title: NameT) -> EntryT:
         """The entry; a `NotFoundError` when it does not exist or was deleted."""
         metadata = await self._call(self._table.get, self._prefix(title))
         if metadata is None or metadata.generation < 0:
-            raise self._absent(title)
+            raise self.absent(title)
         return self.at(title, metadata)
 
     async def describe(self, title: NameT) -> TopicMetadata:
         """All that is stored of an entry, also of a deleted one; a `NotFoundError` when there never was one."""
         metadata = await self._call(self._table.get, self._prefix(title))
         if metadata is None:
-            raise self._absent(title)
+            raise self.absent(title)
         return metadata
 
-    async def describe_all(self, namespace: str | None) -> list[tuple[NameT, TopicMetadata]]:
-        """All that is stored of each entry, deleted ones (negative generation) too."""
-        return [each async for page in self.pages(namespace) for each in page]
-
     async def pages(self, namespace: str | None) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:
-        """The same a page at a time, in the order of the store; others go in between."""
+        """All that is stored of each entry, deleted ones (negative generation) too: a page at a time, in the order of the store."""
         start = b""
         while rows := await self._call(self._page, start, namespace):
             yield [(self._title_of(prefix), metadata) for prefix, metadata in rows]

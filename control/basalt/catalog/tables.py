@@ -64,6 +64,8 @@ class TableCatalog(Catalog[TableName, HostedTable]):
     """The tables of one store. What was read once stays in memory: only this server changes tables."""
 
     word = "table"
+    absent_error, exists_error = TableNotFoundError, TableExistsError
+    exists_hint = "delete it first, or use it as it is"
 
     def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
         super().__init__(store, clock, buckets)
@@ -140,14 +142,6 @@ class TableCatalog(Catalog[TableName, HostedTable]):
 
     def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
         return self._table.scan_tables(start, namespace)
-
-    def _absent(self, title: TableName) -> TableNotFoundError:
-        return TableNotFoundError(f"table {title} does not exist", field="table", hint="create it, or check the name")
-
-    def _exists(self, title: TableName) -> TableExistsError:
-        return TableExistsError(
-            f"table {title} exists already", field="table", hint="delete it first, or use it as it is"
-        )
 
 
 def _keep_all() -> None:

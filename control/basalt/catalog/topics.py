@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from basalt.api.markers import TASKS_MAX
 from basalt.catalog.catalog import Catalog, EntryName, check_name
-from basalt.catalog.topic_properties import DIGITS, settle
 from basalt.errors import (
     CorruptionError,
     GenerationError,
+    InvalidPropertyError,
     TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
@@ -20,7 +22,15 @@ from basalt.errors import (
 from basalt_engine.keys import NAME_PATTERN, TopicKeys, topic_prefix
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.records import Compression
+from basalt_engine.retention import OnInvalid
 
+TTL_SECONDS_DEFAULT = 604_800  # seven days
+TTL_SECONDS_MAX = 3_155_760_000  # a hundred years; in milliseconds it stays far from 2^63
+PROPERTIES_MAX = 64  # beside those of every topic; its row stays small, for every region server reads it
+OF_EVERY_TOPIC = frozenset({"ttl", "spread", "onInvalid", "generation"})
+PROPERTY_CHARS_MAX = 4_096
+_DIGITS = re.compile(r"[0-9]{1,10}")
+_PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
@@ -72,7 +82,7 @@ class Topic(NamedTuple):
     def tasks(self) -> int | None:
         """The number of tasks that give markers here; None where their markers say it."""
         tasks = self.metadata.others.get("tasks", "")
-        return int(tasks) if DIGITS.fullmatch(tasks) else None
+        return int(tasks) if _DIGITS.fullmatch(tasks) else None
 
     @property
     def compression(self) -> Compression:
@@ -110,12 +120,14 @@ class Topics(Catalog[TopicName, Topic]):
     """The topics of one store, as it has them. Who uses topics opens their logs: `basalt.messaging.log.topic_logs`."""
 
     word = "topic"
+    absent_error, exists_error = TopicNotFoundError, TopicExistsError
+    exists_hint = "update its properties, or delete it first"
 
     async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
 
         def describe(generation: int, now_ms: int) -> TopicMetadata:
-            ttl_ms, spread, on_invalid, others = settle(properties, self.buckets, None)
+            ttl_ms, spread, on_invalid, others = check_properties(properties, self.buckets, None)
             return TopicMetadata(generation, ttl_ms, on_invalid, spread, spread, now_ms, now_ms, others)
 
         return await self._create(title, describe)
@@ -130,7 +142,7 @@ class Topics(Catalog[TopicName, Topic]):
         if versions is not None and topic.version not in versions:
             raise _changed(topic)
         old = topic.metadata
-        settled = settle(properties, self.buckets, old.generation)
+        settled = check_properties(properties, self.buckets, old.generation)
         new = old._replace(
             ttl_ms=settled.ttl_ms,
             on_invalid=settled.on_invalid,
@@ -179,14 +191,6 @@ class Topics(Catalog[TopicName, Topic]):
     def _scan(self, start: bytes, namespace: str | None) -> Iterator[tuple[bytes, TopicMetadata]]:
         return self._table.scan(start, namespace)
 
-    def _absent(self, title: TopicName) -> TopicNotFoundError:
-        return topic_not_found(title)
-
-    def _exists(self, title: TopicName) -> TopicExistsError:
-        return TopicExistsError(
-            f"topic {title} exists already", field="topic", hint="update its properties, or delete it first"
-        )
-
 
 @lru_cache(maxsize=TITLES_CACHED_MAX)
 def title_of(prefix: bytes) -> TopicName:
@@ -205,6 +209,79 @@ def _changed(topic: Topic) -> TopicChangedError:
     )
 
 
-def topic_not_found(title: TopicName) -> TopicNotFoundError:
-    """The error that says so."""
-    return TopicNotFoundError(f"topic {title} does not exist", field="topic", hint="create it, or check the name")
+# Properties as a user gives them: which there are, what they may be, and their defaults.
+
+
+class CheckedProperties(NamedTuple):
+    """Properties, checked."""
+
+    ttl_ms: int
+    spread: int
+    on_invalid: OnInvalid
+    others: dict[str, str]
+
+
+def check_properties(properties: Mapping[str, object], buckets: int, generation: int | None) -> CheckedProperties:
+    """Check the properties that a user gave; absent ones get their defaults.
+
+    `generation` is read-only, and is the present one, or None for a new topic. An update may give it back as it is now
+    (so that a topic's properties can be read, changed and put back); a new topic takes no notice of it, for it comes
+    with the properties that were read from another one.
+    """
+    count = len(properties.keys() - OF_EVERY_TOPIC)
+    if count > PROPERTIES_MAX:
+        raise InvalidPropertyError(f"{count} properties of its own are given, the limit is {PROPERTIES_MAX}")
+    others = {name: _text(name, value) for name, value in properties.items()}
+    given = others.pop("generation", None)
+    if given is not None and generation is not None and given != str(generation):
+        raise InvalidPropertyError(
+            f"property generation is read-only, and {given!r} is not the present one",
+            field="generation",
+            hint="leave it out; deleting and creating the topic raises it",
+        )
+    ttl = _integer("ttl", others.pop("ttl", str(TTL_SECONDS_DEFAULT)), 1, TTL_SECONDS_MAX)
+    spread = _integer("spread", others.pop("spread", "1"), 1, buckets)
+    on_invalid = _choice("onInvalid", others.pop("onInvalid", "drop"), ("drop", "retain"))
+    if "compression" in others:
+        _choice("compression", others["compression"], ("none", "zstd"))
+    if "tasks" in others:
+        _integer("tasks", others["tasks"], 1, TASKS_MAX)
+    return CheckedProperties(ttl * 1_000, spread, OnInvalid(on_invalid), others)
+
+
+def _text(name: str, value: object) -> str:
+    if _PROPERTY_NAME.fullmatch(name) is None:
+        raise InvalidPropertyError(
+            f"{name[:40]!r} is not a property name", field=name[:40], hint="use 1 to 255 of A-Z a-z 0-9 _ . -"
+        )
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 1 << 63 else _refuse(name, "a number beyond 64 bits")
+    if not isinstance(value, str):
+        return _refuse(name, f"a value of type {type(value).__name__}")
+    if len(value) > PROPERTY_CHARS_MAX or any(ord(char) < 32 or 0xD800 <= ord(char) < 0xE000 for char in value):
+        return _refuse(name, "a text that is too long or has control characters")
+    return value
+
+
+def _refuse(name: str, what: str) -> str:
+    raise InvalidPropertyError(
+        f"property {name} has {what}", field=name, hint=f"give text of at most {PROPERTY_CHARS_MAX} characters"
+    )
+
+
+def _integer(name: str, text: str, least: int, most: int) -> int:
+    if _DIGITS.fullmatch(text) is None or not least <= int(text) <= most:
+        raise InvalidPropertyError(
+            f"property {name} is {text[:40]!r}", field=name, hint=f"give a whole number from {least} to {most}"
+        )
+    return int(text)
+
+
+def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise InvalidPropertyError(
+            f"property {name} is {text[:40]!r}", field=name, hint=f"give one of {', '.join(allowed)}"
+        )
+    return text

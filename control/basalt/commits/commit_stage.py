@@ -23,7 +23,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase
-from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables import garbage_cells
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.edits import Edit, Invalidated
 from basalt.transactions.rules.one_shots import TopicKey
@@ -433,7 +433,7 @@ class TopicParticipant:
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         if not self._store_drops:
-            hidden_cells.note(group, transaction)
+            garbage_cells.note(group, transaction)
         for join in transaction.topics:
             # Also where it has no rows: its stored payloads are found by the note, too.
             from_position = position(join.from_ms, 0)

@@ -12,7 +12,6 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator, SessionCalls
 from basalt.errors import BasaltError
-from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
@@ -20,6 +19,7 @@ from basalt.messaging.publish import Messages
 from basalt.messaging.ranges.ranges import Ranges
 from basalt.messaging.read.blocked_readers import Blocking
 from basalt.messaging.read.fetch import end_of
+from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
@@ -54,7 +54,7 @@ class Services:
     tables: Tables
     table_catalog: TableCatalog
     peek: Peek
-    usage: Usage
+    topic_stats: TopicStatistics
     blocking: Blocking
     ranges: Ranges
     truncation: Truncation

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 from basalt.commits.coordinator import Coordinator
-from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.topic_stats import TopicStatistics
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
 from basalt.runtime.group_commit import GroupCommit
 from basalt.settings import Settings
-from basalt.tables.cell_activity import CellActivity
+from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
@@ -143,18 +143,18 @@ class StatsJob:
     help = "save the counts of messages and bytes, and the state of markers, of topics that changed"
     interval_ms = 15_000
 
-    def __init__(self, usage: Usage, markers: TopicMarkers) -> None:
-        self._usage = usage
+    def __init__(self, statistics: TopicStatistics, markers: TopicMarkers) -> None:
+        self._statistics = statistics
         self._markers = markers
 
     async def run(self) -> Report:
         """Save the counts and markers of topics that changed."""
-        saved, marked = await self._usage.save(), await self._markers.save()
+        saved, marked = await self._statistics.save(), await self._markers.save()
         return {name: count for name, count in (("topics", saved), ("markers", marked)) if count}
 
 
 def build_jobs(
-    settings: Settings, store: Store, clock: Clock, logs: TopicLogs, usage: Usage,
+    settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
     markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
@@ -164,7 +164,7 @@ def build_jobs(
         ExpiryJob(transactions, clock, settings.transactions.expiry_interval_ms),
         LogSnapshotJob(transactions, transaction_log),
         PruneJob(pruner),
-        RetentionJob(store, clock, logs, usage, writer, decisions, lifetime_ms_max, transactions, activity),
+        RetentionJob(store, clock, logs, statistics, writer, decisions, lifetime_ms_max, transactions, activity),
         *([] if pruner.publisher is None else [SnapshotJob(pruner.publisher)]),
-        StatsJob(usage, markers),
+        StatsJob(statistics, markers),
     ]

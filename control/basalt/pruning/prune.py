@@ -17,8 +17,7 @@ import msgspec
 
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, CorruptionError, UnavailableError
-from basalt.messaging.log.garbage_notes import KIND as GARBAGE_KIND
-from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.stored_log import GARBAGE
 from basalt.pruning import state as kept
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.rule import (
@@ -302,8 +301,8 @@ class Surveyor:
 def read_notes(system: SystemTable) -> Notes:
     """All notes that there are; to be read after the invalid list that is asked about."""
     found: dict[int, list[str]] = {}
-    for name, body in system.scan(GARBAGE_KIND):
-        for pointer in msgspec.json.decode(body, type=GarbageRange).write_pointers:
+    for name, garbage in GARBAGE.scan(system):
+        for pointer in garbage.write_pointers:
             found.setdefault(pointer, []).append(name)
     for note in garbage_cells.notes(system):
         for pointer in note.write_pointers:

@@ -18,13 +18,12 @@ from functools import partial
 from typing import NamedTuple
 
 from basalt.commits.coordinator import Coordinator
-from basalt.messaging.log import log_bounds
+from basalt.messaging.log import stored_log
 from basalt.retention.expired import SWEPT, Swept
 from basalt.runtime.group_commit import Group, GroupCommit, Phase
 from basalt.runtime.store_calls import StoreCalls
-from basalt.tables import garbage_cells as hidden_cells
-from basalt.tables.cell_activity import CellActivity
-from basalt.tables.garbage_cells import HiddenCells
+from basalt.tables import garbage_cells
+from basalt.tables.garbage_cells import CellActivity, GarbageCells
 from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.cell_keys import TableKeys
 from basalt_engine.cells import CellTable, is_tombstone
@@ -67,7 +66,7 @@ class Pass:
     next: bytes
     stop: bytes
     writes: int
-    notes: list[HiddenCells]
+    notes: list[GarbageCells]
     run: Run = field(default_factory=Run)
     tombstone: bytes | None = None
     waiting: bool = False
@@ -109,16 +108,16 @@ class CellVersions:
                 return
         self._next = b""
 
-    def _notes(self) -> dict[bytes, list[HiddenCells]]:
-        found: dict[bytes, list[HiddenCells]] = {}
-        for note in hidden_cells.notes(self._system):
+    def _notes(self) -> dict[bytes, list[GarbageCells]]:
+        found: dict[bytes, list[GarbageCells]] = {}
+        for note in garbage_cells.notes(self._system):
             found.setdefault(note.prefix.encode("ascii"), []).append(note)
         return found
 
     # Past generations.
 
     async def _remove_old_generations(
-        self, prefix: bytes, generation: int, notes: list[HiddenCells], counts: Counter[str]
+        self, prefix: bytes, generation: int, notes: list[GarbageCells], counts: Counter[str]
     ) -> None:
         living = generation if generation > 0 else 1 - generation
         # A transaction that was open when the table was deleted may fail, and be noted, long after its rows went.
@@ -137,18 +136,18 @@ class CellVersions:
 
     async def _swept_to(self, prefix: bytes) -> int:
         if prefix not in self._swept:
-            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            swept = await self._call(SWEPT.get, self._system, stored_log.entry_name(prefix))
             self._swept[prefix] = 0 if swept is None else swept.generation
         return self._swept[prefix]
 
-    async def _remove_notes(self, notes: Sequence[HiddenCells]) -> None:
+    async def _remove_notes(self, notes: Sequence[GarbageCells]) -> None:
         for first in range(0, len(notes), GROUP_NOTES):
             done = notes[first : first + GROUP_NOTES]
             await self._writer.run(partial(_stage_notes, done=done))
 
     # The present generation.
 
-    async def _go_on(self, keys: TableKeys, notes: list[HiddenCells], counts: Counter[str]) -> bool:
+    async def _go_on(self, keys: TableKeys, notes: list[GarbageCells], counts: Counter[str]) -> bool:
         """Begin or go on with the pass over a table; False when this run has looked at enough."""
         if self._pass is not None and self._pass.keys != keys:
             self._pass = None  # the table that it was about is gone
@@ -235,18 +234,18 @@ def _stage(group: Group, looked: Looked) -> None:
     group.add(CellTable.name, *map(Delete, looked.tombstones), phase=Phase.OUTCOME)
 
 
-def _stage_notes(group: Group, done: Sequence[HiddenCells]) -> None:
+def _stage_notes(group: Group, done: Sequence[GarbageCells]) -> None:
     for note in done:
-        hidden_cells.remove(group, note)
+        garbage_cells.remove(group, note)
 
 
 def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool, start: bytes, stop: bytes) -> None:
     if not is_empty:  # a range delete of nothing would be a burden all the same
         group.add(CellTable.name, DeleteRange(start, stop))
-    group.add(SystemTable.name, SWEPT.put(Swept(living), log_bounds.entry_name(prefix)), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, SWEPT.put(Swept(living), stored_log.entry_name(prefix)), phase=Phase.OUTCOME)
 
 
-def _ended(note: HiddenCells, moment: ManagerSnapshot) -> bool:
+def _ended(note: GarbageCells, moment: ManagerSnapshot) -> bool:
     """True when all that these writers wrote is there to be seen."""
     in_progress = moment.view.in_progress
     return all(pointer <= moment.write_pointer and pointer not in in_progress for pointer in note.write_pointers)

@@ -19,8 +19,8 @@ import msgspec
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.log import log_bounds
+from basalt.messaging import index
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import topic_markers
@@ -147,7 +147,7 @@ class ExpiredRows:
         before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
         rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
-        known = log_bounds.expired(self._system, topic)
+        known = stored_log.expired(self._system, topic)
         last = bytes.fromhex(known.last or "") if known is not None else b""
         return _Expired(before_ms, last if newest is None else newest.position)
 
@@ -169,7 +169,7 @@ class ExpiredRows:
                 with suppress(TopicNotFoundError):
                     log = await self._logs.open(plan.topic.title)
                     if log.topic.generation == plan.topic.generation:
-                        await locks.enter_async_context(log.lock)
+                        await locks.enter_async_context(log.locks.rows)
                         found.append((log, plan))
             await self._writer.run(lambda group: self._stage(group, found, counts))
 
@@ -194,8 +194,8 @@ class ExpiredRows:
             return []
         before_ms = expired.before_ms
         counts["expired_topics"] += 1
-        log_bounds.note_newest(group, topic, log.newest)
-        log_bounds.note_expired(group, topic, before_ms, expired.last)
+        stored_log.note_newest(group, topic, log.newest)
+        stored_log.note_expired(group, topic, before_ms, expired.last)
         group.when_durable(lambda: self._gone(log, before_ms))
         group.when_failed(lambda: self._logs.tails.drop(log))
         before = [MessageTable.before(topic.read_keys, salt, before_ms) for salt in topic.read_keys.scanned()]
@@ -204,8 +204,8 @@ class ExpiredRows:
     def _gone(self, log: TopicLog, before_ms: int) -> None:
         key = log.topic.keys[:2]
         self._logs.tails.remove_before(log.tail, position(before_ms, 0))
-        if log.counts is not None:
-            log.counts.expired(before_ms)
+        if log.index is not None:
+            log.index.expired(before_ms)
         if key in self._known:
             self._known[key].oldest_ms = before_ms
 
@@ -272,7 +272,7 @@ class OldGenerations:
     async def _swept_to(self, prefix: bytes) -> int:
         known = self._swept.get(prefix)
         if known is None:
-            swept = await self._call(SWEPT.get, self._system, log_bounds.entry_name(prefix))
+            swept = await self._call(SWEPT.get, self._system, stored_log.entry_name(prefix))
             known = 0 if swept is None else swept.generation
             self._remember(prefix, known)
         return known
@@ -306,13 +306,13 @@ class OldGenerations:
         is_there = deleted is None or self._is_there(deleted)
         for table, mutation in ranges:
             group.add(table, mutation)
-        name = log_bounds.entry_name(prefix)
+        name = stored_log.entry_name(prefix)
         group.add(SystemTable.name, SWEPT.put(Swept(living), name))
         if is_there:
             return
-        log_bounds.forget(group, prefix)
-        for kind in (usage.KIND, topic_markers.KIND):
-            group.add(SystemTable.name, SystemTable.delete(kind, name))
+        stored_log.forget(group, prefix)
+        for record in (index.SAVED, topic_markers.SAVED):
+            group.add(SystemTable.name, record.delete(name))
 
     def _is_there(self, deleted: TopicName) -> bool:
         """True when it was created again meanwhile: what is kept of it may be of that generation."""

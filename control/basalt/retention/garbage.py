@@ -1,27 +1,27 @@
 """Removes rows that no snapshot shows any more: rolled back ones, and those of failed writers.
 
-Whatever rolls rows back or fails a writer leaves a note of where they lie (`basalt.messaging.log.garbage_notes`). Here the rows of each note are found, the
-retention rule is asked about each of them, and the note goes in the same write as the rows. What the rule cannot decide
-yet (the transaction manager reads its log) keeps its note.
+Whatever rolls rows back or fails a writer leaves a note of where they lie (`basalt.messaging.log.stored_log`).
+Here the rows of each note are found, the retention rule is asked about each of them, and the note goes in the same write as
+the rows. What the rule cannot decide yet (the transaction manager reads its log) keeps its note.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import aclosing
 from itertools import takewhile
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import TopicNotFoundError
-from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log import garbage_notes, log_bounds
-from basalt.messaging.log.counts import RowCount
-from basalt.messaging.log.garbage_notes import GarbageRange
-from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.index import RowCount
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.stored_log import GarbageRange, counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.topic_stats import TopicStatistics
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import MessageKey, topic_prefix
@@ -52,7 +52,7 @@ class _Found(NamedTuple):
     """One note, the rows of its writers among the first rows of its range, and where the rest of the range begins."""
 
     note: GarbageRange
-    rows: list[tuple[MessageRow, RowCount]]
+    rows: list[tuple[MessageRow, list[RowCount]]]
     looked_at: int
     rest: bytes | None
 
@@ -64,7 +64,7 @@ class GarbageRows:
         self,
         store: Store,
         logs: TopicLogs,
-        usage: Usage,
+        statistics: TopicStatistics,
         writer: GroupCommit,
         decisions: Decisions,
     ) -> None:
@@ -72,8 +72,9 @@ class GarbageRows:
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._messages = MessageTable(store.table(MessageTable.name))
+        self._payloads = PayloadTable(store.table(PayloadTable.name))
         self._logs = logs
-        self._usage = usage
+        self._statistics = statistics
         self._writer = writer
         self._decisions = decisions
         self._next = ""  # the name of the note with which the next run begins
@@ -82,7 +83,7 @@ class GarbageRows:
         """Deal with the notes, a bounded number of rows at a time."""
         looked_at = 0
         while looked_at < ROWS_MAX:
-            notes = await self._call(garbage_notes.notes, self._system, NOTES_MAX, self._next)
+            notes = await self._call(stored_log.garbage_notes, self._system, NOTES_MAX, self._next)
             if not notes:
                 self._next = ""
                 return
@@ -105,9 +106,9 @@ class GarbageRows:
             return notes[-1].name + "\0", 0
         if log.topic.generation != notes[0].generation:
             return notes[-1].name + "\0", 0
-        await self._usage.ready(log)
-        async with log.lock:
-            found = await self._call(self._find, log.topic, notes)
+        await self._statistics.ready(log)
+        async with log.locks.rows:
+            found = await self._find(log.topic, notes)
             size_bytes = sum(row.size_bytes for each in found for row, _ in each.rows)
             reasons = await self._writer.run(lambda group: self._stage(group, log, found), size_bytes)
         counts.update(reasons)
@@ -115,9 +116,9 @@ class GarbageRows:
         if last.rest is None or reasons["undecided"]:
             return last.note.name + "\0", looked_at
         # Else the note that took its place, which a note from the beginning of the log on sorts behind.
-        return garbage_notes.left(last.note, last.rest).name, looked_at
+        return last.note.left(last.rest).name, looked_at
 
-    def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
+    async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
         found: list[_Found] = []
         read_rows = read_bytes = 0
         for note in notes:
@@ -125,16 +126,21 @@ class GarbageRows:
                 break
             pointers = frozenset(note.write_pointers)
             stop = bytes.fromhex(note.last) + b"\0"
-            page = read_page(self._messages, topic.read_keys, bytes.fromhex(note.start), stop)
+            page = await self._call(read_page, self._messages, topic.read_keys, bytes.fromhex(note.start), stop)
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
-            counted = [(row, self._usage.count(topic, row)) for row in rows]
-            found.append(_Found(note, counted, len(page.rows), page.rest))
-            if (
-                page.rest is not None
-            ):  # go on with the rest of it before the notes behind it, or it waits for the next run
+            found.append(_Found(note, await self._counted(topic, rows), len(page.rows), page.rest))
+            if page.rest is not None:  # go on with the rest before the notes behind it, or it waits for the next run
                 break
+        return found
+
+    async def _counted(self, topic: Topic, rows: list[MessageRow]) -> list[tuple[MessageRow, list[RowCount]]]:
+        found: list[tuple[MessageRow, list[RowCount]]] = [(row, []) for row in rows]
+        by_position = {row.position: contents for row, contents in found}
+        async with aclosing(counted(self._call, self._payloads, topic, rows)) as counts:
+            async for row, content in counts:
+                by_position[row.position].append(content)
         return found
 
     def _stage(self, group: Group, log: TopicLog, found: list[_Found]) -> Counter[str]:
@@ -147,7 +153,7 @@ class GarbageRows:
         gone: list[tuple[bytes, RowCount]] = []
         for note, rows, _, rest in found:
             decided = True
-            for row, counted in rows:
+            for row, contents in rows:
                 verdict = self._judge(group, log, row, snapshot)
                 if verdict is None:
                     decided = False
@@ -155,12 +161,12 @@ class GarbageRows:
                     continue
                 reasons[verdict.reason.replace(",", "").replace(" ", "_")] += 1
                 if verdict.fate is Fate.DROP:
-                    gone.append((row.position, counted))
+                    gone += [(row.position, content) for content in contents]
             if decided:
                 self._move_on(group, current, note, rest, snapshot)
         if gone:
-            log_bounds.note_newest(group, current, log.newest)
-            self._usage.remove(group, log, gone)
+            stored_log.note_newest(group, current, log.newest)
+            self._statistics.remove(group, log, gone)
         return reasons
 
     def _judge(
@@ -194,10 +200,9 @@ class GarbageRows:
         self, group: Group, topic: Topic, note: GarbageRange, left: bytes | None, snapshot: TransactionSnapshot | None
     ) -> None:
         """Keep of the note what is left to do, or remove it."""
+        stored_log.remove_garbage_note(group, note, left)
         if left is not None:
-            garbage_notes.advance(group, note, left)
             return
-        garbage_notes.remove(group, note)
         rule = topic.metadata.rule
         for pointer in note.write_pointers:
             if judge_payload_writer(pointer, rule, snapshot).fate is Fate.DROP:  # also what it never published
@@ -206,7 +211,7 @@ class GarbageRows:
 
 def _remove_all(group: Group, notes: list[GarbageRange]) -> None:
     for note in notes:
-        garbage_notes.remove(group, note)
+        stored_log.remove_garbage_note(group, note)
 
 
 def _of_one_generation(notes: list[GarbageRange]) -> list[GarbageRange]:

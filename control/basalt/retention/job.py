@@ -8,15 +8,15 @@ from itertools import islice
 
 from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
-from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.cells import CellVersions
 from basalt.retention.expired import ExpiredRows, OldGenerations
 from basalt.retention.garbage import GarbageRows
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
-from basalt.tables.cell_activity import CellActivity
+from basalt.tables.garbage_cells import CellActivity
 from basalt_engine.clock import Clock
 from basalt_engine.keys import is_table_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
@@ -33,14 +33,14 @@ class RetentionJob:
     interval_ms = 60_000
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, usage: Usage, writer: GroupCommit,
+        self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit,
         decisions: Decisions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._garbage = GarbageRows(store, logs, usage, writer, decisions)
+        self._garbage = GarbageRows(store, logs, statistics, writer, decisions)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
     async def run(self) -> dict[str, int]:

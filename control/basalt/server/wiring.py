@@ -13,10 +13,8 @@ from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.http import services
-from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.roll_back import RollBacks
-from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
-from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.log.topic_logs import LOG_LIMITS, LogLimits, TopicLogs
 from basalt.messaging.markers.topic_markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
@@ -27,6 +25,7 @@ from basalt.messaging.read.fetch import Limits as FetchLimits
 from basalt.messaging.read.first_unstable import Holds
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
@@ -40,7 +39,7 @@ from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
-from basalt.tables.cell_activity import CellActivity
+from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.calls import Served
 from basalt.thrift.face import ThriftFace, ThriftMetrics
@@ -87,7 +86,7 @@ class Services(services.Services):
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)
-                await self.usage.save(None, everything=True)
+                await self.topic_stats.save(None, everything=True)
         await self.writer.stop()
         self.store.close()
 
@@ -171,13 +170,13 @@ async def _wire(
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
-    usage = Usage(store, clock, topics, reads, writer, holds)
+    statistics = TopicStatistics(store, clock, topics, reads, writer, holds)
     peek = Peek(topics, reads, decisions, holds)
     activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
     tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
-        settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
+        settings, store, clock, topics, statistics, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
@@ -187,19 +186,19 @@ async def _wire(
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
+        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics, transactions=transactions,
         ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
         ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
-        **_for_operators(store, clock, topics, reads, usage, transactions, ids, peek, pruner, scheduler, ranges),
+        **_for_operators(store, clock, topics, reads, transactions, ids, peek, pruner, scheduler, ranges),
     )  # fmt: skip
 
 
 def _for_operators(
-    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads, usage: Usage,
+    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads,
     transactions: Coordinator, ids: TransactionIds, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
 ) -> dict[str, Any]:  # fmt: skip
     """The services that look after transactions and pruning, by their names in `Services`."""
-    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads, usage)
+    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads)
     inspection = Inspection(store, clock, transactions, ids, blocking, topics, peek, audit)
     return {
         "sessions": transactions.sessions,

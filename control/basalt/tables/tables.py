@@ -6,6 +6,7 @@ not theirs to see. So a writer and a reader never wait for each other.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
@@ -13,14 +14,14 @@ from typing import NamedTuple, TypeVar
 from basalt.catalog.tables import HostedTable, TableCatalog, TableName
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
-from basalt.tables.cell_activity import CellActivity
-from basalt.tables.cell_reads import SHORT_SCANS_MAX, Look, Looks
+from basalt.runtime.store_calls import Keys, StoreCalls
+from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells import CellTable, CellVersion, LargeRowError, Page, PageLimits
+from basalt_engine.cells import CHUNK_ROWS, CellRows, CellTable, CellVersion, LargeRowError, Page, PageLimits
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.table import Put, Store
+from basalt_engine.table import Put, Row, Store
 
 READ_CELLS_MAX = 10_000  # of one answer
 READ_BYTES_MAX = 8 * 1024 * 1024  # rows, columns and values of one answer: it is as large as a request may be
@@ -29,11 +30,17 @@ LOOKUPS_MAX = 10_000  # rows x columns named in one call: each may be a range sc
 DELETED_CELLS_MAX = 100_000  # by the rows that one call deletes: a tombstone takes some hundred bytes of the group
 DELETED_BYTES_MAX = 8 * 1024 * 1024  # names of those cells, their rows' with them
 
+SHORT_SCANS_MAX = 16  # of a look on the event loop: it is over within some milliseconds
+SHORT_ROWS_MAX = CHUNK_ROWS
+SHORT_BYTES_MAX = 4 << 20
+LONG_LOOKS_MAX = 2  # at once on a local store: they keep processors busy, and writes need threads too
+
 ANSWER = PageLimits(
     cells_max=READ_CELLS_MAX, bytes_max=READ_BYTES_MAX, hard_cells_max=READ_CELLS_MAX, hard_bytes_max=READ_BYTES_MAX
 )
 
 T = TypeVar("T")
+Look = Callable[[CellTable], T]
 
 
 class CellPut(NamedTuple):
@@ -303,3 +310,49 @@ def _check_generation(table: HostedTable, generation: int | None) -> None:
             field="generation",
             hint="begin another transaction",
         )
+
+
+class _LongLook(Exception):  # noqa: N818  # no error: the look goes on elsewhere
+    """More is to be looked at than the event loop has time for."""
+
+
+class Looks:
+    """Runs looks at the cells of one store. A look may be run twice, and changes nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._table = store.table(CellTable.name)
+        self._remote = store.remote
+        self._call = StoreCalls(store)
+        self._turns = asyncio.Semaphore(LONG_LOOKS_MAX)
+
+    async def __call__(self, keys: Keys, look: Look[T], *, short: bool) -> T:
+        """The look's result; `keys` are those of its table, `short`: it may well be over soon."""
+        if self._remote:
+            return await self._call.about(keys, look, CellTable(self._table))
+        if short:
+            try:
+                return look(CellTable(_ShortTable(self._table)))
+            except _LongLook:
+                pass
+        async with self._turns:
+            return await asyncio.to_thread(look, CellTable(self._table))
+
+
+class _ShortTable:
+    """The cell table for one short look."""
+
+    def __init__(self, table: CellRows) -> None:
+        self._table = table
+        self._scans = self._rows = self._bytes = 0
+
+    def scan(self, start: bytes, stop: bytes | None, *, rows_max: int, bytes_max: int | None = None) -> Iterator[Row]:
+        """As the table's, until the look has become long."""
+        self._scans += 1
+        if self._scans > SHORT_SCANS_MAX:
+            raise _LongLook
+        for row in self._table.scan(start, stop, rows_max=rows_max, bytes_max=bytes_max):
+            self._rows += 1
+            self._bytes += sum(map(len, row.columns.values()))
+            if self._rows > SHORT_ROWS_MAX or self._bytes > SHORT_BYTES_MAX:
+                raise _LongLook
+            yield row

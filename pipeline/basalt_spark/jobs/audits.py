@@ -31,8 +31,7 @@ from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.regions import RegionSnapshot
-from basalt_engine.regions.snapshot import KIND, NAME
+from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS, OnInvalid, is_old_generation
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
 from basalt_engine.system import SystemTable
@@ -124,7 +123,7 @@ class HBaseRows(NamedTuple):
                         f"the regions of table {table} do not meet at key {hole.hex() or 'empty'}",
                         hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
                     )
-                found += [Span(table, region.start, region.stop, region.encoded_name) for region in regions]
+                found += [Span(table, region.start, region.stop or None, region.id) for region in regions]
         return found
 
 
@@ -272,7 +271,7 @@ def read_writers(store: OpenTables) -> Writers:
     still on the list, and its rows are no fault.
     """
     system = SystemTable(store.table(SystemTable.name))
-    body = system.get(KIND, NAME)
+    body = system.get(SNAPSHOT_KIND, SNAPSHOT_NAME)
     snapshot = None if body is None else RegionSnapshot.decode(body)
     forgotten = {
         pointer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from basalt.messaging.log import row_pages
+from basalt.messaging.log import stored_log
 from basalt.messaging.read import blocked_readers as blocking_module
 from basalt.operations import inspection
 
@@ -205,7 +205,7 @@ def test_a_call_about_what_hangs_reads_so_many_rows_and_no_more(client, monkeypa
     for each in blocking:
         publish(client, each, "early")
     read = 0
-    page_rows = row_pages.pages
+    page_rows = stored_log.pages
 
     async def counted(*given, **named):
         nonlocal read

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from basalt.api.bodies.work import RecordIn
 from basalt.api.markers import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
-from basalt.messaging.index import topic_stats as usage
-from basalt.messaging.log.counts import Expiry, RowCount, TopicCounts
-from basalt.messaging.log.log_bounds import entry_name
+from basalt.messaging.index import SAVED, Expiry, RowCount, TopicIndex
+from basalt.messaging.log.stored_log import entry_name
 from basalt.messaging.read.fetch import end_of
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
@@ -42,7 +41,7 @@ async def truncate(shop: Wired, before_ms: int, **wanted: Any) -> bool:
 
 
 async def counted(shop: Wired) -> tuple[int, int]:
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert stats.exact
     return stats.messages, stats.payload_bytes
 
@@ -53,7 +52,7 @@ async def test_every_way_of_reading_begins_at_the_time_of_the_truncation(shop: W
     gone, kept = ids(before)[:2], ids(before)[2:]
     ranges, end = shop.services.ranges, (await shop.services.ranges.stable_end(A)).id
     assert end is not None
-    await ranges.advance(A, None)  # the sparse index knows all of it
+    await ranges.advance(A, None)  # the index knows all of it
     assert await truncate(shop, times[2])
     for committed in (False, True):
         assert await shop.read(A, committed=committed) == ["ccc", "dddd"]
@@ -73,7 +72,7 @@ async def test_every_way_of_reading_begins_at_the_time_of_the_truncation(shop: W
     for message_id in gone:
         with pytest.raises(MessageNotFoundError):
             await shop.services.peek.message(A, message_id)
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert (stats.messages, stats.payload_bytes, stats.oldest_id, stats.newest_id) == (2, 7, kept[0], kept[1])
     assert (await ranges.stable_end(A)).id == end
 
@@ -92,7 +91,7 @@ async def test_a_truncated_topic_may_be_empty_and_goes_on(shop: Wired):
     await truncate(shop, shop.clock.now_ms())
     assert await shop.read(A) == []
     assert await counted(shop) == (0, 0)
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert (stats.oldest_id, stats.newest_id) == (None, None)
     await shop.publish(A, "c")
     assert await shop.read(A, committed=True) == ["c"]
@@ -116,13 +115,13 @@ async def test_of_two_calls_at_once_the_later_time_holds_whichever_comes_first(s
 
 
 def test_a_row_from_before_the_truncation_is_neither_counted_nor_taken_off():
-    counts = TopicCounts(10)
+    index = TopicIndex(1_000, 10)
     old, new = (RowCount(ms, 0, 0, (Expiry(1_000, 1, 5),)) for ms in (9, 10))
-    counts.add(position(9, 0), old)
-    counts.add(position(10, 0), new)
-    assert counts.own.entries() == [Expiry(1_000, 1, 5)]
-    counts.remove(position(9, 0), old)
-    assert counts.own.entries() == [Expiry(1_000, 1, 5)]
+    index.add(position(9, 0), old)
+    index.add(position(10, 0), new)
+    assert index.own.entries() == (Expiry(1_000, 1, 5),)
+    index.remove(position(9, 0), old)
+    assert index.own.entries() == (Expiry(1_000, 1, 5),)
 
 
 async def test_a_time_that_has_not_come_is_refused(shop: Wired):
@@ -195,15 +194,15 @@ async def test_messages_with_a_ttl_of_their_own_do_not_count_any_more(shop: Wire
     for name in ("a", "b"):
         await shop.messaging.publish_records(A, [RecordIn(name.encode(), ttl_ms=600_000), RecordIn(b"xx")])
         shop.clock.advance(SECOND_MS)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     assert await counted(shop) == (4, 6)
     await truncate(shop, shop.clock.now_ms() - SECOND_MS)
     assert await counted(shop) == (2, 3)
     assert await counted(await shop.restarted()) == (2, 3)  # of what was saved before nothing holds
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.publish(A, "c")
-    await shop.services.usage.save(everything=True)
-    assert shop.services.system.get(usage.KIND, entry_name(b"shop:orders:")) is not None
+    await shop.services.topic_stats.save(everything=True)
+    assert shop.services.system.get(SAVED.kind, entry_name(b"shop:orders:")) is not None
     assert await counted(await shop.restarted()) == (3, 4)
 
 
@@ -292,7 +291,7 @@ async def _follow(steps: list[tuple[str, int]]) -> None:
         elif step == "wait":
             shop.clock.advance(count)
         elif step == "save":
-            await shop.services.usage.save(everything=True)
+            await shop.services.topic_stats.save(everything=True)
         elif step == "restart":
             shop = await shop.restarted()
         elif step == "retention":

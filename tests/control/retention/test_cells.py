@@ -10,7 +10,7 @@ import pytest
 from basalt.catalog.tables import TableName, table_name
 from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
-from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from basalt_engine.cell_keys import CellKey, TableKeys
 from basalt_engine.keys import table_prefix
@@ -18,7 +18,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put
 from tests.control.retention.crashing_store import CrashingStore
 from tests.control.retention.readers import LIFETIME_MS, entries, run
-from tests.wiring import A, Wired
+from tests.wiring import A, Wired, described
 
 pytestmark = pytest.mark.anyio
 
@@ -120,13 +120,13 @@ async def test_what_a_failed_writer_wrote_goes_and_then_the_note_and_then_the_wr
     await write(shop, failed.id, b"9", b"nut-3")
     await shop.transactions.abort(failed.id)
     assert set(shop.transactions.state.invalid.pointers) == {failed.id, checkpointed.write_pointer}
-    (note,) = entries(shop, hidden_cells.KIND)
+    (note,) = entries(shop, garbage_cells.GARBAGE.kind)
     assert note == f"shop:~stock:1:{failed.id:019d}"
     shop.clock.advance(3 * LIFETIME_MS)
     assert (await shop.services.pruner.run()).pruned == ()
     assert (await run(shop)).report == {"cells_invalid": 2}
     assert writers(shop) == [kept]
-    assert entries(shop, hidden_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
     assert (await shop.services.pruner.run()).pruned == (failed.id, checkpointed.write_pointer)
 
 
@@ -134,9 +134,9 @@ async def test_a_transaction_that_times_out_is_noted_too(shop: Wired):
     await write(shop, (await shop.transactions.begin()).id, b"1")
     shop.clock.advance(60_000)
     await run(shop, "expiry")
-    assert len(entries(shop, hidden_cells.KIND)) == 1
+    assert len(entries(shop, garbage_cells.GARBAGE.kind)) == 1
     assert (await run(shop)).report == {"cells_invalid": 1}
-    assert (entries(shop, hidden_cells.KIND), writers(shop)) == ([], [])
+    assert (entries(shop, garbage_cells.GARBAGE.kind), writers(shop)) == ([], [])
 
 
 async def test_a_pass_that_began_before_a_writer_failed_does_not_vouch_for_it(shop: Wired, monkeypatch):
@@ -151,11 +151,11 @@ async def test_a_pass_that_began_before_a_writer_failed_does_not_vouch_for_it(sh
     await shop.transactions.abort(failed.id)
     monkeypatch.setattr(sweeping, "ROWS_MAX", 3)
     await run(shop)  # ends that pass
-    assert len(entries(shop, hidden_cells.KIND)) == 1
+    assert len(entries(shop, garbage_cells.GARBAGE.kind)) == 1
     assert failed.id in writers(shop)
     monkeypatch.setattr(sweeping, "ROWS_MAX", 10)
     await run(shop)
-    assert entries(shop, hidden_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
     assert failed.id not in writers(shop)
 
 
@@ -238,7 +238,7 @@ async def test_past_generations_go_as_a_whole_with_their_notes(shop: Wired):
     await shop.transactions.abort(failed.id)
     await shop.services.tables.catalog.delete(STOCK)
     assert (await run(shop)).report == {"old_table_generations": 1}
-    assert (keys(shop), entries(shop, hidden_cells.KIND)) == ([], [])
+    assert (keys(shop), entries(shop, garbage_cells.GARBAGE.kind)) == ([], [])
     assert entries(shop, "swept") == ["shop:~stock:"]
     assert (await run(shop)).report == {}
     await shop.services.tables.catalog.create(STOCK)
@@ -247,9 +247,9 @@ async def test_past_generations_go_as_a_whole_with_their_notes(shop: Wired):
     assert [key.generation for key in keys(shop)] == [2]
     # The note of one that fails only now is about rows that went long ago.
     await shop.transactions.abort(writer.id)
-    assert len(entries(shop, hidden_cells.KIND)) == 1
+    assert len(entries(shop, garbage_cells.GARBAGE.kind)) == 1
     await run(shop)
-    assert entries(shop, hidden_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
 
 
 async def test_tables_whose_names_begin_alike_keep_their_cells(shop: Wired):
@@ -287,14 +287,14 @@ async def test_there_is_no_note_where_the_store_applies_retention_itself(monkeyp
     await write(shop, failed.id, b"1")
     await shop.transactions.abort(failed.id)
     assert failed.id in shop.transactions.state.invalid
-    assert entries(shop, hidden_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
     await shop.services.close()
 
 
 async def test_lists_of_topics_do_not_know_tables(shop: Wired):
     await shop.topics.create(A, {})
     assert await shop.topics.catalog.list("shop") == [A.name]
-    assert [title for title, _ in await shop.topics.catalog.describe_all(None)] == [A]
+    assert [title for title, _ in await described(shop.topics.catalog, None)] == [A]
     assert await shop.services.tables.catalog.list("shop") == [STOCK.name]
     await shop.topics.delete(A)
     assert await shop.topics.catalog.namespaces() == []

@@ -18,7 +18,7 @@ from basalt.catalog.tables import table_name
 from basalt.errors import TransactionEndedError
 from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
-from basalt.tables import garbage_cells as hidden_cells
+from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.cell_keys import CellKey
@@ -196,7 +196,7 @@ class Stock:
         assert [(key.row, key.column) for key in keys] == sorted(
             self.expected(self.wired.transactions.manager.current())
         )
-        assert list(hidden_cells.notes(self.wired.services.system)) == []
+        assert list(garbage_cells.notes(self.wired.services.system)) == []
         await self.prune()
         assert len(self.wired.transactions.state.invalid) == 0
         await self.check()

@@ -145,7 +145,7 @@ async def test_rows_of_a_topic_that_somebody_is_changing_wait_until_he_is_done(s
     await shop.topics.update(A, {"ttl": "60"})
     await shop.publish(A, "x")
     shop.clock.advance(HOUR_MS)
-    async with (await shop.topics.open(A)).lock:
+    async with (await shop.topics.open(A)).locks.rows:
         task = asyncio.get_running_loop().create_task(run(shop))
         for _ in range(100):
             await asyncio.sleep(0)
@@ -239,12 +239,12 @@ async def test_entries_about_removed_rows_go_with_their_topic(shop: Wired):
     await shop.topics.update(A, {"ttl": "60"})
     await shop.publish(A, "x")
     shop.clock.advance(HOUR_MS)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await run(shop)
-    assert all(entries(shop, kind) == ["shop:orders:"] for kind in ("newest", "expired", "usage"))
+    assert all(entries(shop, kind) == ["shop:orders:"] for kind in ("newest", "expired", "index"))
     await shop.topics.delete(A)
     await run(shop)
-    assert [entries(shop, kind) for kind in ("newest", "expired", "usage")] == [[], [], []]
+    assert [entries(shop, kind) for kind in ("newest", "expired", "index")] == [[], [], []]
 
 
 async def test_a_store_that_drops_rows_itself_is_only_told_what_is_gone(monkeypatch: pytest.MonkeyPatch):
@@ -260,7 +260,7 @@ async def test_a_store_that_drops_rows_itself_is_only_told_what_is_gone(monkeypa
     assert run.outcome == "ok"
     assert run.report == {"expired_topics": 1, "old_generations": 1}
     assert list(shop.store.table("message").scan(b"\0", None)) == rows
-    assert (await shop.services.usage.stats(A)).messages == 0
+    assert (await shop.services.topic_stats.stats(A)).messages == 0
     assert (await shop.services.scheduler.run_now("retention")).report == {}
 
 

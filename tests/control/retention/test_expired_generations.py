@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.catalog.topics import topic_name
-from basalt.messaging.log.positions import EMPTY_LOG
+from basalt.messaging.log.append import EMPTY_LOG
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import expired
 from basalt_engine.keys import MessageKey

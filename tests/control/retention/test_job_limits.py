@@ -8,7 +8,8 @@ import pytest
 
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
-from basalt.retention import cells, expired, job
+from basalt.cli.commands.operations import job
+from basalt.retention import cells, expired
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run
@@ -67,7 +68,7 @@ async def test_a_job_across_one_of_its_limits_removes_the_same_in_more_runs(
     assert [rows(shop, "message", title) for title in TOPICS] == [[]] * len(TOPICS)
     assert rows(shop, "payload") == []
     assert len(rows(shop, "cell")) == len(TABLES), "the newest version of each cell"
-    assert entries(shop, garbage_cells.KIND) == []
+    assert entries(shop, garbage_cells.GARBAGE.kind) == []
     for title in TOPICS:
         await shop.topics.delete(title)
     for table in TABLES:

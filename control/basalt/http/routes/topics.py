@@ -171,7 +171,7 @@ async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
 async def stats(request: Request) -> TopicStats:
     """A topic's statistics."""
     title = request.topic
-    found = await request.services.usage.stats(title)
+    found = await request.services.topic_stats.stats(title)
     topic = await request.services.topics.get(title)
     return TopicStats(
         messages=found.messages,

@@ -1,22 +1,69 @@
-"""Rows in the making: the cuts of a publish, and rows that grow within their group.
+"""Appending to a log: the places of new messages, the cuts of a publish, and the rows that grow within a group.
 
-Publishes without a transaction that meet in one group and one topic become one row.
+Places are times and sequences that never go back: the next one is later than the newest whatever the clock says, so a clock
+that went back, a full millisecond and a restart all go on from it. Publishes without a transaction that meet in one group
+and one topic become one row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.log.positions import PositionRange
-from basalt_engine.keys import position
-from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, Reference
+from basalt.runtime.group_commit import Group
+from basalt_engine.keys import SEQUENCE_MAX, position
+from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable, Reference
 from basalt_engine.records import NO_EXTRAS, Buffer, Extras, Kind, encode
+
+if TYPE_CHECKING:
+    from basalt.messaging.log.topic_log import TopicLog
+    from basalt.messaging.log.topic_logs import LogMemory
 
 BATCH_BYTES_MAX = ROW_BYTES_MAX - 16  # a batch's header and checksum, and its length when it is compressed
 MESSAGE_OVERHEAD_BYTES = 4  # a length in the record batch
 EXTRAS_OVERHEAD_BYTES = 24  # event time, TTL, and the lengths of key and headers
+
+
+class Position(NamedTuple):
+    """A message's place in its topic: milliseconds, and the sequence within them."""
+
+    ms: int
+    sequence: int
+
+
+class PositionRange(NamedTuple):
+    """Neighbouring places within one millisecond: sequences start <= sequence < stop."""
+
+    ms: int
+    start: int
+    stop: int
+
+
+EMPTY_LOG = Position(-1, SEQUENCE_MAX)  # the newest place of a log that has given out none
+
+
+def places(newest: Position, now_ms: int, count: int) -> list[PositionRange]:
+    """The positions of the next `count` messages: one range, or two when the millisecond's sequences run out.
+
+    `count` is at most `BATCH_MESSAGES_MAX`, all the sequences of one millisecond.
+    """
+    assert 0 < count <= SEQUENCE_MAX + 1, count
+    ms, start = (now_ms, 0) if now_ms > newest.ms else (newest.ms, newest.sequence + 1)
+    ranges = []
+    room = SEQUENCE_MAX + 1 - start
+    if room > 0:
+        taken = min(room, count)
+        ranges.append(PositionRange(ms, start, start + taken))
+        count -= taken
+    if count:
+        ranges.append(PositionRange(ms + 1, 0, count))
+    return ranges
+
+
+def last_of(ranges: list[PositionRange]) -> Position:
+    """The newest place once these are taken."""
+    return Position(ranges[-1].ms, ranges[-1].stop - 1)
 
 
 class Placed(NamedTuple):
@@ -50,19 +97,9 @@ class RowBuilder:
     """A row that still may grow within its group."""
 
     __slots__ = (
-        "after",
-        "extras",
-        "kind",
-        "last",
-        "messages",
-        "ms",
-        "payload_bytes",
-        "payloads",
-        "reference",
-        "size_bytes",
-        "topic",
+        "after", "extras", "kind", "last", "messages", "ms", "payload_bytes", "payloads", "reference", "size_bytes", "topic",
         "written_by",
-    )
+    )  # fmt: skip
 
     def __init__(self, topic: Topic, written_by: int | None, after: bytes, ms: int) -> None:
         self.topic = topic
@@ -152,3 +189,61 @@ def _extras_bytes(extra: Extras) -> int:
     for name, value in extra.headers:  # most have none, and each row of a large publish comes here
         size_bytes += 6 + len(name.encode()) + len(value)
     return size_bytes
+
+
+class GroupRows:
+    """The rows that one group appends, to all topics."""
+
+    def __init__(self, memory: LogMemory) -> None:
+        self._memory = memory
+        self._now_ms = 0
+        self._built: list[tuple[TopicLog, RowBuilder]] = []
+        self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
+        self.newest: dict[TopicLog, RowBuilder] = {}
+
+    def begin(self, log: TopicLog, builder: RowBuilder) -> None:
+        """One more row, at the log's end."""
+        self._built.append((log, builder))
+        if log not in self.newest:
+            self._memory.pin(log)
+        self.newest[log] = builder
+
+    def closing(self, group: Group) -> None:
+        self._now_ms = group.now_ms
+        for log, builder in self._built:
+            row = builder.row()
+            self._written.append((log, builder, row))
+            log.writing = True
+            if log.in_flight is None:
+                log.in_flight = builder.after
+            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
+
+    def durable(self) -> None:
+        self._landed()
+        for log, builder, row in self._written:
+            if not log.ended:
+                self._memory.tails.append(log, row, builder.after)
+        for log in self.newest:
+            log.notify()
+        for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
+            log.count(builder, row, self._now_ms)
+
+    def failed(self) -> None:
+        # The rows may have been written all the same. Their places stay taken, and readers ask the store.
+        if not self._memory.atomic:
+            for log, builder, row in self._written:
+                if not log.ended:
+                    log.unconfirmed += (MessageTable.put(builder.topic.keys, row).key,)
+                    self._memory.with_unconfirmed.add(log)
+        for log in self.newest:
+            self._memory.tails.drop(log)
+            log.newest_row = None
+            log.forget_sums()
+        self._landed()
+
+    def _landed(self) -> None:
+        for log in self.newest:
+            log.writing = False
+            if not log.unconfirmed:
+                log.in_flight = None
+            self._memory.unpin(log)

@@ -10,8 +10,8 @@ import asyncio
 from typing import NamedTuple
 
 from basalt.catalog.topics import title_of
-from basalt.messaging.log import garbage_notes, log_bounds
-from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.stored_log import read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -56,7 +56,7 @@ class RollBacks:
         durable_stop = log.durable_stop
         while rest is not None and not log.ended:
             durable_stop = (await self._decided(log)).durable_stop  # no row of theirs comes after it
-            async with log.lock:
+            async with log.locks.rows:
                 found = await self._find(log, writers, rest, stop)
                 if found.rows:
                     pointers = [row.written_by for row in self._vanishing(found.rows) if row.written_by is not None]
@@ -80,9 +80,9 @@ class RollBacks:
 
         A store that drops rows itself may drop the newest one with them; its place must not be given out again.
         """
-        garbage_notes.note(group, title_of(join.topic), join.generation, write_pointers, start, last)
+        stored_log.note_garbage(group, title_of(join.topic), join.generation, write_pointers, start, last)
         if self._store_drops and log is not None:
-            log_bounds.note_newest(group, log.topic, log.newest)
+            stored_log.note_newest(group, log.topic, log.newest)
 
     async def rows_after(self, log: TopicLog, start: bytes, write_pointer: int) -> dict[int, RowsOfWriter]:
         """Of each writer after this pointer that has rows at or after a position: where they lie."""

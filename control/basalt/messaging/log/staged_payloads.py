@@ -10,13 +10,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from basalt.messaging.log import log_bounds
-from basalt.messaging.log.append import Placed, cuts
-from basalt.messaging.log.positions import EMPTY_LOG, Position, last_of, places
-from basalt.messaging.log.row_pages import PAGE_BYTES, PAGE_ROWS
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.append import EMPTY_LOG, Placed, Position, cuts, last_of, places
 from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -41,17 +38,8 @@ class StagedWriter:
     """The payloads that one writer staged in one topic: its newest place, and the rows that no reference publishes."""
 
     __slots__ = (
-        "announced",
-        "first",
-        "last",
-        "log",
-        "messages",
-        "newest",
-        "payload_bytes",
-        "pins",
-        "pointer",
-        "published_to",
-    )
+        "announced", "first", "last", "log", "messages", "newest", "payload_bytes", "pins", "pointer", "published_to",
+    )  # fmt: skip
 
     def __init__(self, log: TopicLog, pointer: int, published_to: bytes | None = None) -> None:
         self.log = log
@@ -139,7 +127,7 @@ class StagedPayloads:
             for log, pointers in wanted.items():
                 if log.unconfirmed and pointers:
                     await log.confirm_or_delete()  # what is published goes by which references there are
-                async with log.staging:
+                async with log.locks.staging:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)
                         if writer is None and pointer <= self.unknown_up_to:
@@ -351,18 +339,12 @@ class StagedPayloads:
         self, topic: Topic, write_pointer: int, start: bytes
     ) -> tuple[list[tuple[bytes, int, int]], bytes | None]:
         """Position, messages and bytes of the first rows from a position on; and where there may be more."""
-        found: list[tuple[bytes, int, int]] = []
-        page_bytes = 0
-        for row in islice(self._table.scan(topic.keys, write_pointer, start, LAST_POSITION), PAGE_ROWS):
-            batch = decode(row.batch, verify=False)
-            found.append((row.position, batch.count, batch.payload_bytes))
-            page_bytes += len(row.batch)
-            if page_bytes >= PAGE_BYTES:
-                break
-        else:
-            if len(found) < PAGE_ROWS:
-                return found, None
-        return found, found[-1][0] + b"\0"
+        stored = self._table.scan(topic.keys, write_pointer, start, LAST_POSITION)
+        rows, rest = stored_log.first_rows(stored, lambda row: len(row.batch))
+        batches = [decode(row.batch, verify=False) for row in rows]
+        return [
+            (row.position, batch.count, batch.payload_bytes) for row, batch in zip(rows, batches, strict=True)
+        ], rest
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
         """True when the topic has, or had, a message row at this position: one that expired has published all the same.
@@ -375,4 +357,4 @@ class StagedPayloads:
         publish_ms = position_fields(at)[0]
         if self._store_drops and publish_ms + topic.ttl_ms <= self._clock.now_ms():
             return True
-        return publish_ms < log_bounds.expired_before_ms(self._system, topic)
+        return publish_ms < stored_log.expired_before_ms(self._system, topic)

@@ -7,32 +7,37 @@ generation while anybody holds it: `TopicLogs` opens it, finds it inside a stage
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from basalt.catalog.topics import Topic, TopicName
-from basalt.errors import BusyError
-from basalt.messaging.log.append import Placed, RowBuilder, cuts
-from basalt.messaging.log.counts import TopicCounts, count_appended
-from basalt.messaging.log.positions import EMPTY_LOG, Position, PositionRange, last_of, places
-from basalt.messaging.log.tail import Tail, Tails
+from basalt.catalog.topics import Topic
+from basalt.messaging.index import TopicIndex, count_appended
+from basalt.messaging.log.append import (
+    EMPTY_LOG,
+    GroupRows,
+    Placed,
+    Position,
+    PositionRange,
+    RowBuilder,
+    cuts,
+    last_of,
+    places,
+)
 from basalt.runtime.group_commit import Group
-from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.keys import position
-from basalt_engine.messages import MessageRow, MessageTable, Reference
+from basalt_engine.messages import MessageRow, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
-from basalt_engine.snapshot import POINTER_MAX
-from basalt_engine.table import Delete, Store, Table
+from basalt_engine.table import Delete, Table
 
 if TYPE_CHECKING:
-    from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
+    from basalt.messaging.log.staged_payloads import StagedWriter
+    from basalt.messaging.log.topic_logs import LogMemory
 
-LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
-DETAILED_MAX = 10_000  # of them with counts, markers or an index in memory: some 5 KiB each
-WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
-WAITING_MAX = 100_000  # fetches that wait at the same time, over all topics
+SLOT_BYTES = 100  # a row that was removed from a tail keeps its place: rows are dropped in the order in which they came
+DEAD_ROWS_MAX = 1_000  # rows of dropped tails that may stand in the order, whatever the number of living ones
 
 Range = tuple[bytes, bytes | None]  # positions, half-open; None: to the end
 
@@ -49,179 +54,29 @@ class RolledBack(NamedTuple):
         return written_by in self.write_pointers and self.start <= position < self.stop
 
 
-class LogLimits(NamedTuple):
-    """The most that stays in memory of logs, and the most fetches that may wait."""
+class LogLocks:
+    """The locks of one log, made when the first of them is needed."""
 
-    logs: int = LOGS_MAX
-    detailed: int = DETAILED_MAX
-    writers: int = WRITERS_MAX
-    waiting: int = WAITING_MAX
+    __slots__ = ("confirming", "loading", "rows", "staging")
 
-
-LOG_LIMITS = LogLimits()
-
-
-class LogMemory:
-    """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
-
-    def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
-        self.call = StoreCalls(store)
-        self.rows_table = store.table(MessageTable.name)
-        self.tails = tails
-        self.staged = staged
-        self.atomic = store.atomic
-        self._limits = limits
-        self.waiting = 0  # fetches
-        self.with_waiting: set[TopicLog] = set()
-        # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
-        self.with_unconfirmed: set[TopicLog] = set()
-        self.with_uncommitted: set[TopicLog] = set()
-        self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
-        self.messages_total = 0
-        self.payload_bytes_total = 0
-        self.meter: Callable[[TopicName, int, int], None] | None = None  # told of each topic's messages and bytes
-        self.recent: OrderedDict[TopicName, TopicLog] = OrderedDict()  # the least recently used first
-        self.detailed: OrderedDict[TopicLog, None] = OrderedDict()
-
-    def knows(self, transaction: Transaction) -> bool:
-        """True when this process noted all rows that the transaction published, and has not forgotten them."""
-        return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
-
-    def check_waiting(self) -> None:
-        """`BusyError` when no more fetches may wait."""
-        if self.waiting >= self._limits.waiting:
-            raise BusyError(
-                f"{self.waiting} fetches wait for messages, the limit is {self._limits.waiting}",
-                hint="send the same call again after Retry-After, or without waiting",
-            )
-
-    def touch(self, log: TopicLog) -> None:
-        """Keep the log in memory while it is among those used last. One that a group changes stays anyhow, until that is durable."""
-        if log.pending or log.ended:
-            return
-        self.recent[log.topic.title] = log
-        self.recent.move_to_end(log.topic.title)
-        if len(self.recent) > self._limits.logs:
-            self.shed(self.recent.popitem(last=False)[1])
-
-    def touch_details(self, log: TopicLog) -> None:
-        """Keep the counts, markers and index of the log while they are among those used last."""
-        if log.ended:
-            return
-        self.detailed[log] = None
-        self.detailed.move_to_end(log)
-        if len(self.detailed) > self._limits.detailed:
-            oldest, _ = self.detailed.popitem(last=False)
-            if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
-                oldest.forget_details()
-
-    def pin(self, log: TopicLog) -> None:
-        """A group changes the log: the store does not know of it yet."""
-        log.pending += 1
-        self.recent.pop(log.topic.title, None)
-
-    def unpin(self, log: TopicLog) -> None:
-        """The group is durable, or has failed: the store can tell, but for rows in doubt."""
-        log.pending -= 1
-        if not log.pending and not log.ended:
-            self.touch(log)
-            if log.counts is not None or log.markers is not None:
-                self.touch_details(log)
-
-    def shed(self, log: TopicLog) -> None:
-        """Forget what can be read again. The log itself goes when nobody holds it any more."""
-        self.tails.drop(log)
-        log.forget_details()
-        self.detailed.pop(log, None)
-        self.staged.evict(log)
-
-
-class GroupRows:
-    """The rows that one group appends, to all topics."""
-
-    def __init__(self, memory: LogMemory) -> None:
-        self._memory = memory
-        self._now_ms = 0
-        self._built: list[tuple[TopicLog, RowBuilder]] = []
-        self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
-        self.newest: dict[TopicLog, RowBuilder] = {}
-
-    def begin(self, log: TopicLog, builder: RowBuilder) -> None:
-        """One more row, at the log's end."""
-        self._built.append((log, builder))
-        if log not in self.newest:
-            self._memory.pin(log)
-        self.newest[log] = builder
-
-    def closing(self, group: Group) -> None:
-        self._now_ms = group.now_ms
-        for log, builder in self._built:
-            row = builder.row()
-            self._written.append((log, builder, row))
-            log.writing = True
-            if log.in_flight is None:
-                log.in_flight = builder.after
-            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
-
-    def durable(self) -> None:
-        self._landed()
-        for log, builder, row in self._written:
-            if not log.ended:
-                self._memory.tails.append(log, row, builder.after)
-        for log in self.newest:
-            log.notify()
-        for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
-            log.count(builder, row, self._now_ms)
-
-    def failed(self) -> None:
-        # The rows may have been written all the same. Their places stay taken, and readers ask the store.
-        if not self._memory.atomic:
-            for log, builder, row in self._written:
-                if not log.ended:
-                    log.unconfirmed.append(MessageTable.put(builder.topic.keys, row).key)
-                    self._memory.with_unconfirmed.add(log)
-        for log in self.newest:
-            self._memory.tails.drop(log)
-            log.newest_row = None
-            log.forget_counts_and_markers()
-        self._landed()
-
-    def _landed(self) -> None:
-        for log in self.newest:
-            log.writing = False
-            if not log.unconfirmed:
-                log.in_flight = None
-            self._memory.unpin(log)
+    def __init__(self) -> None:
+        # For whoever reads rows and then changes or removes what it found. A row that is rolled back gets a new value in one
+        # of its columns. Were it removed after it was found, and before that is written, a row with this one column would come
+        # into being. Appending needs no lock: it changes no row that is there.
+        self.rows = asyncio.Lock()
+        # For whoever reads what memory lacks: one at a time, so that what was read is never older than what is kept.
+        self.loading = asyncio.Lock()
+        # The same for what writers have staged: a commit must not wait for a long search for markers.
+        self.staging = asyncio.Lock()
+        self.confirming = asyncio.Lock()
 
 
 class TopicLog:
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 
     __slots__ = (
-        "__weakref__",
-        "_confirming",
-        "_loading",
-        "_lock",
-        "_staging",
-        "_waiting",
-        "counts",
-        "end",
-        "ended",
-        "in_flight",
-        "index",
-        "live",
-        "markers",
-        "memory",
-        "newest_row",
-        "pending",
-        "roll_backs_seen",
-        "stable",
-        "staged",
-        "tail",
-        "topic",
-        "uncommitted",
-        "unconfirmed",
-        "writing",
+        "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "markers", "memory", "newest_row",
+        "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, end: Position, memory: LogMemory) -> None:
@@ -235,24 +90,19 @@ class TopicLog:
         self.writing = False
         self.pending = 0  # what of a group has changed the log and is not durable yet
         # Keys of rows whose write failed, and may still take effect later: until it is decided, they stay in flight.
-        self.unconfirmed: list[bytes] = []
+        self.unconfirmed: tuple[bytes, ...] = ()
         self.tail: Tail | None = None
         self.memory = memory
-        self.uncommitted: dict[int, tuple[bytes, bytes]] | None = (
-            None  # where rows of open writers lie, by write pointer
-        )
+        # Where rows of open writers lie (start, stop), by write pointer.
+        self.uncommitted: dict[int, tuple[bytes, bytes]] | None = None
         self.staged: dict[int, StagedWriter] | None = None
         self._waiting: set[asyncio.Future[None]] | None = None
-        self._lock: asyncio.Lock | None = None
-        self._confirming: asyncio.Lock | None = None
-        self._loading: asyncio.Lock | None = None
-        self._staging: asyncio.Lock | None = None
+        self._locks: LogLocks | None = None
         # What readers know of the log. Rows that become durable are noted once it is not None.
         self.newest_row: bytes | None = None  # empty: there is none, or it is being read
         self.stable = b""  # up to this position all is decided, and stays so
-        self.counts: TopicCounts | None = None
         self.markers: Any = None  # of `basalt.messaging.markers`
-        self.index: Any = None  # of `basalt.messaging.index`
+        self.index: TopicIndex | None = None
         self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
 
     # The end.
@@ -285,14 +135,14 @@ class TopicLog:
 
         A delete also hides what arrives after it, for a write carries the time of its sending.
         """
-        if self._confirming is None:
-            self._confirming = asyncio.Lock()
-        async with self._confirming:
-            rows = tuple(self.unconfirmed)
+        async with self.locks.confirming:
+            rows = self.unconfirmed
             if not rows:
                 return
             await self.memory.call(_delete_absent, self.memory.rows_table, rows)
-            del self.unconfirmed[: len(rows)]  # a later group may have failed meanwhile, or the topic be gone
+            self.unconfirmed = self.unconfirmed[
+                len(rows) :
+            ]  # a later group may have failed meanwhile, or the topic be gone
             if self.unconfirmed:
                 return
             self.memory.with_unconfirmed.discard(self)
@@ -389,18 +239,19 @@ class TopicLog:
             self.newest_row = row.position
         if not self.ended:
             counted = count_appended(row, messages, payload_bytes, self.topic.ttl_ms)
-            self.present_counts().observe(row.position, counted, now_ms)
+            self.present_index().observe(row.position, counted, now_ms)
         if memory.meter is not None:
             memory.meter(self.topic.title, messages, payload_bytes)
 
-    def present_counts(self) -> TopicCounts:
-        """The counts as far as they are known, which the truncations so far are taken off."""
-        if self.counts is None:
-            self.counts = TopicCounts(self.topic.truncated_before_ms)
-        else:
-            self.counts = self.counts.truncated(self.topic.truncated_before_ms)
+    def present_index(self) -> TopicIndex:
+        """The index as far as it is known, by the topic's present TTL and truncation."""
+        stored, index = self.topic.metadata, self.index
+        if index is None:
+            index = self.index = TopicIndex(stored.ttl_ms, stored.truncated_before_ms)
+        elif index.ttl_ms != stored.ttl_ms or index.truncated_ms < stored.truncated_before_ms:
+            index = self.index = index.under(stored.ttl_ms, stored.truncated_before_ms)
         self.memory.touch_details(self)
-        return self.counts
+        return index
 
     def roll_back(self, gone: RolledBack) -> None:
         """Rows were rolled back, or removed. To be told before their writers are ended, or forgotten: else what is kept of
@@ -411,13 +262,13 @@ class TopicLog:
         if self.roll_backs_seen is not None:
             self.roll_backs_seen.append(gone)
 
-    def forget_counts_and_markers(self) -> None:
+    def forget_sums(self) -> None:
         """Rows were written, or not: whoever asks next reads."""
-        self.counts = self.markers = None
+        self.index = self.markers = None
 
     def forget_details(self) -> None:
         """Forget what is known beyond the end: it can be read again."""
-        self.counts = self.markers = self.index = self.newest_row = None
+        self.index = self.markers = self.newest_row = None
 
     def finish(self) -> None:
         """The generation has ended; nothing of it is served any more."""
@@ -426,7 +277,7 @@ class TopicLog:
         memory.recent.pop(self.topic.title, None)
         memory.with_unconfirmed.discard(self)
         memory.with_uncommitted.discard(self)
-        self.unconfirmed, self.in_flight, self.uncommitted = [], None, None
+        self.unconfirmed, self.in_flight, self.uncommitted = (), None, None
         memory.staged.forget_all(self)
         memory.shed(self)
         self.notify()
@@ -512,35 +363,154 @@ class TopicLog:
                 self._waiting = None
                 self.memory.with_waiting.discard(self)
 
-    # Locks.
-
     @property
-    def lock(self) -> asyncio.Lock:
-        """For whoever reads rows and then changes or removes what it found.
-
-        A row that is rolled back gets a new value in one of its columns. Were it removed after it was found, and before that
-        is written, a row with this one column would come into being. Appending needs no lock: it changes no row that is there.
-        """
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        return self._lock
-
-    @property
-    def loading(self) -> asyncio.Lock:
-        """For whoever reads what memory lacks: one at a time, so that what was read is never older than what is kept."""
-        if self._loading is None:
-            self._loading = asyncio.Lock()
-        return self._loading
-
-    @property
-    def staging(self) -> asyncio.Lock:
-        """The same for whoever reads what writers have staged: a commit must not wait for a long search for markers."""
-        if self._staging is None:
-            self._staging = asyncio.Lock()
-        return self._staging
+    def locks(self) -> LogLocks:
+        """For whoever must be alone at something."""
+        if self._locks is None:
+            self._locks = LogLocks()
+        return self._locks
 
 
 def _delete_absent(table: Table, rows: Sequence[bytes]) -> None:
     absent = [Delete(row) for row in rows if table.get(row) is None]
     if absent:
         table.write(absent)
+
+
+class Tail:
+    """One topic's rows, ascending; `first` is the index of the oldest that still counts."""
+
+    __slots__ = ("expired", "first", "owner", "positions", "rows", "starts_after")
+
+    def __init__(self, owner: TopicLog, starts_after: bytes) -> None:
+        self.owner: TopicLog | None = owner  # None once the tail was dropped
+        self.starts_after = starts_after  # every row after this position is here
+        self.positions: list[bytes] = []
+        self.rows: list[MessageRow | None] = []
+        self.first = 0
+        self.expired = 0  # every row before this index was removed
+
+    def rows_from(self, start: bytes, rows_max: int | None = None) -> list[MessageRow]:
+        """The rows with a position >= `start`, ascending; the first so many at least, where there are more."""
+        index, end = bisect_left(self.positions, start, self.first), len(self.rows)
+        step = end if rows_max is None else rows_max
+        found: list[MessageRow] = []
+        while index < end and len(found) < step:
+            found += [row for row in self.rows[index : index + step] if row is not None]
+            index += step
+        return found
+
+    def roll_back(self, position: bytes) -> None:
+        """The row at this position was rolled back in the store."""
+        index = self._index_of(position)
+        row = None if index is None else self.rows[index]
+        if index is not None and row is not None and row.written_by is not None:
+            self.rows[index] = row._replace(written_by=-abs(row.written_by))
+
+    def drop_oldest(self) -> int:
+        """Forget the oldest row; its bytes."""
+        size_bytes = _size_bytes(self.rows[self.first])
+        self.starts_after = max(self.starts_after, self.positions[self.first])
+        self.rows[self.first] = None
+        self.first += 1
+        if self.first * 2 > len(self.rows):  # amortised: each row is moved once on average
+            del self.rows[: self.first], self.positions[: self.first]
+            self.expired = max(0, self.expired - self.first)
+            self.first = 0
+        return size_bytes
+
+    def remove(self, position: bytes) -> int:
+        """The row at this position was removed from the store. Its place stays; the bytes that this frees."""
+        index = self._index_of(position)
+        return 0 if index is None else self._remove_at(index)
+
+    def remove_before(self, position: bytes) -> int:
+        """All rows before this position were removed from the store; the bytes that this frees."""
+        stop = bisect_left(self.positions, position, self.first)
+        freed_bytes = sum(map(self._remove_at, range(max(self.first, self.expired), stop)))
+        self.expired = max(self.expired, stop)
+        return freed_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(_size_bytes, self.rows[self.first :]))
+
+    def _index_of(self, position: bytes) -> int | None:
+        index = bisect_left(self.positions, position, self.first)
+        return index if index < len(self.positions) and self.positions[index] == position else None
+
+    def _remove_at(self, index: int) -> int:
+        freed_bytes = _size_bytes(self.rows[index]) - SLOT_BYTES
+        self.rows[index] = None
+        return freed_bytes
+
+
+class Tails:
+    """The tails of all topics, together at most `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._order: deque[Tail] = deque()  # the tail of each cached row, oldest row first
+        self._dead_rows = 0  # entries of the order whose tail was dropped
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def append(self, owner: TopicLog, row: MessageRow, after: bytes) -> None:
+        """Keep a row that was just written; no row lies between position `after` and it."""
+        tail = owner.tail
+        if tail is None:
+            tail = owner.tail = Tail(owner, after)
+        tail.positions.append(row.position)
+        tail.rows.append(row)
+        self._order.append(tail)
+        self.bytes += row.size_bytes
+        while self.bytes > self._bytes_max:
+            self._drop_oldest()
+
+    def rows(self, tail: Tail | None, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
+        """The tail's rows from a position on; None when some of them may be only in the store."""
+        if tail is None or start <= tail.starts_after:
+            self.misses += 1
+            return None
+        self.hits += 1
+        return tail.rows_from(start, rows_max)
+
+    def remove(self, tail: Tail | None, position: bytes) -> None:
+        """The row at this position was removed from the store."""
+        if tail is not None:
+            self.bytes -= tail.remove(position)
+
+    def remove_before(self, tail: Tail | None, position: bytes) -> None:
+        """All rows before this position were removed from the store."""
+        if tail is not None:
+            self.bytes -= tail.remove_before(position)
+
+    def drop(self, owner: TopicLog) -> None:
+        """Drop all of a topic: it was deleted, or its rows changed in the store."""
+        tail = owner.tail
+        if tail is None:
+            return
+        self.bytes -= tail.size_bytes
+        self._dead_rows += len(tail.rows) - tail.first
+        owner.tail, tail.owner = None, None
+        if self._dead_rows > max(
+            len(self._order) // 2, DEAD_ROWS_MAX
+        ):  # amortised: each row is passed twice on average
+            self._order = deque(each for each in self._order if each.owner is not None)
+            self._dead_rows = 0
+
+    def _drop_oldest(self) -> None:
+        tail = self._order.popleft()
+        if tail.owner is None:
+            self._dead_rows -= 1
+            return
+        self.bytes -= tail.drop_oldest()
+        if not tail.rows:
+            owner, tail.owner = tail.owner, None
+            owner.tail = None
+
+
+def _size_bytes(row: MessageRow | None) -> int:
+    """The bytes that a row, or the place of a removed one (None), counts against the limit."""
+    return SLOT_BYTES if row is None else row.size_bytes

@@ -27,11 +27,11 @@ from basalt.api.markers import (
     refusal,
     watermark_ms,
 )
-from basalt.catalog.topics import Topic, TopicName, topic_not_found
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicNotFoundError
-from basalt.messaging.log import log_bounds
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.stored_log import pages
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.fetch import end_of, marker_of
@@ -43,10 +43,9 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.records import Kind
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
-from basalt_engine.system import SystemTable
-from basalt_engine.table import Put, Store
+from basalt_engine.system import SystemRecord, SystemTable
+from basalt_engine.table import Store
 
-KIND = "markers"
 SAVE_AGE_MS = 60_000  # how old a saved state becomes before it is saved again; a crash costs reading what came since
 SAVE_TOPICS_MAX = 500  # saved by one run of the job
 
@@ -58,6 +57,9 @@ class Saved(msgspec.Struct, frozen=True):
     position: str
     task_count: int | None
     tasks: dict[str, tuple[int | None, bool, int]]
+
+
+SAVED = SystemRecord("markers", "", Saved)  # by the topic's prefix
 
 
 class MarkerFacts(NamedTuple):
@@ -124,9 +126,9 @@ class TrackedMarkers:
         for ahead in rest:
             self.add(ahead)
 
-    def entry(self, topic: Topic) -> bytes:
+    def entry(self, topic: Topic) -> Saved:
         tasks = {name: (task.watermark_ms, task.ended, task.published_ms) for name, task in self.settled.tasks.items()}
-        return msgspec.json.encode(Saved(topic.generation, self.through.hex(), self.settled.task_count, tasks))
+        return Saved(topic.generation, self.through.hex(), self.settled.task_count, tasks)
 
 
 class TopicMarkers:
@@ -184,7 +186,7 @@ class TopicMarkers:
         tracked = _tracked(log)
         if not tracked.persisted:
             tracked.persisted = True
-            group.add(SystemTable.name, _put(log, tracked), phase=Phase.INTENT)
+            stored_log.put_entry(group, SAVED, log.topic, tracked.entry(log.topic), Phase.INTENT)
         kind = Kind.END_OF_STREAM if marker.ends else Kind.WATERMARK
         placed = log.append_marker(group, kind, encode_marker(marker), written_by)
         tracked.add(UnstableMarker(placed.end, written_by, marker))
@@ -251,8 +253,8 @@ class TopicMarkers:
         if tracked.through == tracked.saved_through:
             return 0
         tracked.saved_through = tracked.through
-        group.when_failed(log.forget_counts_and_markers)
-        group.add(SystemTable.name, _put(log, tracked))
+        group.when_failed(log.forget_sums)
+        stored_log.put_entry(group, SAVED, log.topic, tracked.entry(log.topic))
         return 1
 
     # How.
@@ -291,7 +293,7 @@ class TopicMarkers:
         while True:
             tracked: TrackedMarkers | None = log.markers
             if tracked is None:
-                async with log.loading:
+                async with log.locks.loading:
                     if log.markers is None:
                         log.markers = await self._read(log)
                 continue
@@ -301,7 +303,7 @@ class TopicMarkers:
             if unchanged:  # else a write failed meanwhile, and what it may have added is in doubt
                 return tracked
             if log.ended:
-                raise topic_not_found(log.topic.title)
+                raise self._logs.catalog.absent(log.topic.title)
 
     async def _settle(self, log: TopicLog, tracked: TrackedMarkers) -> None:
         stop, snapshot = await self._ends.settled(log, tracked.through)
@@ -324,8 +326,8 @@ class TopicMarkers:
         """Read the saved markers, and those that follow them in the log."""
         topic = log.topic
         tracked = TrackedMarkers()
-        saved = await self._call.about(None, log_bounds.read, self._system, KIND, topic, Saved)
-        if saved is None or saved.generation != topic.generation:
+        saved = await self._call.about(None, stored_log.read_entry, SAVED, self._system, topic)
+        if saved is None:
             return tracked
         tracked.persisted = True
         tracked.through = tracked.saved_through = bytes.fromhex(saved.position)
@@ -355,10 +357,6 @@ def _tracked(log: TopicLog) -> TrackedMarkers:
     """The log's markers, of which `check` has made sure that they are in memory."""
     found: TrackedMarkers = log.markers
     return found
-
-
-def _put(log: TopicLog, tracked: TrackedMarkers) -> Put:
-    return SystemTable.put(KIND, log_bounds.entry_name(log.topic.keys.prefix), tracked.entry(log.topic))
 
 
 def _let_go(held: Sequence[TopicLog]) -> None:

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.errors import InternalError
-from basalt.messaging.index.sparse_index import (
+from basalt.messaging.index import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
     BLOCK_SKIPPED_MAX,
     FOREVER_MS,
     Block,
-    TopicIndex,
+    Blocks,
 )
-from basalt.messaging.log.row_pages import PAGE_BYTES, PAGE_ROWS, Page, read_page
+from basalt.messaging.log.stored_log import PAGE_BYTES, PAGE_ROWS, Page, read_page
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.fetch import Limits, Slice, Start, end_of, marker_of
 from basalt.messaging.read.log_reads import LogReads
@@ -128,7 +128,7 @@ class Walk:
 
     def __init__(
         self, call: StoreCalls, reads: LogReads, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
-        index: TopicIndex | None, after: bytes, bounds: Bounds,
+        index: Blocks | None, after: bytes, bounds: Bounds,
     ) -> None:  # fmt: skip
         self._call = call
         self._reads = reads
@@ -171,7 +171,7 @@ class Walk:
         block = None if self._index is None else self._index.at(self.at)
         if block is None or self._index is None:
             return None
-        if not block.holds(self._now_ms, NO_INVALID if self._snapshot is None else self._snapshot.invalid):
+        if not block.is_valid(self._now_ms, NO_INVALID if self._snapshot is None else self._snapshot.invalid):
             self._index.drop(block)
             return None
         return block
@@ -179,7 +179,7 @@ class Walk:
     def _skip(self, block: Block) -> None:
         """Take all of the block."""
         self.tally.add(block.messages, block.payload_bytes)
-        self.tally.said = merged(self.tally.said, block.said)
+        self.tally.said = merged(self.tally.said, block.marker_summary)
         self.at = block.through
 
     async def _read(self, end: bytes) -> None:

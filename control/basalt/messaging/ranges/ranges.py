@@ -11,9 +11,8 @@ from typing import NamedTuple
 from basalt.api.markers import MarkerState
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError, InputError
-from basalt.messaging.index.sparse_index import SparseIndex
-from basalt.messaging.log import log_bounds
-from basalt.messaging.log.row_pages import read_page
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.stored_log import read_page
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.ranges.range_reading import Range, read_range, undecided
@@ -90,7 +89,6 @@ class Ranges:
         self._writers = writers
         self._look = look
         self._ends = ends
-        self.index = SparseIndex()
 
     async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
         """The highest id such that nothing at or below it can still appear or change who sees it.
@@ -181,7 +179,7 @@ class Ranges:
 
     def forget_all(self) -> None:
         """An operator has decided anew about writers that had been decided about: nothing that was read holds any more."""
-        self.index.forget_all()
+        self._logs.memory.forget_all_blocks()
 
     async def _settled(self, log: TopicLog, committed: bool) -> Settled:
         if not committed:
@@ -198,7 +196,7 @@ class Ranges:
         floor = end_of(oldest) if oldest else b""
         index = None
         if committed:
-            index = self.index.of(log)
+            index = log.present_index().blocks
             index.drop_before(floor)
         begin = min(max(after, floor), end)
         return Walk(self._call, self._reads, log, settled.snapshot, now_ms, index, begin, bounds)
@@ -207,7 +205,7 @@ class Ranges:
         try:
             await walk.to(end)
         finally:
-            self.index.settle(log)
+            log.memory.touch_details(log)
 
     async def _has_expired(self, log: TopicLog, after: bytes, settled: Settled) -> bool:
         """True when the TTL, or a truncation, has taken messages behind `after`, as far as anybody can tell now.
@@ -218,7 +216,7 @@ class Ranges:
         floor = position(topic.oldest_ms(self._clock.now_ms()), 0)
         if self._store_drops:
             return _end(after) < min(floor, log.newest)
-        known = await self._call.about(None, log_bounds.expired, self._system, topic)
+        known = await self._call.about(None, stored_log.expired, self._system, topic)
         if known is not None:
             # Of what is gone only the newest row is known; in an entry from before that was noted, not even that.
             last = before(position(known.before_ms, 0)) if known.last is None else bytes.fromhex(known.last)

@@ -10,8 +10,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
-from basalt.messaging.index.topic_stats import Usage
-from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.stored_log import counted, pages
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import first_id
 from basalt.messaging.read.log_reads import LogReads
@@ -54,12 +53,11 @@ class RowsLeft:
 class Blocking:
     """Looks for the rows of open transactions in their topics."""
 
-    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, usage: Usage) -> None:
+    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads) -> None:
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
         self._reads = reads
-        self._usage = usage
 
     def surely(self, transaction: Transaction) -> bool:
         """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
@@ -105,18 +103,17 @@ class Blocking:
         return None, False
 
     async def _behind(self, topic: Topic, start: bytes, rows: RowsLeft) -> tuple[int, bool]:
-        messages, counted, most = 0, 0, rows.for_one()
+        messages, looked_at, most = 0, 0, rows.for_one()
         if not most:
             return 0, False
         async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start)) as found:
             async for page in found:
-                messages += await self._call(self._count, topic, page)
+                kept = [row for row in page if row.written_by is None or row.written_by > 0]
+                async with aclosing(counted(self._call, self._reads.payloads, topic, kept)) as contents:
+                    async for _, content in contents:
+                        messages += content.messages
                 rows.count -= len(page)
-                counted += len(page)
-                if counted >= most:
+                looked_at += len(page)
+                if looked_at >= most:
                     return messages, False
         return messages, True
-
-    def _count(self, topic: Topic, page: list[MessageRow]) -> int:
-        kept = [row for row in page if row.written_by is None or row.written_by > 0]
-        return sum(self._usage.count(topic, row).messages for row in kept)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.log.row_pages import pages
+from basalt.messaging.log.stored_log import pages
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.decisions import Decisions
 from basalt.messaging.read.fetch import row_slices

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.log import log_bounds
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.fetch import end_of
 from basalt.messaging.read.first_unstable import Holds
@@ -106,7 +106,7 @@ class StableEnds:
         rows = self._reads.messages.scan(topic.read_keys, b"", stop, reverse=True)
         row = next(iter(rows), None)
         # When the last rows have expired, only a note is left of how far the topic had come.
-        gone = min(log_bounds.newest(self._system, topic), stop[:POSITION_BYTES])
+        gone = min(stored_log.newest(self._system, topic), stop[:POSITION_BYTES])
         return gone if row is None else max(row.position, gone)
 
 

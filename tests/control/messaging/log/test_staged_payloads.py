@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from basalt.catalog.topics import Topics, topic_name
 from basalt.messaging.log import append as appender
-from basalt.messaging.log import log_bounds
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.topic_log import LogLimits, TopicLog
-from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import LogLimits, TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RetryError, StoreError
@@ -220,7 +220,7 @@ def test_what_a_reference_published_is_not_published_again_once_that_has_expired
 
         def expire(group: Group) -> None:
             group.add(MessageTable.name, *before)
-            log_bounds.note_expired(group, topic, 2, b"")
+            stored_log.note_expired(group, topic, 2, b"")
 
         await scene.writer.run(expire)
         assert list(scene.store.table(MessageTable.name).scan(b"", None)) == []

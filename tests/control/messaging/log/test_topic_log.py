@@ -521,7 +521,7 @@ def test_a_write_that_failed_takes_its_places_along_and_leaves_the_answer_to_the
             await scene.writer.run(scene.append(topic, b"doubtful"))
         store.failing = False
         assert scene.logs.tails.rows(topic.tail, FIRST) is None
-        assert topic.newest_row is topic.markers is topic.counts is None  # whoever asks next reads
+        assert topic.newest_row is topic.markers is topic.index is None  # whoever asks next reads
         await scene.together(scene.append(topic, b"3"))
 
     run(scenario())

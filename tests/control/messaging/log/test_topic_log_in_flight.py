@@ -81,10 +81,10 @@ async def test_a_read_that_began_before_a_write_does_not_see_half_of_it(ask: str
     shop = await Wired.start(store, cached=False)
     await shop.topics.create(A, {})
     await shop.publish(A, "durable")
-    (await shop.topics.open(A)).counts = None
+    (await shop.topics.open(A)).index = None
     store.asked.clear()
     store.reading.clear()
-    reading = asyncio.ensure_future(shop.read(A) if ask == "fetch" else shop.services.usage.stats(A))
+    reading = asyncio.ensure_future(shop.read(A) if ask == "fetch" else shop.services.topic_stats.stats(A))
     await asyncio.to_thread(store.asked.wait, 10)  # the thread is about to look
     store.synced.clear()
     publishing = asyncio.ensure_future(shop.publish(A, "in flight"))
@@ -100,7 +100,7 @@ async def test_a_read_that_began_before_a_write_does_not_see_half_of_it(ask: str
         await reading
     await publishing
     assert await shop.read(A) == ["durable", "in flight"]
-    assert (await shop.services.usage.stats(A)).messages == 2  # neither is counted twice
+    assert (await shop.services.topic_stats.stats(A)).messages == 2  # neither is counted twice
     await shop.services.close()
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from basalt.errors import BusyError
-from basalt.messaging.log.topic_log import LogLimits, TopicLog
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import LogLimits
 from tests.wiring import A, B, Wired, texts
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from basalt.api.markers import Marker
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import StoreError, TopicNotFoundError, UnavailableError, UnknownOutcomeError
-from basalt.messaging.log import roll_back, row_pages
-from basalt.messaging.log.topic_log import LogLimits
+from basalt.messaging.log import roll_back, stored_log
+from basalt.messaging.log.topic_logs import LogLimits
 from basalt.tables.tables import CellPut, CellWrites
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Columns, Row, TableWrite
@@ -153,7 +153,7 @@ async def test_no_call_reads_on_the_event_loop_whatever_has_left_memory(
     for title in TOPICS:
         assert not (await shop.services.markers.facts(title)).ended
         await shop.services.markers.publish(title, Marker("a", 2, None))
-        await shop.services.usage.stats(title)
+        await shop.services.topic_stats.stats(title)
         await shop.services.truncation.truncate(title, 1)
     assert await contents(shop) == [["published", f"stored {kept.id}", "one-shot", "work"]] * len(TOPICS)
     assert store.reads_on_loop == []
@@ -273,9 +273,9 @@ async def test_where_an_open_transaction_has_published_is_not_forgotten(monkeypa
         await shop.publish(title, "x")
     starts: list[bytes] = []
 
-    def read_page(messages: Any, keys: Any, start: bytes, stop: bytes | None) -> row_pages.Page:
+    def read_page(messages: Any, keys: Any, start: bytes, stop: bytes | None) -> stored_log.Page:
         starts.append(start)
-        return row_pages.read_page(messages, keys, start, stop)
+        return stored_log.read_page(messages, keys, start, stop)
 
     monkeypatch.setattr(roll_back, "read_page", read_page)
     await shop.transactions.abort(tx.id)
@@ -293,7 +293,7 @@ async def test_a_long_roll_back_of_a_transaction_older_than_the_process_goes_by_
         await shop.publish(TOPICS[0], f"early {number}", tx=tx)
         await shop.publish(TOPICS[0], *["plain"] * 3)
     again = await restarted(shop, LITTLE[1])
-    monkeypatch.setattr(row_pages, "PAGE_ROWS", rows_max)
+    monkeypatch.setattr(stored_log, "PAGE_ROWS", rows_max)
     monkeypatch.setattr(roll_back, "GROUP_ROWS_MAX", rows_max)
     monkeypatch.setattr(roll_back, "LOCKED_PAGES_MAX", 2)
     groups = again.services.writer.groups

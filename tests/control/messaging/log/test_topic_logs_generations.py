@@ -15,7 +15,7 @@ import pytest
 from basalt.api.bodies.work import Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.errors import BasaltError, GenerationError
-from basalt.messaging.index import topic_stats as usage
+from basalt.messaging.index import SAVED
 from basalt.messaging.markers import topic_markers
 from basalt_engine.keys import TopicKeys
 from basalt_engine.messages import MessageTable
@@ -118,7 +118,7 @@ async def test_markers_of_a_past_generation_are_refused_before_anything_is_writt
 
     with pytest.raises(GenerationError):
         await (markers.keep(past) if act == "keep" else shop.services.writer.run(stage))
-    assert entry(shop, topic_markers.KIND) == 2
+    assert entry(shop, topic_markers.SAVED.kind) == 2
     assert (await (await shop.restarted()).services.markers.facts(A)).ended
 
 
@@ -148,15 +148,15 @@ async def with_counts_to_complete() -> Wired:
 
 async def test_counts_that_are_saved_are_those_of_the_present_generation():
     async def save_counts(shop: Wired) -> None:
-        await shop.services.usage.save(None, everything=True)
+        await shop.services.topic_stats.save(None, everything=True)
 
     async def story(shop: Wired, paused: PausedCall) -> None:
         await shop.publish(A, "new")
         await paused.finish()
-        assert entry(shop, usage.KIND) is None
+        assert entry(shop, SAVED.kind) is None
         await save_counts(shop)
-        assert entry(shop, usage.KIND) == 2
-        stats = await (await shop.restarted()).services.usage.stats(A)
+        assert entry(shop, SAVED.kind) == 2
+        stats = await (await shop.restarted()).services.topic_stats.stats(A)
         assert (stats.messages, stats.payload_bytes) == (1, 3)
 
     await at_every_moment(with_counts_to_complete, save_counts, story)

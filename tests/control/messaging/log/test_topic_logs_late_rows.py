@@ -78,7 +78,7 @@ async def test_a_row_that_arrives_before_anybody_has_looked_stays(shop: Wired):
     store.arrive()
     await shop.publish(A, "last")
     assert await shop.read(A) == ["first", "late", "last"]
-    assert (await shop.services.usage.stats(A)).messages == 3
+    assert (await shop.services.topic_stats.stats(A)).messages == 3
 
 
 async def test_while_the_store_is_away_nothing_is_decided_and_readers_wait(shop: Wired):

@@ -12,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.catalog.catalog import check_name
-from basalt.catalog.topic_properties import PROPERTIES_MAX, PROPERTY_CHARS_MAX, TTL_SECONDS_MAX, settle
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_name
+from basalt.catalog.topics import (
+    PROPERTIES_MAX,
+    PROPERTY_CHARS_MAX,
+    TTL_SECONDS_MAX,
+    Topic,
+    TopicName,
+    Topics,
+    check_properties,
+    title_of,
+    topic_name,
+)
 from basalt.errors import (
     ConflictError,
     CorruptionError,
@@ -33,6 +42,7 @@ from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Columns, Put, Table
+from tests.wiring import described
 
 pytestmark = pytest.mark.anyio
 
@@ -352,6 +362,7 @@ async def test_an_update_that_is_refused_changes_nothing(topics: TopicLogs) -> N
 async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: MemoryStore, clock: ManualClock) -> None:
     mine, theirs = served(store, clock), served(store, clock)
     await mine.create(A, {})
+    await mine.open(A)
     await theirs.update(A, {"ttl": "60"})
     with pytest.raises(ConflictError, match="changed by another call"):
         await mine.update(A, {"ttl": "70"})
@@ -386,15 +397,15 @@ async def test_lists_show_what_exists_and_descriptions_what_ever_did(topics: Top
     assert await topics.catalog.list("b") == ["a"]
     assert await topics.catalog.list("a") == ["x"]
     assert await topics.catalog.list("gone") == await topics.catalog.list("never") == []
-    everything = {str(title): stored.generation for title, stored in await topics.catalog.describe_all(None)}
+    everything = {str(title): stored.generation for title, stored in await described(topics.catalog, None)}
     assert everything == {"a:x": 1, "a-:x": 1, "b:a": 1, "b:z": -1, "gone:x": -1}
-    assert [str(title) for title, _ in await topics.catalog.describe_all("b")] == ["b:a", "b:z"]
+    assert [str(title) for title, _ in await described(topics.catalog, "b")] == ["b:a", "b:z"]
 
 
 async def test_a_topic_that_is_gone_is_described_under_its_last_generation(topics: TopicLogs) -> None:
     await topics.create(A, {})
     await topics.delete(A)
-    ((title, stored),) = await topics.catalog.describe_all(None)
+    ((title, stored),) = await described(topics.catalog, None)
     assert topics.catalog.at(title, stored).keys.generation == 1
 
 
@@ -407,7 +418,7 @@ async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics
     good = TopicMetadata(1, 1, OnInvalid.DROP, 1, 1, 0, 0, {}).encode()
     store.table("metadata").write([Put(b"\xffbad", {b"m": good})])
     with pytest.raises(CorruptionError, match=b"\xffbad".hex()):
-        await topics.catalog.describe_all(None)
+        await described(topics.catalog, None)
 
 
 # Names.
@@ -471,7 +482,7 @@ def test_a_title_is_shown_with_a_colon() -> None:
     [("1", 1_000), (1, 1_000), ("0060", 60_000), (str(TTL_SECONDS_MAX), TTL_SECONDS_MAX * 1_000)],
 )
 def test_a_ttl_is_a_whole_number_of_seconds(given_as: object, ttl_ms: int) -> None:
-    assert settle({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
+    assert check_properties({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
 
 
 NO_NUMBERS: list[object] = [
@@ -485,7 +496,7 @@ NO_NUMBERS: list[object] = [
 @pytest.mark.parametrize("name", ["ttl", "spread"])
 def test_a_number_that_is_none_is_refused_with_its_name(name: str, bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({name: bad}, BUCKETS, None)
+        check_properties({name: bad}, BUCKETS, None)
     assert refused.value.field == name
     assert len(str(refused.value)) < 200
 
@@ -493,8 +504,8 @@ def test_a_number_that_is_none_is_refused_with_its_name(name: str, bad: object) 
 @pytest.mark.parametrize(("name", "bad"), [("ttl", TTL_SECONDS_MAX + 1), ("spread", BUCKETS + 1)])
 def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
     with pytest.raises(InvalidPropertyError, match=f"property {name} is '{bad}'"):
-        settle({name: str(bad)}, BUCKETS, None)
-    settle({name: bad - 1}, BUCKETS, None)
+        check_properties({name: str(bad)}, BUCKETS, None)
+    check_properties({name: bad - 1}, BUCKETS, None)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +534,7 @@ def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
 )
 def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[str, object], field: str | None) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle(properties, BUCKETS, None)
+        check_properties(properties, BUCKETS, None)
     assert refused.value.field == field
     assert len(str(refused.value)) < 200
 
@@ -531,30 +542,30 @@ def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[st
 def test_other_properties_are_kept_as_text() -> None:
     given_as = {"note": "Zoë\u202e", "limit": 5, "flag": True, "off": False, "empty": ""}
     given_as["n" * 255] = "x" * PROPERTY_CHARS_MAX
-    settled = settle({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
+    settled = check_properties({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
     assert settled.others == {**given_as, "limit": "5", "flag": "true", "off": "false"}
     assert (settled.ttl_ms, settled.spread, settled.on_invalid) == (5_000, 1, OnInvalid.RETAIN)
 
 
 @pytest.mark.parametrize("given_as", ["2", 2])
 def test_the_present_generation_may_be_given_back(given_as: object) -> None:
-    assert settle({"generation": given_as}, BUCKETS, 2).others == {}
+    assert check_properties({"generation": given_as}, BUCKETS, 2).others == {}
 
 
 @pytest.mark.parametrize("bad", ["1", "3", "-2", "02", "", "None", 1, None, True])
 def test_no_other_generation_may_be_given(bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({"generation": bad}, BUCKETS, 2)
+        check_properties({"generation": bad}, BUCKETS, 2)
     assert refused.value.field == "generation"
 
 
 @pytest.mark.parametrize("given_as", ["1", "3", 7, "02", ""])
 def test_a_new_topic_takes_no_notice_of_a_generation(given_as: object) -> None:
-    assert settle({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
+    assert check_properties({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
 
 
 @pytest.mark.parametrize("bad", [None, ["1"], {}])
 def test_a_generation_that_is_no_text_is_refused_of_a_new_topic_too(bad: object) -> None:
     with pytest.raises(InvalidPropertyError) as refused:
-        settle({"generation": bad}, BUCKETS, None)
+        check_properties({"generation": bad}, BUCKETS, None)
     assert refused.value.field == "generation"

@@ -67,7 +67,7 @@ async def test_markers_are_no_messages_but_for_those_who_ask_for_them(shop: Wire
     assert await shop.read(A) == await shop.read(A, committed=True) == ["one", "two"]
     assert await shop.page_through(A, 1) == ["one", "two"]
     assert await kinds(shop) == ["one", "WATERMARK", "two", "END_OF_STREAM"]
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert (stats.messages, stats.payload_bytes) == (2, 6)
     page = await shop.services.peek.peek(A, None, True)
     assert [message.kind for message in page.messages] == [0, 1, 0, 2]
@@ -245,9 +245,9 @@ async def test_a_topic_without_markers_is_not_searched_for_any(shop: Wired):
     await shop.publish(A, "one", "two")
     assert await said(shop) == (None, False)
     system = SystemTable(shop.store.table("system"))
-    assert system.get(topic_markers.KIND, "shop:orders:") is None
+    assert system.get(topic_markers.SAVED.kind, "shop:orders:") is None
     await emit(shop, "a", 1, 1)
-    assert system.get(topic_markers.KIND, "shop:orders:") is not None
+    assert system.get(topic_markers.SAVED.kind, "shop:orders:") is not None
 
 
 async def test_a_marker_is_alone_in_its_row_among_messages_of_its_group(shop: Wired):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from basalt.api.bodies.work import RecordIn
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
-from basalt.messaging.index import sparse_index
-from basalt.messaging.log import row_pages
+from basalt.messaging import index
+from basalt.messaging.log import stored_log
 from basalt.messaging.ranges import range_scan as range_walk
 from basalt.messaging.ranges.range_scan import MESSAGE_WEIGHT_BYTES, before_id
 from basalt.messaging.ranges.ranges import Ranges
@@ -91,10 +91,10 @@ def small_blocks():
     """Blocks and pages so small that a short log has many."""
     with ExitStack() as stack:
         for module, name, value in [
-            (sparse_index, "BLOCK_MESSAGES", 5), (range_walk, "BLOCK_MESSAGES", 5),
-            (sparse_index, "BLOCK_BYTES", 60), (range_walk, "BLOCK_BYTES", 60),
-            (sparse_index, "CRUMB", 3), (sparse_index, "BLOCK_SKIPPED_MAX", 2), (range_walk, "BLOCK_SKIPPED_MAX", 2),
-            (range_walk, "PAGE_ROWS", 3), (row_pages, "PAGE_ROWS", 3), (sparse_index, "TOPIC_ENTRIES_MAX", 24),
+            (index, "BLOCK_MESSAGES", 5), (range_walk, "BLOCK_MESSAGES", 5),
+            (index, "BLOCK_BYTES", 60), (range_walk, "BLOCK_BYTES", 60),
+            (index, "SPLIT_FRACTION_MIN", 3), (index, "BLOCK_SKIPPED_MAX", 2), (range_walk, "BLOCK_SKIPPED_MAX", 2),
+            (range_walk, "PAGE_ROWS", 3), (stored_log, "PAGE_ROWS", 3), (index, "BLOCK_ENTRIES_MAX", 24),
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         yield
@@ -177,7 +177,7 @@ async def check_everywhere(shop: Wired, chance: random.Random) -> None:
         bytes_max = chance.choice([None, None, 1, 17, 90, 10_000])
         bound = end if through is None else min(end or b"", through)
         wanted = expected(items, after or b"", bound or b"", messages_max or 1 << 60, bytes_max or 1 << 60)
-        plain.index.forget_all()
+        plain.forget_all()
         for ranges in (plain, indexed, indexed):
             found = await ranges.advance(A, after, through=through, messages_max=messages_max, bytes_max=bytes_max)
             assert Expected(found.through or b"", found.messages, found.payload_bytes, found.said) == wanted
@@ -205,7 +205,7 @@ async def check_splits(shop: Wired, items: list[Seen], end: bytes | None, chance
     if through is None or (after or b"") > through or (end is not None and through > end):
         return
     found = (await ranges.splits(A, after, through, count)).splits
-    ranges.index.forget_all()
+    ranges.forget_all()
     assert (await ranges.splits(A, after, through, count)).splits == found
     assert [part.after for part in found] == [after, *(part.through for part in found[:-1])][: len(found)]
     assert (found[-1].through == through) if found else (after or b"") == through
@@ -298,7 +298,7 @@ async def test_a_reference_is_cut_within_and_read_from_there():
         found.append(await shop.services.ranges.advance(A, at, messages_max=7_000))
         at = found[-1].through
     assert [each.messages for each in found] == [7_000] * 7 + [1_000]
-    shop.services.ranges.index.forget_all()
+    shop.services.ranges.forget_all()
     store.rows = 0
     last = await shop.services.ranges.advance(A, found[-2].through)
     assert (last.messages, last.through) == (1_000, found[-1].through)
@@ -424,4 +424,4 @@ async def test_a_topic_that_was_made_anew_has_an_index_of_its_own(shop: Wired):
     await shop.topics.create(A, {})
     found = await shop.services.ranges.advance(A, None)
     assert (found.messages, found.generation, old.generation) == (0, 2, 1)
-    assert len(shop.services.ranges.index) == 1
+    assert len(shop.topics.memory.detailed) == 1

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.log import counts
-from basalt.messaging.log.counts import (
+from basalt.messaging import index
+from basalt.messaging.index import (
     BUCKET_BYTES,
     BUCKET_MS,
     BUCKETS_MAX,
@@ -16,12 +16,9 @@ from basalt.messaging.log.counts import (
     Count,
     OwnExpiry,
     Recent,
-    count_row,
+    count_batch,
 )
-from basalt_engine.keys import position
-from basalt_engine.messages import MessageRow, Reference
-from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Extras, Kind, encode
+from basalt_engine.records import Extras, Kind, RecordBatch, decode, encode
 
 DAY_MS = 86_400_000
 
@@ -123,32 +120,21 @@ def test_rows_of_one_millisecond_stay_in_one_bucket():
     assert list(buckets.starts) == [5, 6]
 
 
-def row_of(payloads: list[bytes], ttls: list[int | None] | None = None, kind: Kind = Kind.USER) -> MessageRow:
+def batch_of(payloads: list[bytes], ttls: list[int | None] | None = None, kind: Kind = Kind.USER) -> RecordBatch:
     extras = None if ttls is None else [Extras(ttl_ms=ttl) for ttl in ttls]
-    return MessageRow(position(1_000_000, len(payloads) - 1), None, encode(payloads, extras, kind=kind))
+    return decode(encode(payloads, extras, kind=kind))
 
 
-def nothing_stored(row: MessageRow) -> list[PayloadRow]:
-    raise AssertionError(row)
-
-
-def test_a_row_counts_its_messages_and_their_bytes():
-    counted = count_row(row_of([b"a", b"", b"bcd"]), nothing_stored, DAY_MS)
-    assert counted == (1_000_000, 3, 4, ())
+def test_a_batch_counts_its_messages_and_their_bytes():
+    assert count_batch(1_000_000, batch_of([b"a", b"", b"bcd"]), DAY_MS) == (1_000_000, 3, 4, ())
 
 
 def test_markers_are_not_messages():
-    assert count_row(row_of([b"mark"], kind=Kind.WATERMARK), nothing_stored, DAY_MS)[1:3] == (0, 0)
-
-
-def test_a_reference_counts_what_it_refers_to():
-    row = MessageRow(position(5, 0), 7, None, Reference(position(1, 0), position(2, 1), 3))
-    stored = [PayloadRow(position(1, 0), encode([b"x"])), PayloadRow(position(2, 1), encode([b"yy", b"zzz"]))]
-    assert count_row(row, lambda _: stored, DAY_MS) == (5, 3, 6, ())
+    assert count_batch(1_000_000, batch_of([b"mark"], kind=Kind.WATERMARK), DAY_MS)[1:3] == (0, 0)
 
 
 def test_messages_that_expire_sooner_than_the_topic_says_are_counted_by_when_they_do():
-    counted = count_row(row_of([b"a", b"bb", b"ccc"], [None, 10_000, 2 * DAY_MS]), nothing_stored, DAY_MS)
+    counted = count_batch(1_000_000, batch_of([b"a", b"bb", b"ccc"], [None, 10_000, 2 * DAY_MS]), DAY_MS)
     assert counted[1:3] == (2, 4)
     (own,) = counted.own
     assert (own.messages, own.payload_bytes) == (1, 2)
@@ -159,13 +145,11 @@ def test_messages_that_expire_sooner_than_the_topic_says_are_counted_by_when_the
 def test_own_expiry_is_early_never_and_late_by_a_small_part_of_the_ttl(found: list[tuple[int, int]], age_ms: int):
     own = OwnExpiry()
     for ttl_ms, size in found:
-        own.add(count_row(row_of([b"x" * size], [ttl_ms]), nothing_stored, 2 * DAY_MS).own)
+        own.add(count_batch(1_000_000, batch_of([b"x" * size], [ttl_ms]), 2 * DAY_MS).own)
     now_ms = 1_000_000 + age_ms
     alive = own.alive(now_ms).messages
     assert alive >= sum(ttl_ms > age_ms for ttl_ms, _ in found)
-    assert alive <= sum(
-        ttl_ms + max(ttl_ms // counts.OWN_STEPS, counts.OWN_STEP_MS_MIN) > age_ms for ttl_ms, _ in found
-    )
+    assert alive <= sum(ttl_ms + max(ttl_ms // index.OWN_STEPS, index.OWN_STEP_MS_MIN) > age_ms for ttl_ms, _ in found)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
-from basalt.messaging.index import topic_stats as usage
+from basalt.messaging import topic_stats
+from basalt.messaging.index import SAVED
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import RowBuilder
-from basalt.messaging.log.log_bounds import entry_name
-from basalt.messaging.log.topic_log import LogLimits
+from basalt.messaging.log.stored_log import entry_name
+from basalt.messaging.log.topic_logs import LogLimits
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable
@@ -40,7 +42,7 @@ async def everything(wired: Wired) -> list[bytes]:
 
 async def figures(wired: Wired) -> tuple[int, int]:
     """Messages and bytes of A, as counted."""
-    stats = await wired.services.usage.stats(A)
+    stats = await wired.services.topic_stats.stats(A)
     assert stats.exact
     return stats.messages, stats.payload_bytes
 
@@ -51,11 +53,11 @@ async def assert_exact(wired: Wired) -> None:
 
 
 async def saved(wired: Wired) -> bytes | None:
-    return wired.services.system.get(usage.KIND, entry_name(b"shop:orders:"))
+    return wired.services.system.get(SAVED.kind, entry_name(b"shop:orders:"))
 
 
 async def test_an_empty_topic_has_nothing(shop: Wired):
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert (stats.messages, stats.payload_bytes, stats.published_per_second) == (0, 0, 0)
     assert (stats.oldest_id, stats.oldest_ms, stats.newest_id, stats.newest_ms) == (None, None, None, None)
 
@@ -66,7 +68,7 @@ async def test_figures_tell_the_first_and_the_last_message_and_the_rate(shop: Wi
     shop.clock.advance(2 * HOUR_MS)
     await shop.publish(A, *(["new"] * 30), "last")
     page = await shop.messaging.fetch(A, None, True)
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert (stats.messages, stats.payload_bytes) == (91, 90 * 3 + 4)
     assert (stats.oldest_id, stats.newest_id) == (page.slices[0].ids()[0], page.slices[-1].last_id())
     assert (stats.oldest_ms, stats.newest_ms) == (began_ms, began_ms + 2 * HOUR_MS)
@@ -91,7 +93,7 @@ async def test_expired_messages_do_not_count_to_the_millisecond(shop: Wired):
         await assert_exact(shop)
     shop.clock.advance(60_000)
     assert await figures(shop) == (0, 0)
-    assert (await shop.services.usage.stats(A)).newest_id is None
+    assert (await shop.services.topic_stats.stats(A)).newest_id is None
 
 
 async def test_a_longer_ttl_brings_back_what_was_left_out(shop: Wired):
@@ -101,7 +103,7 @@ async def test_a_longer_ttl_brings_back_what_was_left_out(shop: Wired):
     await shop.publish(A, "late")
     shop.clock.advance(30_000)
     assert await figures(shop) == (1, 4)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.topics.update(A, {"ttl": "3600"})
     assert await figures(shop) == (2, 9)
     await assert_exact(await shop.restarted())
@@ -112,7 +114,7 @@ async def test_what_retention_removed_stays_left_out_of_a_longer_ttl(shop: Wired
     await shop.publish(A, "early")
     shop.clock.advance(100_000)
     await shop.publish(A, "late")
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.services.scheduler.run_now("retention")
     await shop.topics.update(A, {"ttl": "3600"})
     assert await figures(shop) == (1, 4)
@@ -123,7 +125,7 @@ async def test_messages_with_a_ttl_of_their_own_stop_counting_soon_after_it(shop
     lasting = RecordIn(b"lasting", None, (), None, None)
     await shop.messaging.publish_records(A, [lasting, RecordIn(b"brief", None, (), None, 10_000)])
     assert await figures(shop) == (2, 12)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     for wired in (shop, await shop.restarted()):
         wired.clock.advance(11_000)
         assert await figures(wired) == (1, 7)
@@ -135,7 +137,7 @@ async def test_a_rolled_back_message_counts_until_retention_removes_it(shop: Wir
     await shop.publish(A, "kept")
     await shop.transactions.abort(tx.id)
     assert await figures(shop) == (2, 8)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.services.scheduler.run_now("retention")
     assert await figures(shop) == (1, 4)
     await assert_exact(await shop.restarted())  # what was saved before the removal would count it
@@ -143,7 +145,7 @@ async def test_a_rolled_back_message_counts_until_retention_removes_it(shop: Wir
 
 async def test_a_new_generation_starts_from_nothing(shop: Wired):
     await shop.publish(A, "old")
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     assert await figures(shop) == (0, 0)
@@ -154,34 +156,34 @@ async def test_a_new_generation_starts_from_nothing(shop: Wired):
 
 async def test_counts_are_saved_after_minutes_or_megabytes(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     await shop.publish(A, "x")
-    shop.clock.advance(usage.SAVE_AGE_MS)
-    assert await shop.services.usage.save() == 1
-    assert await shop.services.usage.save() == 0  # nothing changed since
+    shop.clock.advance(topic_stats.SAVE_AGE_MS)
+    assert await shop.services.topic_stats.save() == 1
+    assert await shop.services.topic_stats.save() == 0  # nothing changed since
     await shop.publish(A, "y")
-    assert await shop.services.usage.save() == 0
-    monkeypatch.setattr(usage, "SAVE_BYTES", 10)
+    assert await shop.services.topic_stats.save() == 0
+    monkeypatch.setattr(topic_stats, "SAVE_BYTES", 10)
     await shop.publish(A, "z" * 10)
-    assert await shop.services.usage.save() == 1
+    assert await shop.services.topic_stats.save() == 1
 
 
 async def test_one_run_saves_a_bounded_number_of_topics(shop: Wired):
     await shop.publish(A, "x")
     await shop.publish(B, "y")
-    assert await shop.services.usage.save(1, everything=True) == 1
-    assert await shop.services.usage.save(1, everything=True) == 1
-    assert await shop.services.usage.save(1, everything=True) == 0
+    assert await shop.services.topic_stats.save(1, everything=True) == 1
+    assert await shop.services.topic_stats.save(1, everything=True) == 1
+    assert await shop.services.topic_stats.save(1, everything=True) == 0
 
 
-async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired):
+async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     for number in range(10):
         await shop.publish(A, str(number))
         shop.clock.advance(10)
-    await shop.services.usage.save(everything=True)
+    await shop.services.topic_stats.save(everything=True)
     await shop.publish(A, "after")
     again = await shop.restarted()
     read: list[bytes] = []
-    count = again.services.usage.count
-    again.services.usage.count = lambda topic, row: read.append(row.position) or count(topic, row)  # type: ignore[method-assign]
+    count = stored_log._count
+    monkeypatch.setattr(stored_log, "_count", lambda row, *given: read.append(row.position) or count(row, *given))
     assert await figures(again) == (11, 15)
     assert len(read) == 1
 
@@ -204,7 +206,7 @@ async def test_a_large_transaction_is_counted_after_a_crash_in_small_parts(
         await shop.messaging.store(A, [b"y" * 1_000], tx.write_pointer)
     await shop.commit(tx)
     again = await shop.restarted()
-    monkeypatch.setattr(usage, "PAGE_BYTES", 5_000)
+    monkeypatch.setattr(stored_log, "PAGE_BYTES", 5_000)
     async with store.watched():
         assert await figures(again) == (83, 80 * 1_000 + 6 + 7 + 5)
     assert store.read_bytes > 80_000
@@ -218,7 +220,7 @@ async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wir
     for number in range(5):
         await shop.publish(A, "a" * number)
         await shop.publish(B, "b")
-    assert (await shop.services.usage.stats(B)).messages == 5
+    assert (await shop.services.topic_stats.stats(B)).messages == 5
     await assert_exact(shop)
 
 
@@ -233,7 +235,7 @@ async def test_publishing_goes_on_while_a_topic_is_counted_for_the_first_time(sh
             await again.publish(A, "meanwhile")
             await asyncio.sleep(0)
 
-    await asyncio.gather(publish(), *(again.services.usage.stats(A) for _ in range(3)))
+    await asyncio.gather(publish(), *(again.services.topic_stats.stats(A) for _ in range(3)))
     await assert_exact(again)
     assert await figures(again) == (900, 600 * 6 + 300 * 9)
 
@@ -247,10 +249,10 @@ async def test_a_row_that_was_read_before_it_was_told_of_counts_once(shop: Wired
     log = await shop.topics.open(A)
     topic = log.topic
     if not counted_before:
-        log.counts = None
+        log.index = None
     row = MessageRow(position(shop.clock.now_ms(), 0), None, encode([b"yy"]))
     shop.store.table("message").write([MessageTable.put(topic.keys, row)])  # as another thread does
-    await shop.services.usage.stats(A)
+    await shop.services.topic_stats.stats(A)
     builder = RowBuilder(topic, None, b"", 0)
     builder.messages, builder.payload_bytes = 1, 2
     log.count(builder, row, shop.clock.now_ms())
@@ -260,28 +262,28 @@ async def test_a_row_that_was_read_before_it_was_told_of_counts_once(shop: Wired
 async def test_rows_whose_write_failed_half_way_are_counted_from_the_store(shop: Wired):
     await shop.publish(A, "x")
     await figures(shop)
-    (await shop.topics.open(A)).forget_counts_and_markers()  # as after a write of which nobody can tell
+    (await shop.topics.open(A)).forget_sums()  # as after a write of which nobody can tell
     await assert_exact(shop)
 
 
 async def test_the_first_transaction_that_readers_wait_for_is_told(shop: Wired):
     quiet, early = await shop.transactions.begin(), await shop.transactions.begin()
     await shop.store_aside(A, "aside", tx=quiet)
-    assert (await shop.services.usage.stats(A)).oldest_open_write_pointer is None
+    assert (await shop.services.topic_stats.stats(A)).oldest_open_write_pointer is None
     await shop.publish(A, "early", tx=early)
-    assert (await shop.services.usage.stats(A)).oldest_open_write_pointer == early.write_pointer
+    assert (await shop.services.topic_stats.stats(A)).oldest_open_write_pointer == early.write_pointer
     await shop.commit(early)
-    assert (await shop.services.usage.stats(A)).oldest_open_write_pointer is None
+    assert (await shop.services.topic_stats.stats(A)).oldest_open_write_pointer is None
 
 
 async def test_an_oldest_part_that_is_too_large_to_read_is_estimated(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(usage, "PART_BYTES_MAX", 100)
+    monkeypatch.setattr(topic_stats, "PART_BYTES_MAX", 100)
     await shop.topics.update(A, {"ttl": "100"})
     for _ in range(100):
         await shop.publish(A, "x" * 10)
         shop.clock.advance(1_000)
     shop.clock.advance(49_000)
-    stats = await shop.services.usage.stats(A)
+    stats = await shop.services.topic_stats.stats(A)
     assert not stats.exact
     assert stats.messages == pytest.approx(50, abs=3)
 
@@ -329,7 +331,7 @@ async def story(steps: list[tuple[str, int]], store: MemoryStore) -> None:
         elif what == "retention":
             assert (await wired.services.scheduler.run_now("retention")).outcome == "ok"
         elif what == "save":
-            await wired.services.usage.save(everything=True)
+            await wired.services.topic_stats.save(everything=True)
         elif what == "restart":
             wired = await wired.restarted()
         else:

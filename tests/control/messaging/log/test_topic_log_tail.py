@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from basalt.messaging.log import tail
-from basalt.messaging.log.tail import SLOT_BYTES, Tail, Tails
+from basalt.messaging.log import topic_log
+from basalt.messaging.log.topic_log import SLOT_BYTES, Tail, Tails
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
 
@@ -260,7 +260,7 @@ def test_changes_of_rows_that_are_not_there_change_nothing(where: bytes) -> None
 
 def test_rows_of_dropped_tails_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic whose writes fail again and again drops its tail each time, while no row is pushed out by newer ones."""
-    monkeypatch.setattr(tail, "DEAD_ROWS_MAX", 2)
+    monkeypatch.setattr(topic_log, "DEAD_ROWS_MAX", 2)
     cache = TailCache(10**9)
     cache.append(B, row_at(1), b"")
     for place in range(1, 100):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.tables import cell_activity
-from basalt.tables.cell_activity import CellActivity
+from basalt.tables import garbage_cells
+from basalt.tables.garbage_cells import CellActivity
 
 STOCK, PRICES = (b"shop:~stock:", 1), (b"shop:~prices:", 1)
 
@@ -36,7 +36,7 @@ def test_a_write_during_a_look_is_not_passed_over():
 def test_nor_is_one_that_was_forgotten_during_the_look(
     monkeypatch, writes_before: int, writes_during: int, writes_after: int
 ):
-    monkeypatch.setattr(cell_activity, "TABLES_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(garbage_cells, "TABLES_REMEMBERED_MAX", 3)
     activity = CellActivity()
     for _ in range(writes_before):
         activity.wrote(*STOCK)

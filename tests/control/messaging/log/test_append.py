@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging.log.positions import EMPTY_LOG, Position, PositionRange, last_of, places
+from basalt.messaging.log.append import EMPTY_LOG, Position, PositionRange, last_of, places
 from basalt_engine.keys import SEQUENCE_MAX, position
 
 relaxed = settings(deadline=None)

@@ -1,1 +1,0 @@
-"""An index of the messages in a log: counts and statistics, by stretch and by topic."""
