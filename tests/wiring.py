@@ -9,7 +9,7 @@ from typing import Any
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
-from basalt.messaging.read.fetch import Fetch
+from basalt.messaging.read.log_reader import Fetch
 from basalt.pruning.regions import Cluster
 from basalt.server.services import Services
 from basalt.server.wiring import open_services

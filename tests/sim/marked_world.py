@@ -17,7 +17,7 @@ from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.api.markers.marker import Marker, decode_marker
 from basalt.api.markers.reconcile import NOTHING_KNOWN, MarkerState, apply
 from basalt.catalog.topics import topic_name
-from basalt.messaging.markers.topic_markers import MarkerFacts
+from basalt.messaging.markers import MarkerFacts
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import POSITION_BYTES

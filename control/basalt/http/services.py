@@ -15,12 +15,12 @@ from basalt.commits.sessions import SessionCalls
 from basalt.errors import BasaltError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
-from basalt.messaging.ranges.ranges import Ranges
-from basalt.messaging.read.blocked_readers import Blocking
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.slices import end_of
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
@@ -57,7 +57,7 @@ class Services:
     table_catalog: TableCatalog
     peek: Peek
     usage: Usage
-    blocking: Blocking
+    first_unstable: FirstUnstable
     ranges: Ranges
     truncation: Truncation
     transactions: Coordinator

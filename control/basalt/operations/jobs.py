@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob

@@ -21,7 +21,7 @@ from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.row_pages import read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import MessageKey, topic_prefix

@@ -14,10 +14,10 @@ import msgspec
 
 from basalt.catalog.topics import TopicName
 from basalt.errors import TopicNotFoundError
+from basalt.messaging import markers
 from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers import topic_markers
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import TopicKeys, topic_prefix
@@ -111,7 +111,7 @@ class OldGenerations:
         if is_there:
             return
         log_bounds.forget(group, prefix)
-        for kind in (usage.KIND, topic_markers.KIND):
+        for kind in (usage.KIND, markers.KIND):
             group.add(SystemTable.name, SystemTable.delete(kind, name))
 
     def _is_there(self, deleted: TopicName) -> bool:

@@ -9,7 +9,7 @@ from itertools import islice
 from basalt.catalog.topics import title_of
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.retention.cells import CellVersions, Transactions
 from basalt.retention.expired import ExpiredRows
 from basalt.retention.garbage import GarbageRows

@@ -15,7 +15,7 @@ from basalt.errors import ConflictError, GenerationError, InputError, MessageNot
 from basalt.messaging.index import topic_stats as usage
 from basalt.messaging.log.counts import Expiry, RowCount, TopicCounts
 from basalt.messaging.log.log_bounds import entry_name
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.read.slices import end_of
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
 from basalt_engine.stores.memory import MemoryStore

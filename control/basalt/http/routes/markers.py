@@ -14,7 +14,7 @@ from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.messages import WAIT_MS_MAX, unless_gone
 from basalt.http.routes.operations import Request, RouteTable, choice, integer
 from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
-from basalt.messaging.markers.topic_markers import MarkerFacts
+from basalt.messaging.markers import MarkerFacts
 
 MARKERS_PATH = TOPIC_PATH + "/markers"
 

@@ -23,9 +23,8 @@ from basalt.http.routes.messages import in_parts, load_arrow
 from basalt.http.routes.operations import Query, Request, RouteTable, choice, integer
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
-from basalt.messaging.ranges.range_reading import undecided
-from basalt.messaging.ranges.ranges import SPLITS_MAX
-from basalt.messaging.read.fetch import Slice
+from basalt.messaging.ranges import SPLITS_MAX, undecided
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Flag

@@ -19,7 +19,8 @@ from basalt.http.routes.messages import POINTER, READ_QUERY, Format, fetch, form
 from basalt.http.routes.operations import Request, RouteTable, integer
 from basalt.http.routes.schemas import JSON_LINES, JSON_LINES_ALIAS
 from basalt.http.routes.topics import EXISTING, TOPIC_PATH, named_topic
-from basalt.messaging.read.fetch import Fetch, Slice
+from basalt.messaging.read.log_reader import Fetch
+from basalt.messaging.read.slices import Slice
 from basalt_engine.records import Kind
 
 RECORDS_PATH = TOPIC_PATH + "/records"
