@@ -26,7 +26,7 @@ from basalt.messaging.log import log_bounds
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import Settled, StableEnds
-from basalt.messaging.read.log_reader import NO_LIMIT, Budget, Enough, Fetch, LogReader, Reading, Stopped
+from basalt.messaging.read.log_reader import NO_LIMIT, Budget, Fetch, LogReader, Reading, Stopped
 from basalt.messaging.read.slices import Limits, Slice, Start, before, end_of, start_from
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
@@ -183,7 +183,7 @@ class RangeScan:
         """Read a block, or what lies up to this id."""
         reading = Reading(
             Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self._budget,
-            enough=Enough(BLOCK_MESSAGES, BLOCK_BYTES, BLOCK_SKIPPED_MAX), whole=True,
+            enough=Limits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
         )  # fmt: skip
         page = await self._reader.go_on(self._log, reading)
         if page.held_at is not None:

@@ -148,7 +148,8 @@ class FirstUnstable:
 
     async def _messages_after(self, log: TopicLog, row: MessageRow, budget: Budget) -> tuple[int, bytes | None]:
         """The messages behind a row, as rows tell without being decoded, and the position from which there may be more."""
-        messages, rest, now_ms = 0, row.position + b"\0", self._clock.now_ms()
+        messages, now_ms = 0, self._clock.now_ms()
+        rest: bytes | None = row.position + b"\0"
         while rest is not None and not budget.is_spent:
             rows, rest = await self._reader.page(log, rest, None, budget)
             messages += sum(_messages_in(row) for row in rows if row.expire_ms is None or row.expire_ms > now_ms)

@@ -60,14 +60,6 @@ class Budget:
         return self.rows <= 0 or self.bytes <= 0
 
 
-class Enough(NamedTuple):
-    """A page ends at the first row, or payload row, with which it has so much."""
-
-    messages: int
-    payload_bytes: int
-    skipped: int = NO_LIMIT  # failed writers
-
-
 class Fetch(NamedTuple):
     """A page of messages. `next_id`: go on from here, exclusively; None when nothing was passed.
 
@@ -91,18 +83,20 @@ class Reading:
     """One page in the making, look after look. Pure.
 
     Without a snapshot everything is visible that has not expired at `now_ms`. With `markers` these come in between, and
-    count for no limit. A `whole` page ends where its limits say; another as soon as something was found and more would
-    have to be read from elsewhere.
+    count for no limit. It ends at the first row, or payload row, with which it has what is `enough`, or has passed rows of
+    `skipped_max` failed writers. A `whole` page ends where its limits say; another as soon as something was found and more
+    would have to be read from elsewhere.
     """
 
     __slots__ = (
-        "_enough", "_limits", "_markers", "_snapshot", "budget", "from_ms", "full_at", "held", "messages", "next_id",
-        "now_ms", "payload_bytes", "skipped", "slices", "start", "until_ms", "whole",
+        "_bytes_left", "_enough", "_limits", "_markers", "_rows_left", "_skipped_max", "_snapshot", "budget", "from_ms",
+        "full_at", "held", "messages", "next_id", "now_ms", "payload_bytes", "skipped", "slices", "start", "until_ms", "whole",
     )  # fmt: skip
 
     def __init__(
         self, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, now_ms: int, *,
-        markers: bool = False, budget: Budget | None = None, enough: Enough | None = None, whole: bool = False,
+        markers: bool = False, budget: Budget | None = None, enough: Limits | None = None, skipped_max: int = NO_LIMIT,
+        whole: bool = False,
     ) -> None:  # fmt: skip
         self.start = start
         self.now_ms = now_ms
@@ -111,7 +105,9 @@ class Reading:
         self._limits = limits
         self._snapshot = snapshot
         self._markers = markers
-        self._enough = enough or Enough(limits.messages_max, limits.bytes_max)
+        self._enough = enough or limits
+        self._skipped_max = skipped_max
+        self._rows_left = self._bytes_left = 0  # of this look
         self.slices: list[Slice] = []
         self.messages = self.payload_bytes = 0
         self.next_id: bytes | None = None
@@ -129,7 +125,7 @@ class Reading:
     @property
     def remote_bytes(self) -> int:
         """The bytes to ask a remote store for."""
-        return min(self._enough.payload_bytes, REMOTE_BYTES_MAX) + ROW_BYTES_MAX
+        return min(self._enough.bytes_max, REMOTE_BYTES_MAX) + ROW_BYTES_MAX
 
     def go_on(self, oldest_ms: int) -> Start:
         """The start of the next look; nothing is reached that was published before `oldest_ms`."""
@@ -137,44 +133,20 @@ class Reading:
         return self.start
 
     def look(
-        self, rows: Iterable[MessageRow], payload_rows: PayloadRows, turn: Budget, *, verify: bool = True
-    ) -> Stopped:
-        """Take what is wanted of these rows, which begin at `start.position`, until the turn is over.
+        self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool, rows_max: int = NO_LIMIT,
+        bytes_max: int = NO_LIMIT,
+    ) -> Stopped:  # fmt: skip
+        """Take what is wanted of these rows, which begin at `start.position`; of so many at most, and of so many bytes.
 
         `verify=False` trusts batches that never left this process.
         """
-        start, limits, snapshot, budget = self.start, self._limits, self._snapshot, self.budget
-        first = start.position
-        for row in rows:
-            if limits.through is not None and limits.end_before(row):
-                self.next_id = limits.through
-                return Stopped.END
-            size_bytes = row.size_bytes
-            turn.bytes -= size_bytes
-            budget.bytes -= size_bytes
-            if row.position != first or not start.is_past(row):
-                seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
-                if seen is Visibility.VISIBLE:
-                    stopped = self._take_row(row, payload_rows, turn, verify)
-                    if stopped is not None:
-                        return stopped
-                elif seen is Visibility.HOLD:
-                    self.held = row
-                    return Stopped.HELD
-                elif row.written_by is not None and row.written_by > 0:
-                    self.skipped.add(row.written_by)
-            self.next_id = end_of(row.position)
-            turn.rows -= 1
-            budget.rows -= 1
-            if self._has_enough():
-                return Stopped.ENOUGH
-            if limits.end_at(self.next_id):
-                return Stopped.END
-            if budget.rows <= 0 or budget.bytes <= 0:
-                return Stopped.SPENT
-            if turn.rows <= 0 or turn.bytes <= 0:
-                return Stopped.PAUSED
-        return Stopped.LOOKED
+        budget = self.budget
+        rows_left = self._rows_left = min(rows_max, budget.rows)
+        bytes_left = self._bytes_left = min(bytes_max, budget.bytes)
+        stopped = self._take_rows(rows, payload_rows, verify)
+        budget.rows -= rows_left - self._rows_left
+        budget.bytes -= bytes_left - self._bytes_left
+        return Stopped.SPENT if stopped is Stopped.PAUSED and budget.is_spent else stopped
 
     def page(self, stopped: Stopped) -> Fetch:
         """The page, which ends here for this reason."""
@@ -184,41 +156,67 @@ class Reading:
         if self.held is not None:
             held_by, held_at = self.held.written_by, self.held.position.ljust(MESSAGE_ID_BYTES, b"\0")
         return Fetch(
-            self.slices, next_id, held_by, self.messages, self.payload_bytes, held_at,
-            stopped=stopped, full_at=self.full_at,
-        )  # fmt: skip
+            self.slices, next_id, held_by, self.messages, self.payload_bytes, held_at, None, None, stopped, self.full_at
+        )
 
-    def _has_enough(self) -> bool:
-        messages, payload_bytes, skipped = self._enough
-        return self.messages >= messages or self.payload_bytes >= payload_bytes or len(self.skipped) >= skipped
+    def _take_rows(self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool) -> Stopped:
+        start, limits, enough, snapshot = self.start, self._limits, self._enough, self._snapshot
+        first, through = start.position, limits.through
+        for row in rows:
+            if through is not None and limits.end_before(row):
+                self.next_id = through
+                return Stopped.END
+            position = row.position
+            if position != first or not start.is_past(row):
+                seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
+                if seen is Visibility.VISIBLE:
+                    stopped = self._take_row(row, payload_rows, verify)
+                    if stopped is not None:
+                        return stopped
+                elif seen is Visibility.HOLD:
+                    self.held = row
+                    return Stopped.HELD
+                elif row.written_by is not None and row.written_by > 0:
+                    self.skipped.add(row.written_by)
+            self.next_id = end_of(position)
+            self._rows_left -= 1
+            self._bytes_left -= row.size_bytes
+            if self.messages >= enough.messages_max or self.payload_bytes >= enough.bytes_max:
+                return Stopped.ENOUGH
+            if through is not None and self.next_id >= through:
+                return Stopped.END
+            if len(self.skipped) >= self._skipped_max:
+                return Stopped.ENOUGH
+            if self._rows_left <= 0 or self._bytes_left <= 0:
+                return Stopped.PAUSED
+        return Stopped.LOOKED
 
-    def _take_row(self, row: MessageRow, payload_rows: PayloadRows, turn: Budget, verify: bool) -> Stopped | None:
+    def _take_row(self, row: MessageRow, payload_rows: PayloadRows, verify: bool) -> Stopped | None:
         """Take what is wanted of the row; None when it was passed as a whole."""
         for whole in row_slices(self.start.within(row), payload_rows, verify, markers=self._markers):
             if not self._take(whole):
-                passed = [self.slices[-1].last_id()] if self.slices else []
-                self.next_id = max([*passed, self.next_id or b""]) or None
+                passed = self.slices[-1].last_id() if self.slices else b""
+                self.next_id = max(passed, self.next_id or b"") or None
                 return Stopped.FULL
             if row.reference is None:
                 return None
             # One row may refer to a million messages: stop within it.
-            passed_id, size_bytes = whole.last_id(), whole.batch.body_bytes
-            turn.bytes -= size_bytes
-            turn.rows -= 1
-            self.budget.bytes -= size_bytes
-            if passed_id <= self.start.id:
-                continue
-            stopped = (
-                Stopped.ENOUGH if self._has_enough()
-                else Stopped.END if self._limits.end_at(passed_id)
-                else Stopped.SPENT if self.budget.is_spent
-                else Stopped.PAUSED if turn.is_spent
-                else None
-            )  # fmt: skip
+            self._rows_left -= 1
+            self._bytes_left -= whole.batch.body_bytes
+            passed = whole.last_id()
+            stopped = None if passed <= self.start.id else self._stop_within(passed)
             if stopped is not None:
-                self.next_id = passed_id
+                self.next_id = passed
                 return stopped
         return None
+
+    def _stop_within(self, passed: bytes) -> Stopped | None:
+        """The reason to stop at an id between the messages of a row; None when there is none."""
+        if self.messages >= self._enough.messages_max or self.payload_bytes >= self._enough.bytes_max:
+            return Stopped.ENOUGH
+        if self._limits.through is not None and passed >= self._limits.through:
+            return Stopped.END
+        return Stopped.PAUSED if self._rows_left <= 0 or self._bytes_left <= 0 else None
 
     def _take(self, whole: Slice) -> bool:
         """Take what the reader gets of these messages; False when one did not fit the limits."""
@@ -226,20 +224,20 @@ class Reading:
         wanted = whole.after(self.start.id, self.start.inclusive)
         if limits.through is not None:
             wanted = wanted.through(limits.through)
-        if whole.batch.flags & Flag.TTLS:
+        batch = whole.batch
+        if batch.flags & Flag.TTLS:
             self._note_expiry(whole)
+        if batch.kind is not Kind.USER:
+            self.slices += [wanted] if wanted.count else []
+            return True
         for part in wanted.unexpired(self.now_ms):
-            if part.batch.kind is not Kind.USER:
-                self.slices.append(part)
-                continue
             least = 0 if self.messages else limits.least  # a first message comes whole, however large
-            taken_bytes = self.payload_bytes + limits.message_bytes * self.messages
-            cut = part.up_to(
-                limits.messages_max - self.messages, limits.bytes_max - taken_bytes, least, limits.message_bytes
-            )
-            if cut.stop > cut.start:
+            bytes_left = limits.bytes_max - self.payload_bytes - limits.message_bytes * self.messages
+            cut = part.up_to(limits.messages_max - self.messages, bytes_left, least, limits.message_bytes)
+            count = cut.stop - cut.start
+            if count:
                 self.slices.append(cut)
-                self.messages += cut.stop - cut.start
+                self.messages += count
                 self.payload_bytes += cut.payload_bytes
             if cut.stop < part.stop:
                 self.full_at = part.id_at(cut.stop)
@@ -282,45 +280,50 @@ class LogReader:
     async def go_on(self, log: TopicLog, reading: Reading) -> Fetch:
         """Read until the page is as it should be."""
         while True:
-            stopped = await self._look(log, reading)
+            if log.unconfirmed:
+                await log.confirm_or_delete()
+            topic = log.topic
+            start = reading.go_on(topic.oldest_ms(reading.now_ms)).position
+            cached = self._logs.tails.rows(log.tail, start, LOOK_ROWS_MAX)
+            if self._remote and (cached is None or any(row.reference is not None for row in cached)):
+                stopped = await self._look_remotely(log, topic, reading, cached)
+            else:
+                stopped = self._look(log, topic, reading, cached)
             if stopped is Stopped.SPENT and not reading.whole and not reading.slices:
                 reading.budget = Budget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
             elif (stopped is Stopped.LOOKED and not reading.whole and reading.slices) or (
                 stopped is not Stopped.PAUSED and stopped is not Stopped.LOOKED
             ):
                 return reading.page(stopped)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # others get their turn on a long way
 
-    async def _look(self, log: TopicLog, reading: Reading) -> Stopped:
-        """Look at the next rows: from the tail in memory, or from the store."""
-        if log.unconfirmed:
-            await log.confirm_or_delete()
-        topic, passed = log.topic, reading.next_id
-        start = reading.go_on(topic.oldest_ms(reading.now_ms))
-        # The log belongs to the event loop: a thread gets what it says, and reads only the store.
-        cached = self._logs.tails.rows(log.tail, start.position, LOOK_ROWS_MAX)
-        threaded = self._remote and (cached is None or any(row.reference is not None for row in cached))
-        # On a thread nobody waits for a turn, and a look is bounded by what one read brings.
-        turn = Budget() if threaded else Budget(LOOK_ROWS_MAX, LOOK_BYTES_MAX)
+    def _look(self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None) -> Stopped:
+        """Look at the next rows, in the tail or in a local store."""
+        rows: Iterable[MessageRow] | None = cached
+        if rows is None:
+            stops = [stop for stop in (log.in_flight_stop, reading.stop) if stop is not None]
+            rows = self.messages.scan(topic.read_keys, reading.start.position, min(stops, default=None))
         payload_rows = partial(self.stored_rows, topic)
-        if cached is not None:
-            look = partial(reading.look, cached, payload_rows, turn, verify=False)
-        else:
-            stops = (log.durable_stop if self._remote else log.in_flight_stop, reading.stop)
-            look = partial(self._look_at_store, topic, reading, payload_rows, turn, _first_of(stops))
-        stopped = await self._call.about(topic.keys, look) if threaded else look()
-        if stopped is not Stopped.LOOKED:
-            return stopped
-        if cached is not None:
-            return stopped if len(cached) >= LOOK_ROWS_MAX else Stopped.END
-        return stopped if self._remote and reading.next_id is not passed else Stopped.END
+        stopped = reading.look(rows, payload_rows, cached is None, LOOK_ROWS_MAX, LOOK_BYTES_MAX)
+        is_end = stopped is Stopped.LOOKED and (cached is None or len(cached) < LOOK_ROWS_MAX)
+        return Stopped.END if is_end else stopped
 
-    def _look_at_store(
-        self, topic: Topic, reading: Reading, payload_rows: PayloadRows, turn: Budget, stop: bytes | None
+    async def _look_remotely(
+        self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None
     ) -> Stopped:
-        bytes_max = reading.remote_bytes if self._remote else None
-        rows = self.messages.scan(topic.read_keys, reading.start.position, stop, bytes_max=bytes_max)
-        return reading.look(rows, payload_rows, turn)
+        """Look at the next rows on a thread, as many as one read brings."""
+        # The log belongs to the event loop: a thread gets what it says, and reads only the store.
+        start, passed = reading.start.position, reading.next_id
+        stop = min(each for each in (log.durable_stop, reading.stop) if each is not None)
+
+        def look() -> Stopped:
+            rows: Iterable[MessageRow] | None = cached
+            if rows is None:
+                rows = self.messages.scan(topic.read_keys, start, stop, bytes_max=reading.remote_bytes)
+            return reading.look(rows, partial(self.stored_rows, topic), cached is None)
+
+        stopped = await self._call.about(topic.keys, look)
+        return Stopped.END if stopped is Stopped.LOOKED and reading.next_id is passed else stopped
 
     async def page(
         self, log: TopicLog, start: bytes = b"", stop: bytes | None = None, budget: Budget | None = None
@@ -349,8 +352,3 @@ class LogReader:
         assert row.written_by is not None
         first, last, _ = row.reference
         return self.payloads.scan(topic.keys, abs(row.written_by), first, last, reverse=reverse)
-
-
-def _first_of(stops: Iterable[bytes | None]) -> bytes | None:
-    """The first of these positions; None: none of them is a stop."""
-    return min((stop for stop in stops if stop is not None), default=None)

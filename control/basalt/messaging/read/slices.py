@@ -246,10 +246,6 @@ class Limits(NamedTuple):
         publish_ms, last = position_fields(row.position)
         return position(publish_ms, max(0, last - count_messages(row.batch) + 1)) > self.through[:POSITION_BYTES]
 
-    def end_at(self, id_: bytes | None) -> bool:
-        """True when a reader that has come to this id is at `through`: nothing more is to be read."""
-        return self.through is not None and id_ is not None and id_ >= self.through
-
     @property
     def stop(self) -> bytes | None:
         """No row from this position on has a message at or before `through`. None: there is no such position."""

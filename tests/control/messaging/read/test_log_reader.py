@@ -207,7 +207,7 @@ def fetch(
 ) -> Fetch:
     """One look at rows that begin at the start, with the budget of a poll."""
     reading = Reading(start, limits, snapshot, now_ms, budget=Budget(log_reader.ROWS_MAX))
-    return reading.page(reading.look(rows, payload_rows, Budget(), verify=verify))
+    return reading.page(reading.look(rows, payload_rows, verify))
 
 
 def fetched_in_turns(
@@ -218,7 +218,7 @@ def fetched_in_turns(
     while True:
         rows = [row for row in log.rows if row.position >= reading.start.position]
         looks += 1
-        stopped = reading.look(rows, log.payload_rows, Budget(bytes_max=turn_bytes))
+        stopped = reading.look(rows, log.payload_rows, True, bytes_max=turn_bytes)
         if stopped is not Stopped.PAUSED:
             return reading.page(stopped), looks
         assert reading.next_id is not None
