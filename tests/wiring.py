@@ -10,7 +10,7 @@ from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.catalog import Catalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_logs import LOG_LIMITS, LogLimits
-from basalt.messaging.read.fetch import Fetch
+from basalt.messaging.read.log_reader import Fetch
 from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings

@@ -15,7 +15,8 @@ from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, StoreError
 from basalt_engine.regions import Region
-from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
+from basalt_engine.stores.hbase.gateway import NoTableError
+from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.stores.hbase.tables import layouts
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor, Thrift2, refusal
 from deploy.hbase.standalone import Gateways

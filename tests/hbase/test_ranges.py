@@ -7,7 +7,8 @@ import random
 import pytest
 
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.messaging.ranges.test_ranges import STEPS, small_blocks, write_log
+from tests.control.messaging.test_ranges import STEPS, write_log
+from tests.control.transactions.rules.test_outcomes import small_blocks
 from tests.wiring import A, Wired
 
 pytestmark = [pytest.mark.anyio, pytest.mark.hbase]

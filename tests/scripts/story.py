@@ -16,7 +16,7 @@ from basalt.api.bodies.work import PublishResponse, Work, WorkPublish
 from basalt.catalog.tables import TableCatalog, TableName, table_name
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError
-from basalt.messaging.read.fetch import Fetch
+from basalt.messaging.read.log_reader import Fetch
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
 from basalt_engine.cell_names import change_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from basalt.api.bodies.work import WorkMarker
 from basalt.api.markers import Marker
-from basalt.messaging.markers.topic_markers import MarkerFacts
+from basalt.messaging.markers import MarkerFacts
 
 
 def marker(task: str, said: str) -> Marker:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker
 from basalt.catalog.topics import topic_name
-from basalt.messaging.markers.topic_markers import MarkerFacts
+from basalt.messaging.markers import MarkerFacts
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import POSITION_BYTES

@@ -21,7 +21,7 @@ from basalt.errors import InputError, TooLargeError, TopicNotFoundError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers, check_shape
+from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase
 from basalt.tables import garbage_cells
 from basalt.transactions.manager import TransactionManager

@@ -247,7 +247,7 @@ class Metrics:
             counts[transaction.state] += 1
             if not transaction.was_invalid:
                 oldest_ms = min(oldest_ms, transaction.began_ms)
-                if transaction.began_ms < oldest_blocking_ms and self._services.blocking.surely(transaction):
+                if transaction.began_ms < oldest_blocking_ms and self._services.first_unstable.surely(transaction):
                     oldest_blocking_ms = transaction.began_ms
         by_state = GaugeMetricFamily("basalt_transactions_live", "Transactions that have not ended", labels=("state",))
         for each in _LIVE:

@@ -13,12 +13,12 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator, SessionCalls
 from basalt.errors import BasaltError
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
-from basalt.messaging.ranges.ranges import Ranges
-from basalt.messaging.read.blocked_readers import Blocking
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.slices import end_of
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -55,7 +55,7 @@ class Services:
     table_catalog: TableCatalog
     peek: Peek
     topic_stats: TopicStatistics
-    blocking: Blocking
+    first_unstable: FirstUnstable
     ranges: Ranges
     truncation: Truncation
     transactions: Coordinator

@@ -12,10 +12,9 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, MessageNotFoundError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.decisions import Decisions
-from basalt.messaging.read.fetch import Limits, Slice, start_from
-from basalt.messaging.read.first_unstable import Holds, HoldSearch
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.slices import Limits, Slice, start_from
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, Kind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
@@ -55,11 +54,10 @@ class PeekPage(NamedTuple):
 class Peek:
     """Looks into all topics of one store."""
 
-    def __init__(self, logs: TopicLogs, reads: LogReads, decisions: Decisions, holds: Holds) -> None:
+    def __init__(self, logs: TopicLogs, reader: LogReader, decisions: Decisions) -> None:
         self._logs = logs
-        self._reads = reads
+        self._reader = reader
         self._decisions = decisions
-        self._holds = holds
 
     async def message(self, title: TopicName, message_id: bytes) -> Peeked:
         """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
@@ -82,12 +80,8 @@ class Peek:
         limits = Limits(min(messages_max, MESSAGES_MAX), BYTES_MAX)
         return await self._page(await self._logs.open(title), start, inclusive, limits)
 
-    async def first_hold(self, title: TopicName, start: bytes = b"") -> HoldSearch:
-        """At which row, from a position on, a reader of committed messages stops."""
-        return await self._holds.first(await self._logs.open(title), start)
-
     async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
-        found = await self._reads.read(log, start_from(start, inclusive), limits, None, markers=True)
+        found = await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True)
         snapshot = self._decisions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
 

@@ -16,8 +16,8 @@ from basalt.messaging.log.append import Placed
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.fetch import Fetch, Limits, Start, start_from
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.log_reader import Fetch, LogReader
+from basalt.messaging.read.slices import Limits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
@@ -31,12 +31,12 @@ class Messages:
     """Publishes to all topics of one store, and fetches from them."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions, *,
+        self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions, *,
         limits: Limits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
-        self._reads = reads
+        self._reader = reader
         self._roll_backs = roll_backs
         self._writer = writer
         self._writers = writers
@@ -135,7 +135,7 @@ class Messages:
             arrival = log.waiter() if wait_ms else None
             try:
                 seen = self._writers.current() if committed else snapshot
-                found = await self._reads.read(log, begin, limits, seen, markers=markers)
+                found = await self._reader.read(log, begin, limits, seen, markers=markers)
                 if markers:
                     found = found._replace(generation=log.topic.generation, tasks=log.topic.tasks)
                 if found.slices:

@@ -21,10 +21,9 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.stored_log import PAGE_BYTES, counted, pages
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.fetch import Limits, row_slices, start_from
-from basalt.messaging.read.first_unstable import Holds
-from basalt.messaging.read.last_stable import before
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.slices import Limits, before, row_slices, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -82,7 +81,7 @@ class TopicStatistics:
     """The figures of all topics of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writer: GroupCommit, holds: Holds
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReader, writer: GroupCommit, holds: FirstUnstable
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._payload_rows = store.table("payload")
@@ -135,7 +134,7 @@ class TopicStatistics:
             newest_ms=_publish_ms(newest),
             published_per_second=rate,
             stored_bytes=await self._stored_bytes(topic),
-            oldest_open_write_pointer=(await self._holds.first(log)).held_by,
+            oldest_open_write_pointer=(await self._holds.of_topic(log)).held_by,
         )
 
     # What the `stats` job does.

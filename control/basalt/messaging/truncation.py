@@ -13,11 +13,11 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
-from basalt.messaging.ranges.ranges import Ranges
-from basalt.messaging.read.fetch import end_of
-from basalt.messaging.read.first_unstable import Holds
-from basalt.messaging.read.last_stable import StableEnds, before
+from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.last_stable import StableEnds
+from basalt.messaging.read.slices import before, end_of
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES
@@ -42,14 +42,14 @@ class Truncation:
     """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, markers: TopicMarkers, ends: StableEnds, holds: Holds, ranges: Ranges,
+        self, clock: Clock, logs: TopicLogs, markers: TopicMarkers, ends: StableEnds, first_unstable: FirstUnstable, ranges: Ranges,
         named: Callable[[int], str],
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
         self._markers = markers
         self._ends = ends
-        self._holds = holds
+        self._first_unstable = first_unstable
         self._ranges = ranges
         self._named = named
 
@@ -94,7 +94,7 @@ class Truncation:
     async def _refuse_undecided(self, log: TopicLog, before_ms: int) -> None:
         """A transaction whose first messages are gone when it commits would not be one any more."""
         settled = await self._ends.settled(log)
-        found = await self._holds.first(log, settled.position + b"\0" if settled.position else b"")
+        found = await self._first_unstable.of_topic(log, settled.position + b"\0" if settled.position else b"")
         stop = position(before_ms, 0)
         if found.held_by is not None and found.held_at is not None and found.held_at[:POSITION_BYTES] < stop:
             at_ms = position_fields(found.held_at[:POSITION_BYTES])[0]

@@ -31,9 +31,9 @@ from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.peek import Peek
-from basalt.messaging.read.blocked_readers import Blocked, Blocking, RowsLeft
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.read.first_unstable import Blocked, FirstUnstable
+from basalt.messaging.read.log_reader import Budget
+from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import Step, key_text, timeline_of
@@ -93,17 +93,16 @@ class Inspection:
     """Answers operators' questions about the transactions of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, transactions: Coordinator, ids: TransactionIds, blocking: Blocking,
-        topics: TopicLogs, peek: Peek, audit: Audit,
+        self, store: Store, clock: Clock, transactions: Coordinator, ids: TransactionIds,
+        first_unstable: FirstUnstable, topics: TopicLogs, audit: Audit,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._transactions = transactions
         self._ids = ids
-        self._blocking = blocking
+        self._first_unstable = first_unstable
         self._topics = topics
-        self._peek = peek
         self._audit = audit
 
     async def list(self, wanted: Filter) -> InspectedList:
@@ -115,7 +114,7 @@ class Inspection:
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)  # others go in between
             if wanted.lets_through(each, now_ms):
-                shown.append(InspectedTransaction(**self._fields(each, now_ms, self._blocking.surely(each))))
+                shown.append(InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each))))
         return InspectedList(len(everything), tuple(shown))
 
     async def hanging(self, wanted: Filter) -> HangingList:
@@ -124,13 +123,13 @@ class Inspection:
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
-        rows, looked_at = RowsLeft(CALL_ROWS_MAX), 0
+        budget, looked_at = Budget(CALL_ROWS_MAX), 0
         found: list[HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
-            if rows.count <= 0:
+            if budget.is_spent:
                 break
             looked_at += 1
-            blocks = await self._blocking.of(transaction, rows)
+            blocks = await self._first_unstable.of_transaction(transaction, budget)
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
@@ -151,7 +150,7 @@ class Inspection:
         transaction = state.find(transaction_id)
         if transaction is None:
             return await self._describe_end(state.outcome(transaction_id))
-        blocks = await self._blocking.of(transaction, RowsLeft(CALL_ROWS_MAX))
+        blocks = await self._first_unstable.of_transaction(transaction, Budget(CALL_ROWS_MAX))
         now_ms, loss = self._clock.now_ms(), transaction.doomed
         fields = self._fields(transaction, now_ms, bool(blocks))
         stored = self._stored_by_topic(transaction)
@@ -206,7 +205,7 @@ class Inspection:
     async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
         first = position(start, 0) if isinstance(start, int) else (start or b"")[:POSITION_BYTES]
-        found = await self._peek.first_hold(title, first)
+        found = await self._first_unstable.of_topic(await self._topics.open(title), first)
         searched_to = None if found.searched_to is None else end_of(found.searched_to[:POSITION_BYTES]).hex()
         if found.held_by is None:
             return Holder(searched_to=searched_to)

@@ -10,8 +10,8 @@ from typing import Protocol, TypeAlias
 
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher

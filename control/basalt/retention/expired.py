@@ -19,11 +19,10 @@ import msgspec
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging import index
+from basalt.messaging import index, markers
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers import topic_markers
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -311,7 +310,7 @@ class OldGenerations:
         if is_there:
             return
         stored_log.forget(group, prefix)
-        for record in (index.SAVED, topic_markers.SAVED):
+        for record in (index.SAVED, markers.SAVED):
             group.add(SystemTable.name, record.delete(name))
 
     def _is_there(self, deleted: TopicName) -> bool:

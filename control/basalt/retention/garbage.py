@@ -20,7 +20,7 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.stored_log import GarbageRange, counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls

@@ -9,7 +9,7 @@ from itertools import islice
 from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.cells import CellVersions
 from basalt.retention.expired import ExpiredRows, OldGenerations

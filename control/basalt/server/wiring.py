@@ -15,16 +15,14 @@ from basalt.errors import BasaltError, InvalidSettingError
 from basalt.http import services
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import LOG_LIMITS, LogLimits, TopicLogs
-from basalt.messaging.markers.topic_markers import TopicMarkers
+from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.peek import Peek
 from basalt.messaging.publish import Messages
-from basalt.messaging.ranges.ranges import Ranges
-from basalt.messaging.read.blocked_readers import Blocking
-from basalt.messaging.read.decisions import Decisions
-from basalt.messaging.read.fetch import Limits as FetchLimits
-from basalt.messaging.read.first_unstable import Holds
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.slices import Limits as FetchLimits
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -104,7 +102,8 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
 
 def _open_hbase(settings: HBaseSettings) -> Store:
     try:
-        from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
+        from basalt_engine.stores.hbase.gateway import NoTableError
+        from basalt_engine.stores.hbase.store import HBaseStore
     except ImportError as error:
         raise InvalidSettingError(
             f"store.kind hbase needs libraries that are not here: {error}",
@@ -161,17 +160,17 @@ async def _wire(
     log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
-    reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
-    messaging = _messages(settings, clock, topics, reads, roll_backs, writer, manager)
+    reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
+    messaging = _messages(settings, clock, topics, reader, roll_backs, writer, manager)
     decisions = Decisions(manager)
-    holds = Holds(store, clock, reads, decisions)
-    ends = StableEnds(store, reads, holds, manager)
-    markers = TopicMarkers(store, clock, topics, reads, writer, ends)
+    first_unstable = FirstUnstable(store, clock, topics, reader, decisions)
+    ends = StableEnds(store, reader, first_unstable, manager)
+    markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
-    statistics = TopicStatistics(store, clock, topics, reads, writer, holds)
-    peek = Peek(topics, reads, decisions, holds)
+    statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
+    peek = Peek(topics, reader, decisions)
     activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
     tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
@@ -180,30 +179,36 @@ async def _wire(
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs, settings.jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, manager, ends, look=_fetch_limits(settings))
+    ranges = Ranges(store, clock, topics, reader, manager, ends)
     truncation = Truncation(
-        clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
+        clock,
+        topics,
+        markers,
+        ends,
+        first_unstable,
+        ranges,
+        lambda pointer: ids.text(transaction_manager.id_of(pointer)),
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics, transactions=transactions,
         ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
         ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
-        **_for_operators(store, clock, topics, reads, transactions, ids, peek, pruner, scheduler, ranges),
+        **_for_operators(store, clock, topics, first_unstable, transactions, ids, pruner, scheduler, ranges),
     )  # fmt: skip
 
 
 def _for_operators(
-    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads,
-    transactions: Coordinator, ids: TransactionIds, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
+    store: Store, clock: Clock, topics: TopicLogs, first_unstable: FirstUnstable, transactions: Coordinator,
+    ids: TransactionIds, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
 ) -> dict[str, Any]:  # fmt: skip
     """The services that look after transactions and pruning, by their names in `Services`."""
-    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads)
-    inspection = Inspection(store, clock, transactions, ids, blocking, topics, peek, audit)
+    audit = Audit(store, clock)
+    inspection = Inspection(store, clock, transactions, ids, first_unstable, topics, audit)
     return {
         "sessions": transactions.sessions,
         "audit": audit,
-        "blocking": blocking,
+        "first_unstable": first_unstable,
         "inspection": inspection,
         "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
         "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
@@ -211,11 +216,11 @@ def _for_operators(
 
 
 def _messages(
-    settings: Settings, clock: Clock, topics: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit,
+    settings: Settings, clock: Clock, topics: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit,
     manager: Transactions,
 ) -> Messages:  # fmt: skip
     return Messages(
-        clock, topics, reads, roll_backs, writer, manager,
+        clock, topics, reader, roll_backs, writer, manager,
         limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
 

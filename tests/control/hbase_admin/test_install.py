@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from basalt_engine.stores.hbase.store import HBaseStore, NoTableError
+from basalt_engine.stores.hbase.gateway import NoTableError
+from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import FACTS as FACTS_RECORD
 from basalt_engine.system import entry_key, seal, unseal
 from tests.control.cli.conftest import Ran

@@ -135,7 +135,7 @@ def test_an_answer_is_cut_at_its_bytes_and_goes_on_where_it_ended(client: Client
 
 
 def test_messages_without_bytes_are_cut_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("basalt.messaging.ranges.range_reading.MESSAGES_MAX", 3)
+    monkeypatch.setattr("basalt.messaging.ranges.MESSAGES_MAX", 3)
     path = client.topic()
     client.publish(path, *[""] * 8)
     answers = list(pages(client, path, "", end(client, path)))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from basalt.messaging.log import stored_log
-from basalt.messaging.read import blocked_readers as blocking_module
+from basalt.messaging.read.log_reader import LogReader
 from basalt.operations import inspection
 
 ADMIN = "/v1/admin/transactions"
@@ -205,15 +204,15 @@ def test_a_call_about_what_hangs_reads_so_many_rows_and_no_more(client, monkeypa
     for each in blocking:
         publish(client, each, "early")
     read = 0
-    page_rows = stored_log.pages
+    read_page = LogReader.page
 
-    async def counted(*given, **named):
+    async def counted(*given):
         nonlocal read
-        async for page in page_rows(*given, **named):
-            read += len(page)
-            yield page
+        page = await read_page(*given)
+        read += len(page.rows)
+        return page
 
-    monkeypatch.setattr(blocking_module, "pages", counted)
+    monkeypatch.setattr(LogReader, "page", counted)
     whole = client.call("GET", f"{ADMIN}/hanging").json()
     assert (len(whole["hanging"]), whole["leftOut"]) == (4, 0)
     assert all(each["blocks"][0]["exact"] for each in whole["hanging"])

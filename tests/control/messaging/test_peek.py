@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from basalt.api.bodies.work import RecordIn
-from basalt.catalog.topics import topic_name
+from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import InputError, MessageNotFoundError, TopicNotFoundError
 from basalt.messaging.peek import Peek
-from basalt.messaging.read import first_unstable as holds
-from basalt.messaging.read.decisions import Decisions
+from basalt.messaging.read import first_unstable
+from basalt.messaging.read.first_unstable import Decisions, FirstUnstable, Hold
 from basalt.settings import Settings, TransactionSettings
 from basalt.transactions.manager import ExternalTransactions
 from tests.control.retention.readers import lose_log
@@ -22,6 +22,11 @@ async def peeked(wired: Wired) -> list[tuple[str, str]]:
     """Payload and state of each message of A."""
     page = await wired.services.peek.peek(A, None, True)
     return [(bytes(message.payload).decode(), message.state) for message in page.messages]
+
+
+async def first_hold(wired: Wired, title: TopicName, start: bytes = b"") -> Hold:
+    """Where a reader of committed messages stops, from a position on."""
+    return await wired.services.first_unstable.of_topic(await wired.topics.open(title), start)
 
 
 async def of_every_state(wired: Wired) -> list[tuple[str, str]]:
@@ -107,11 +112,12 @@ async def test_what_cannot_be_looked_at_is_refused(shop: Wired):
 async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop: Wired):
     await of_every_state(shop)
     nobody = Decisions(ExternalTransactions())
-    reads = shop.services.peek._reads
-    elsewhere = Peek(shop.topics, reads, nobody, holds.Holds(shop.store, shop.clock, reads, nobody))
+    reader = shop.services.peek._reader
+    elsewhere = Peek(shop.topics, reader, nobody)
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]
     assert states == ["plain", "unknown", "rolled back", "unknown", "unknown"]
-    assert await elsewhere.first_hold(A) == (None, None, None)
+    holds = FirstUnstable(shop.store, shop.clock, shop.topics, reader, nobody)
+    assert await holds.of_topic(await shop.topics.open(A)) == (None, None, None)
 
 
 async def test_states_are_unknown_while_the_manager_reads_its_log(shop: Wired):
@@ -121,17 +127,17 @@ async def test_states_are_unknown_while_the_manager_reads_its_log(shop: Wired):
 
 
 async def test_readers_stop_where_the_search_says(shop: Wired):
-    assert await shop.services.peek.first_hold(A) == (None, None, None)
+    assert await first_hold(shop, A) == (None, None, None)
     await of_every_state(shop)
     for wired in (shop, await shop.restarted()):
-        stop = await wired.services.peek.first_hold(A)
+        stop = await first_hold(wired, A)
         page = await wired.messaging.fetch(A, None, True, committed=True)
         (held,) = [
             message for message in (await wired.services.peek.peek(A, None, True)).messages if message.state == "open"
         ]
         assert (stop.held_by, stop.held_at) == (page.held_by, held.id)
         assert stop.searched_to is None
-        assert await wired.services.peek.first_hold(B) == (None, None, None)
+        assert await first_hold(wired, B) == (None, None, None)
 
 
 async def test_the_search_reads_only_where_open_transactions_published_early(shop: Wired):
@@ -143,9 +149,9 @@ async def test_the_search_reads_only_where_open_transactions_published_early(sho
     late = await shop.transactions.begin()
     await shop.store_aside(A, "aside", tx=late)
     reads: list[object] = []
-    scan = shop.services.peek._reads.messages.scan
-    shop.services.peek._reads.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
-    assert (await shop.services.peek.first_hold(A)).held_by is None
+    scan = shop.services.peek._reader.messages.scan
+    shop.services.peek._reader.messages.scan = lambda *args, **named: reads.append(args) or scan(*args, **named)  # type: ignore[method-assign]
+    assert (await first_hold(shop, A)).held_by is None
     assert reads == []
 
 
@@ -157,11 +163,11 @@ async def test_a_long_search_goes_on_from_where_it_ended(shop: Wired, monkeypatc
         shop.clock.advance(1)
     await shop.publish(A, "early", tx=tx)
     again = await shop.restarted()  # which does not know where the transaction published
-    monkeypatch.setattr(holds, "ROWS_MAX", 10)
-    first = await again.services.peek.first_hold(A)
+    monkeypatch.setattr(first_unstable, "ROWS_MAX", 10)
+    first = await first_hold(again, A)
     assert first.held_by is None
     assert first.searched_to is not None
-    assert (await again.services.peek.first_hold(A, first.searched_to)).held_by == tx.write_pointer
+    assert (await first_hold(again, A, first.searched_to)).held_by == tx.write_pointer
 
 
 async def test_an_expired_message_holds_nobody_up():
@@ -170,7 +176,7 @@ async def test_an_expired_message_holds_nobody_up():
     await wired.topics.create(A, {"ttl": "10"})
     tx = await wired.transactions.begin(timeout_ms=600_000)
     await wired.publish(A, "early", tx=tx)
-    assert (await wired.services.peek.first_hold(A)).held_by == tx.write_pointer
+    assert (await first_hold(wired, A)).held_by == tx.write_pointer
     wired.clock.advance(10_000)
-    assert (await wired.services.peek.first_hold(A)).held_by is None
+    assert (await first_hold(wired, A)).held_by is None
     await wired.services.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from basalt.catalog.topics import TopicName
-from basalt.messaging.read.fetch import Fetch
+from basalt.messaging.read.log_reader import Fetch
 from basalt.operations.scheduler import Run
 from basalt_engine.keys import topic_prefix
 from basalt_engine.snapshot import TransactionSnapshot

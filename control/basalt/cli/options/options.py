@@ -293,7 +293,6 @@ class PositionText(click.ParamType["Position"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
         from basalt.api.positions import Position, parse_position
-        from basalt.errors import InputError
         from basalt_engine.clock import SystemClock
 
         if isinstance(value, Position):

@@ -24,10 +24,11 @@ from basalt.api.markers import (
     is_ended,
     parse_marked_position,
 )
+from basalt.api.positions import PositionKind
 from basalt.client.calls import markers, messages
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, Isolation
 from basalt.client.calls.pages import Message
-from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position
+from basalt.client.calls.positions import PositionLike, lowest_id, position
 from basalt.client.plans.calls import AVRO, BATCHES, Answer, Await, Call, Effect, Steps, ask
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import InputError, MalformedBodyError

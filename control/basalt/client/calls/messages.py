@@ -19,17 +19,9 @@ from basalt.api.bodies.work import (
     RecordsRequest,
 )
 from basalt.api.codecs import avro
+from basalt.api.positions import START, Position, PositionKind, after_id, at_id
 from basalt.client.calls.pages import Page
-from basalt.client.calls.positions import (
-    START,
-    Position,
-    PositionKind,
-    PositionLike,
-    after_id,
-    at_id,
-    position,
-    start_from,
-)
+from basalt.client.calls.positions import PositionLike, position, start_from
 from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask, nothing
 from basalt.client.plans.scopes import TopicScope
 from basalt.errors import BasaltError

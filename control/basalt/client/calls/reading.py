@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from basalt.api.bodies.work import ConsumeRequest
+from basalt.api.positions import PositionKind
 from basalt.client.calls import messages
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, Isolation, TransactionLike
 from basalt.client.calls.pages import Message, Page
-from basalt.client.calls.positions import PositionKind, PositionLike, lowest_id, position, start_from
+from basalt.client.calls.positions import PositionLike, lowest_id, position, start_from
 from basalt.client.plans.calls import Steps, ask
 from basalt.client.plans.scopes import TopicScope
 

@@ -39,7 +39,8 @@ from basalt.http.routes.schemas import (
     in_both,
 )
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
-from basalt.messaging.read.fetch import Fetch, Slice
+from basalt.messaging.read.log_reader import Fetch
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import Extras, Kind

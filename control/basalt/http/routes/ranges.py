@@ -21,9 +21,8 @@ from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
 from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer
 from basalt.http.routes.schemas import ARROW_STREAM
-from basalt.messaging.ranges.range_reading import undecided
-from basalt.messaging.ranges.ranges import SPLITS_MAX
-from basalt.messaging.read.fetch import Slice
+from basalt.messaging.ranges import SPLITS_MAX, undecided
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Flag

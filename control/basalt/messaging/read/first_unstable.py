@@ -1,34 +1,60 @@
-"""At which row a reader of committed messages stops: the first one whose writer has not ended.
+"""The one answer to who holds readers up: the first row of a writer that has not ended, of a topic or of one transaction.
 
-Only a transaction that published before its commit makes readers wait, so just the stretch of the log is searched in
-which rows of transactions in progress may lie. For those of this process the stretch is known. Those that began before
-it started are searched for from where they joined the topic, a bounded number of rows at a time.
+Only a transaction that published before its commit makes readers of committed messages wait, so just the stretch of the
+log is searched in which its rows may lie. For transactions of this process that is known. Those that began before it
+started are searched for from where they joined the topic, a bounded number of rows at a time.
 """
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import NamedTuple
 
-from basalt.catalog.topics import Topic
-from basalt.messaging.log.stored_log import pages
-from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.read.decisions import Decisions
-from basalt.messaging.read.fetch import row_slices
-from basalt.messaging.read.log_reads import LogReads
+from basalt.catalog.topics import TopicName
+from basalt.messaging.log.topic_log import Range, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.log_reader import Budget, LogReader
+from basalt.messaging.read.slices import row_slices
 from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.manager import Transactions
+from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
+from basalt_engine.errors import RetryError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.messages import MessageRow
-from basalt_engine.snapshot import Visibility
+from basalt_engine.records import Kind, count_messages
+from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
-ROWS_MAX = 20_000  # rows that one search reads; a second or so where they are large
-
-Range = tuple[bytes, bytes | None]
+ROWS_MAX = 20_000  # rows that one search, or one count, reads; a second or so where they are large
 
 
-class HoldSearch(NamedTuple):
+class Decisions:
+    """The manager's decisions, here and now, for those who look rather than read.
+
+    Nothing is known while the manager reads its log, nor where transactions are managed elsewhere; who asks then must not
+    take that for a decision.
+    """
+
+    def __init__(self, manager: Transactions) -> None:
+        self._manager = manager
+
+    def snapshot(self) -> TransactionSnapshot | None:
+        """Who is visible, open and invalid, durably; None when that is not known."""
+        try:
+            durable, _ = self._manager.snapshots()
+        except RetryError:
+            return None
+        return durable
+
+    def in_progress(self) -> list[Transaction]:
+        """The transactions that have not ended, oldest first."""
+        try:
+            return self._manager.state.transactions()
+        except RetryError:
+            return []
+
+
+class Hold(NamedTuple):
     """The writer that readers wait for and the id of its row's first message; None when there is none.
 
     `searched_to` is the position from which to search on; None when nothing is left to search.
@@ -39,49 +65,129 @@ class HoldSearch(NamedTuple):
     searched_to: bytes | None = None
 
 
-class Holds:
-    """Searches topics for what makes readers wait."""
+class Blocked(NamedTuple):
+    """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
 
-    def __init__(self, store: Store, clock: Clock, reads: LogReads, decisions: Decisions) -> None:
+    `messages` come after it (`exact` is false where there may be more), `waiting` long polls wait in the topic.
+    """
+
+    topic: TopicName
+    at: bytes | None
+    messages: int
+    exact: bool
+    waiting: int
+
+
+class _Search(NamedTuple):
+    """The row that was found, or the position from which to search on; neither: there is no such row."""
+
+    row: MessageRow | None = None
+    rest: bytes | None = None
+
+
+class FirstUnstable:
+    """Searches topics for what makes readers of committed messages wait."""
+
+    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, decisions: Decisions) -> None:
         self._call = StoreCalls(store)
         self._clock = clock
-        self._reads = reads
+        self._logs = logs
+        self._reader = reader
         self._decisions = decisions
 
-    async def first(self, log: TopicLog, start: bytes = b"") -> HoldSearch:
+    async def of_topic(self, log: TopicLog, start: bytes = b"") -> Hold:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot = self._decisions.snapshot()
-        topic, stretch = log.topic, self._stretch(log)
-        if snapshot is None or stretch is None:
-            return HoldSearch()
-        oldest = position(topic.oldest_ms(self._clock.now_ms()), 0)
-        first = max(start, stretch[0], oldest)
-        searched = 0
-        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, first, stretch[1])) as found:
-            async for page in found:
-                for row in page:
-                    if snapshot.judge(row.written_by) is Visibility.HOLD:
-                        return HoldSearch(row.written_by, await self._call(first_id, self._reads, topic, row))
-                searched += len(page)
-                if searched >= ROWS_MAX:
-                    return HoldSearch(searched_to=page[-1].position + b"\0")
-        return HoldSearch()
-
-    def _stretch(self, log: TopicLog) -> Range | None:
-        """The range of the topic in which rows of transactions in progress may lie; None when there are none."""
-        ranges = []
-        for transaction in self._decisions.in_progress():
-            for join in transaction.topics:
-                if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation:
-                    known = log.uncommitted_range(transaction, position(join.from_ms, 0))
-                    ranges += [] if known is None else [known]
-        if not ranges:
-            return None
+        snapshot, ranges = self._decisions.snapshot(), self._ranges(log)
+        if snapshot is None or not ranges:
+            return Hold()
         stops = [stop for _, stop in ranges if stop is not None]
-        return min(start for start, _ in ranges), max(stops) if len(stops) == len(ranges) else None
+        stop = max(stops) if len(stops) == len(ranges) else None
+        found = await self._search(log, max(start, min(first for first, _ in ranges)), stop, snapshot, Budget(ROWS_MAX))
+        if found.row is None:
+            return Hold(searched_to=found.rest)
+        return Hold(found.row.written_by, await self._first_id(log, found.row))
+
+    async def of_transaction(self, transaction: Transaction, budget: Budget) -> list[Blocked]:
+        """The topics in which it blocks readers, in the order of its joins. Each search and count uses up the budget."""
+        found = [await self._in_topic(transaction, join, budget) for join in transaction.topics]
+        return [blocked for blocked in found if blocked is not None]
+
+    def surely(self, transaction: Transaction) -> bool:
+        """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
+        logs = map(self._logs.find_joined, transaction.topics)
+        pointers = frozenset(transaction.pointers)
+        return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
+
+    async def _in_topic(self, transaction: Transaction, join: Join, budget: Budget) -> Blocked | None:
+        log = await self._logs.joined(join)
+        stretch = None if log is None else log.uncommitted_range(transaction, position(join.from_ms, 0))
+        if log is None or stretch is None:
+            return None
+        alone = TransactionSnapshot(POINTER_MAX, in_progress=tuple(sorted(transaction.pointers)))
+        share = _share(budget)
+        found = await self._search(log, *stretch, alone, share)
+        budget.rows += share.rows
+        if found.row is None:
+            return None if found.rest is None else Blocked(log.topic.title, None, 0, False, log.waiting)
+        share = _share(budget)
+        messages, rest = await self._messages_after(log, found.row, share)
+        budget.rows += share.rows
+        return Blocked(log.topic.title, await self._first_id(log, found.row), messages, rest is None, log.waiting)
+
+    async def _search(
+        self, log: TopicLog, start: bytes, stop: bytes | None, snapshot: TransactionSnapshot, budget: Budget
+    ) -> _Search:
+        """The first row in the range, of those that have not expired, at which a reader under the snapshot stops."""
+        rest: bytes | None = max(start, position(log.topic.oldest_ms(self._clock.now_ms()), 0))
+        while rest is not None and not budget.is_spent:
+            rows, rest = await self._reader.page(log, rest, stop, budget)
+            for row in rows:
+                if snapshot.judge(row.written_by) is Visibility.HOLD:
+                    return _Search(row)
+        return _Search(rest=rest)
+
+    async def _messages_after(self, log: TopicLog, row: MessageRow, budget: Budget) -> tuple[int, bytes | None]:
+        """The messages behind a row, as rows tell without being decoded, and the position from which there may be more."""
+        messages, now_ms = 0, self._clock.now_ms()
+        rest: bytes | None = row.position + b"\0"
+        while rest is not None and not budget.is_spent:
+            rows, rest = await self._reader.page(log, rest, None, budget)
+            messages += sum(_messages_in(row) for row in rows if row.expire_ms is None or row.expire_ms > now_ms)
+        return messages, rest
+
+    def _ranges(self, log: TopicLog) -> list[Range]:
+        """The ranges of the topic in which rows of transactions in progress may lie."""
+        ranges = [
+            log.uncommitted_range(transaction, position(join.from_ms, 0))
+            for transaction in self._decisions.in_progress()
+            for join in transaction.topics
+            if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation
+        ]
+        return [known for known in ranges if known is not None]
+
+    async def _first_id(self, log: TopicLog, row: MessageRow) -> bytes:
+        """The id of a row's first message; reads payload rows where it refers to some."""
+
+        def first_id() -> bytes:
+            rows = row_slices(row, lambda reference: self._reader.stored_rows(log.topic, reference), verify=True)
+            found = next(rows, None)
+            return row.position.ljust(MESSAGE_ID_BYTES, b"\0") if found is None else found.first_id()
+
+        return await self._call.about(log.topic.keys, first_id)
 
 
-def first_id(reads: LogReads, topic: Topic, row: MessageRow) -> bytes:
-    """The id of a row's first message; reads payload rows where it refers to some."""
-    found = next(row_slices(row, lambda reference: reads.stored_rows(topic, reference), verify=True), None)
-    return row.position.ljust(MESSAGE_ID_BYTES, b"\0") if found is None else found.ids()[0]
+def _share(budget: Budget) -> Budget:
+    """What the next search or count may read of the budget. It costs a row even when it finds none."""
+    share = Budget(min(max(budget.rows, 0), ROWS_MAX))
+    budget.rows -= share.rows + 1
+    return share
+
+
+def _messages_in(row: MessageRow) -> int:
+    """The messages of a row that was not rolled back."""
+    if row.written_by is not None and row.written_by < 0:
+        return 0
+    if row.reference is not None:
+        return row.reference.messages
+    assert row.batch is not None
+    return count_messages(row.batch) if row.batch[1] == Kind.USER else 0

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.read.fetch import end_of
-from basalt.messaging.read.first_unstable import Holds
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.slices import before, end_of
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt_engine.messages import POSITION_BYTES
@@ -49,11 +49,11 @@ class _Moment(NamedTuple):
 class StableEnds:
     """The stable ends of one store's topics."""
 
-    def __init__(self, store: Store, reads: LogReads, holds: Holds, manager: Transactions) -> None:
+    def __init__(self, store: Store, reader: LogReader, first_unstable: FirstUnstable, manager: Transactions) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
-        self._reads = reads
-        self._holds = holds
+        self._reader = reader
+        self._first_unstable = first_unstable
         self._manager = manager
 
     async def newest_row(self, log: TopicLog) -> bytes:
@@ -65,7 +65,7 @@ class StableEnds:
         """Up to where everything is decided. `known` is a position of which the caller knows that it is."""
         known = max(known, log.stable)
         moment = await self._moment(log)
-        found = await self._holds.first(log, known + b"\0" if known else b"")
+        found = await self._first_unstable.of_topic(log, known + b"\0" if known else b"")
         end = await self._newest_before(log, moment.stop, moment.newest)
         if found.held_at is not None:
             end = min(end, before(found.held_at[:POSITION_BYTES]))
@@ -103,14 +103,8 @@ class StableEnds:
         return found
 
     def _read_newest(self, topic: Topic, stop: bytes) -> bytes:
-        rows = self._reads.messages.scan(topic.read_keys, b"", stop, reverse=True)
+        rows = self._reader.messages.scan(topic.read_keys, b"", stop, reverse=True)
         row = next(iter(rows), None)
         # When the last rows have expired, only a note is left of how far the topic had come.
         gone = min(stored_log.newest(self._system, topic), stop[:POSITION_BYTES])
         return gone if row is None else max(row.position, gone)
-
-
-def before(where: bytes) -> bytes:
-    """The last position before this one; empty when there is none."""
-    number = int.from_bytes(where, "big")
-    return (number - 1).to_bytes(POSITION_BYTES, "big") if number else b""

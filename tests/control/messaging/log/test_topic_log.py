@@ -17,7 +17,7 @@ from basalt.messaging.log import append as appending
 from basalt.messaging.log.append import BATCH_BYTES_MAX, Placed, cuts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.fetch import Limits, fetch, start_from
+from basalt.messaging.read.slices import Limits, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
@@ -28,6 +28,7 @@ from basalt_engine.records import Compression, Extras, decode, encode
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
+from tests.control.messaging.read.test_log_reader import fetch
 
 relaxed = settings(deadline=None)
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import pytest
 from basalt.api.bodies.work import Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.errors import BasaltError, GenerationError
+from basalt.messaging import markers as topic_markers
 from basalt.messaging.index import SAVED
-from basalt.messaging.markers import topic_markers
 from basalt_engine.keys import TopicKeys
 from basalt_engine.messages import MessageTable
 from basalt_engine.system import SystemTable

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from basalt.errors import InputError
-from basalt.messaging.read import first_unstable as holds
-from basalt.messaging.read.fetch import end_of
+from basalt.messaging.read import first_unstable
+from basalt.messaging.read.slices import end_of
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt_engine.errors import StoreError, UnknownOutcomeError
@@ -212,7 +212,7 @@ async def test_a_commit_that_is_being_written_has_not_ended_its_transaction_yet(
 
 
 async def test_a_transaction_of_before_a_restart_is_searched_for_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(holds, "ROWS_MAX", 1)
+    monkeypatch.setattr(first_unstable, "ROWS_MAX", 1)
     shop = await Wired.start()
     await shop.topics.create(A, {})
     tx = await shop.transactions.begin()

@@ -16,13 +16,14 @@ from basalt.api.bodies.work import RecordIn
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
 from basalt.messaging import index
+from basalt.messaging import ranges as range_scan
 from basalt.messaging.log import stored_log
-from basalt.messaging.ranges import range_scan as range_walk
-from basalt.messaging.ranges.range_scan import MESSAGE_WEIGHT_BYTES, before_id
-from basalt.messaging.ranges.ranges import Ranges
+from basalt.messaging.ranges import MESSAGE_WEIGHT_BYTES, Ranges
+from basalt.messaging.read import log_reader
+from basalt.messaging.read.slices import before
 from basalt_engine.records import Kind
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.messaging.markers.test_topic_markers import emit, work
+from tests.control.messaging.test_markers import emit, work
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +80,7 @@ def expected(items: list[Seen], after: bytes, end: bytes, messages_max: int, byt
         if item.marker is not None:
             continue
         if messages and (messages + 1 > messages_max or payload_bytes + item.length > bytes_max):
-            through = before_id(item.id)
+            through = before(item.id)
             break
         messages += 1
         payload_bytes += item.length
@@ -91,10 +92,10 @@ def small_blocks():
     """Blocks and pages so small that a short log has many."""
     with ExitStack() as stack:
         for module, name, value in [
-            (index, "BLOCK_MESSAGES", 5), (range_walk, "BLOCK_MESSAGES", 5),
-            (index, "BLOCK_BYTES", 60), (range_walk, "BLOCK_BYTES", 60),
-            (index, "SPLIT_FRACTION_MIN", 3), (index, "BLOCK_SKIPPED_MAX", 2), (range_walk, "BLOCK_SKIPPED_MAX", 2),
-            (range_walk, "PAGE_ROWS", 3), (stored_log, "PAGE_ROWS", 3), (index, "BLOCK_ENTRIES_MAX", 24),
+            (index, "BLOCK_MESSAGES", 5), (range_scan, "BLOCK_MESSAGES", 5),
+            (index, "BLOCK_BYTES", 60), (range_scan, "BLOCK_BYTES", 60),
+            (index, "SPLIT_FRACTION_MIN", 3), (index, "BLOCK_SKIPPED_MAX", 2), (range_scan, "BLOCK_SKIPPED_MAX", 2),
+            (log_reader, "LOOK_ROWS_MAX", 3), (stored_log, "PAGE_ROWS", 3), (index, "BLOCK_ENTRIES_MAX", 24),
         ]:  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         yield
@@ -157,7 +158,7 @@ def places(chance: random.Random, items: list[Seen], end: bytes | None) -> bytes
     if kind < 0.5:
         return item
     if kind < 0.7:
-        return before_id(item)
+        return before(item)
     if kind < 0.9:
         return item[:10] + b"\xff" * 10
     return end or item
@@ -165,9 +166,7 @@ def places(chance: random.Random, items: list[Seen], end: bytes | None) -> bytes
 
 async def check_everywhere(shop: Wired, chance: random.Random) -> None:
     indexed = shop.services.ranges
-    plain = Ranges(
-        shop.store, shop.clock, shop.topics, indexed._reads, indexed._writers, indexed._ends, look=indexed._look
-    )
+    plain = Ranges(shop.store, shop.clock, shop.topics, indexed._reader, indexed._writers, indexed._ends)
     items = await seen_by_all(shop)
     end = (await indexed.stable_end(A)).id
     assert not items or items[-1].id <= end
@@ -307,7 +306,7 @@ async def test_a_reference_is_cut_within_and_read_from_there():
 
 async def test_one_call_reads_a_bounded_part_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch):
     shop, _ = await counting(40, 100)
-    monkeypatch.setattr(range_walk, "READ_ROWS_MAX", 12)
+    monkeypatch.setattr(range_scan, "SCAN_ROWS_MAX", 12)
     at, messages, calls = None, 0, 0
     while True:
         found = await shop.services.ranges.advance(A, at)
@@ -322,7 +321,7 @@ async def test_splitting_what_was_never_read_gets_further_with_every_try(monkeyp
     shop, _ = await counting(40, 100)
     end = (await shop.services.ranges.stable_end(A)).id
     assert end is not None
-    monkeypatch.setattr(range_walk, "READ_ROWS_MAX", 12)
+    monkeypatch.setattr(range_scan, "SCAN_ROWS_MAX", 12)
     tries = 0
     while True:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -31,17 +31,16 @@ from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.stored_log import pages
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.fetch import end_of, marker_of
-from basalt.messaging.read.last_stable import StableEnds, before
-from basalt.messaging.read.log_reads import LogReads
+from basalt.messaging.read.last_stable import StableEnds
+from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.slices import Slice, before, end_of
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
-from basalt_engine.records import Kind
+from basalt_engine.records import Kind, decode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import Store
@@ -135,13 +134,13 @@ class TopicMarkers:
     """The markers of one store. Where transactions are managed elsewhere none has a writer."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReads, writer: GroupCommit, ends: StableEnds
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writer: GroupCommit, ends: StableEnds
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
-        self._reads = reads
+        self._reader = reader
         self._writer = writer
         self._ends = ends
         self._stopping = False
@@ -336,12 +335,13 @@ class TopicMarkers:
         if log.unconfirmed:
             await log.confirm_or_delete()
         stop = log.durable_stop
-        start = tracked.through + b"\0" if tracked.through else b""
-        async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
-            async for page in found:
-                for row in page:
-                    if row.batch is not None and row.batch[1] != Kind.USER:
-                        tracked.add(UnstableMarker(row.position, row.written_by, marker_of(row)))
+        rest: bytes | None = tracked.through + b"\0" if tracked.through else b""
+        while rest is not None:
+            rows, rest = await self._reader.page(log, rest, stop)
+            for row in rows:
+                if row.batch is not None and row.batch[1] != Kind.USER:
+                    marker = Slice(row, decode(row.batch), None).marker()
+                    tracked.add(UnstableMarker(row.position, row.written_by, marker))
         return tracked
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from basalt.errors import BasaltError
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.messaging.markers.test_topic_markers import emit, work
+from tests.control.messaging.test_markers import emit, work
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio

@@ -5,13 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.read.fetch import Limits, Start, end_of, fetch, start_from
+from basalt.messaging.read.log_reader import Stopped
+from basalt.messaging.read.slices import Limits, Start, end_of, start_from
 from basalt_engine.snapshot import TransactionSnapshot
-from tests.control.messaging.read.test_fetch import (
+from tests.control.messaging.read.test_log_reader import (
     EVERYTHING,
     NOW_MS,
     SNAPSHOTS,
     Log,
+    fetch,
     ids,
     logs,
     naively,
@@ -51,7 +53,7 @@ def test_a_fetch_that_need_not_find_anything_stops_before_what_does_not_fit(
     assert found.payload_bytes <= bytes_max
     assert found.messages <= messages_max
     assert ids(found) == [message.id for message in everything][: found.messages]
-    if found.full:
+    if found.stopped is Stopped.FULL:
         following = everything[found.messages]
         assert found.messages == messages_max or found.payload_bytes + len(following.payload) > bytes_max
         if found.next_id is not None:

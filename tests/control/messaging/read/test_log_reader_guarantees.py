@@ -35,7 +35,7 @@ async def test_concurrent_publishes_share_a_row_and_keep_their_own_answers(shop:
     for number, answer in enumerate(answers):
         assert place[answer.start_ms, answer.start_sequence] == f"{number}x"
         assert place[answer.end_ms, answer.end_sequence] == f"{number}y"
-    rows = len(list(shop.services.peek._reads.messages.scan((await shop.topics.get(A)).read_keys)))
+    rows = len(list(shop.services.peek._reader.messages.scan((await shop.topics.get(A)).read_keys)))
     # A write over the network begins before all of them are there; those that came meanwhile share the next one.
     assert rows < 20 if shop.store.remote else rows == 1
 
@@ -242,7 +242,7 @@ async def test_a_fetch_that_waits_for_a_transaction_is_answered_by_its_commit(sh
 async def test_a_long_stretch_of_hidden_rows_is_passed_in_one_fetch(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("basalt.messaging.read.fetch.ROWS_MAX", 3)
+    monkeypatch.setattr("basalt.messaging.read.log_reader.ROWS_MAX", 3)
     for number in range(10):
         tx = await shop.transactions.begin()
         await shop.publish(A, f"gone{number}", tx=tx)
@@ -283,7 +283,7 @@ async def test_others_get_their_turn_while_a_fetch_passes_bytes_that_it_may_not_
     await hide(shop)
     await shop.publish(A, "after")
     whole = await shop.messaging.fetch(A, None, True, committed=True)
-    monkeypatch.setattr("basalt.messaging.read.log_reads.LOOK_BYTES_MAX", 5_000)
+    monkeypatch.setattr("basalt.messaging.read.log_reader.LOOK_BYTES_MAX", 5_000)
     async with store.watched():
         page = await shop.messaging.fetch(A, None, True, committed=True)
     assert texts(page) == texts(whole) == ["before", "after"]

@@ -1,1 +1,0 @@
-"""Watermarks and ends of stream in the topics."""

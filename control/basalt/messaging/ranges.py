@@ -1,0 +1,384 @@
+"""Ranges of topics, for readers that read them again and must get the same: how far, how much, and cut into how many parts.
+
+A range is (after, through]: two ids, any 20 bytes, the first exclusive and the second inclusive. Up to the stable end of
+its topic, all that is asked about a range has one answer for ever, but for the TTL and truncation: what lies between two ids
+is the same whoever reads it and how often. The blocks of the sparse index are sums of what reading finds, and are not read
+again; where a limit falls into a block, it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
+from basalt.catalog.topics import TopicName
+from basalt.errors import BusyError, ConflictError, InputError, InternalError
+from basalt.messaging.index import BLOCK_BYTES, BLOCK_MESSAGES, BLOCK_SKIPPED_MAX, Block, Blocks
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.last_stable import Settled, StableEnds
+from basalt.messaging.read.log_reader import NO_LIMIT, Budget, Fetch, LogReader, Reading, Stopped
+from basalt.messaging.read.slices import Limits, Slice, Start, before, end_of, start_from
+from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.manager import Transactions
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position
+from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.records import Kind
+from basalt_engine.snapshot import NO_INVALID, TransactionSnapshot
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+MESSAGES_MAX = 131_072  # of one answer: very small messages take many times their own bytes in memory
+MESSAGE_WEIGHT_BYTES = 64  # what a message costs a reader beside its payload, roughly: many small ones are work too
+SCAN_ROWS_MAX = 100_000  # that one scan reads at most; half a second where they are small,
+SCAN_BYTES_MAX = 256 << 20  # or where they are large
+SKIPS_MAX = 500  # known blocks that are passed before others get their turn: a millisecond or two
+SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
+
+
+_UNLIMITED = Limits(NO_LIMIT, NO_LIMIT)
+
+
+class StableEnd(NamedTuple):
+    """Up to where a generation of a topic reads the same for ever; `id` is None where nothing is there yet."""
+
+    id: bytes | None
+    generation: int
+
+
+class Advance(NamedTuple):
+    """A run of a topic, up to `through`: its messages, and what the markers in it say by themselves.
+
+    `at_end`: there is nothing more up to the stable end, or the bound that was given. `expired`: messages behind `after`
+    were lost to the TTL or a truncation. `tasks_property` is the topic's own count of tasks.
+    """
+
+    through: bytes | None
+    messages: int
+    payload_bytes: int
+    at_end: bool
+    generation: int
+    expired: bool
+    said: MarkerState
+    tasks_property: int | None
+
+
+class Split(NamedTuple):
+    """A part of a range, and what is in it."""
+
+    after: bytes | None
+    through: bytes
+    messages: int
+    payload_bytes: int
+
+
+class Splits(NamedTuple):
+    """A range in parts, in the order of the log."""
+
+    splits: list[Split]
+    generation: int
+
+
+class Range(NamedTuple):
+    """The messages of a range, or the first of them: then `next_id` is where to go on, exclusively."""
+
+    slices: list[Slice]
+    next_id: bytes | None
+    messages: int
+    payload_bytes: int
+
+
+class RangeScan:
+    """One way through a range, from behind an id on, counting what a reader sees of it. Known stretches are not read.
+
+    `snapshot` is that of the stable end up to which it goes; None sees everything. `limits`: the most that it counts.
+    """
+
+    def __init__(
+        self, reader: LogReader, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
+        index: Blocks | None, after: bytes, limits: Limits,
+    ) -> None:  # fmt: skip
+        self._reader = reader
+        self._log = log
+        self._snapshot = snapshot
+        self._now_ms = now_ms
+        self._index = index
+        self._limits = limits
+        self.at = after  # what lies up to here was passed
+        self.messages = 0
+        self.payload_bytes = 0
+        self.said: MarkerState = NOTHING_KNOWN
+        self.is_full = False  # it ends right before the first message that is over the limits
+        self.renew_budget()
+
+    def renew_budget(self) -> None:
+        """It may read as much again as one call should."""
+        self._budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
+
+    @property
+    def out_of_budget(self) -> bool:
+        return self._budget.is_spent
+
+    @property
+    def weight(self) -> int:
+        """The cost of reading what it has counted, in bytes."""
+        return _weight(self, MESSAGE_WEIGHT_BYTES)
+
+    async def to(self, end: bytes) -> None:
+        """Go on up to this id, or until a limit is reached, or the budget spent."""
+        skipped = 0
+        while self.at < end and not self.is_full and not self.out_of_budget:
+            known = self._known()
+            if known is not None and known.through <= end and self._admits(known):
+                self._count(known, known.marker_summary)
+                self.at = known.through
+                skipped += 1
+                if skipped % SKIPS_MAX == 0:
+                    await asyncio.sleep(0)
+                continue
+            read = await self._read(end if self._index is None else self._index.bound(self.at, end))
+            if self._index is not None and known is not None and known.after < self.at < known.through:
+                self._index.split(known, self.at, read.messages, read.payload_bytes)
+
+    def _known(self) -> Block | None:
+        """The block that begins here, if one is known that still holds."""
+        block = None if self._index is None else self._index.at(self.at)
+        if block is None or self._index is None:
+            return None
+        if not block.is_valid(self._now_ms, NO_INVALID if self._snapshot is None else self._snapshot.invalid):
+            self._index.drop(block)
+            return None
+        return block
+
+    def _admits(self, block: Block) -> bool:
+        """True when the whole block can be counted within the limits."""
+        left = self._left(None)
+        return block.messages <= left.messages_max and _weight(block, left.message_bytes) <= left.bytes_max
+
+    def _left(self, through: bytes | None) -> Limits:
+        """What it may still count: at least one message, whatever its bytes, as the first of all."""
+        limits = self._limits
+        messages_left, bytes_left = (
+            limits.messages_max - self.messages,
+            limits.bytes_max - _weight(self, limits.message_bytes),
+        )
+        return Limits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
+
+    def _count(self, part: Block | Fetch, said: MarkerState) -> None:
+        self.messages += part.messages
+        self.payload_bytes += part.payload_bytes
+        self.said = merged(self.said, said)
+
+    async def _read(self, end: bytes) -> Fetch:
+        """Read a block, or what lies up to this id."""
+        reading = Reading(
+            Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self._budget,
+            enough=Limits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
+        )  # fmt: skip
+        page = await self._reader.go_on(self._log, reading)
+        if page.held_at is not None:
+            raise InternalError(f"row {page.held_at.hex()} is undecided, and lies before the stable end of its topic")
+        after, said = self.at, NOTHING_KNOWN
+        for part in page.slices:
+            # A rolled back marker counts for nobody; a message does for those who see everything.
+            if part.batch.kind is not Kind.USER and (part.written_by is None or part.written_by > 0):
+                said = apply(said, part.marker(), part.publish_ms)
+        if page.full_at is not None:
+            # Whatever was read or skipped on the way here, the scan ends right before what did not fit.
+            self.at, self.is_full = before(page.full_at), True
+        else:
+            self.at = end if page.stopped is Stopped.END else page.next_id or after
+        self._count(page, said)
+        if self._index is not None:
+            skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
+            self._index.add(Block(after, self.at, page.messages, page.payload_bytes, said, skipped, *times))
+        return page
+
+
+def _weight(part: RangeScan | Block, message_bytes: int) -> int:
+    return part.payload_bytes + message_bytes * part.messages
+
+
+class Ranges:
+    """The ranges of one store's topics."""
+
+    def __init__(
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writers: Transactions, ends: StableEnds
+    ) -> None:
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._call = StoreCalls(store)
+        self._store_drops = store.applies_retention
+        self._clock = clock
+        self._logs = logs
+        self._reader = reader
+        self._writers = writers
+        self._ends = ends
+
+    async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
+        """The highest id such that nothing at or below it can still appear or change who sees it.
+
+        For readers that are not `committed`: after the newest durable row.
+        """
+        log = await self._logs.open(title)
+        settled = await self._settled(log, committed)
+        return StableEnd(settled.id or None, log.topic.generation)
+
+    async def read(
+        self, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
+    ) -> Range:
+        """The messages of a range, or the first of them: at least one, if there is one.
+
+        `ConflictError`: `through` is beyond what is decided.
+        """
+        snapshot = self._writers.current() if committed else None
+        limits = Limits(MESSAGES_MAX, bytes_max, 1, through)
+        reading = Reading(
+            start_from(after, after is None), limits, snapshot, self._clock.now_ms(), budget=Budget(), whole=True
+        )
+        page = await self._reader.go_on(log, reading)
+        if page.held_by is not None:
+            raise undecided(through)
+        is_end = page.stopped is Stopped.END or page.next_id == through
+        return Range(page.slices, None if is_end else page.next_id, page.messages, page.payload_bytes)
+
+    async def advance(
+        self, title: TopicName, after: bytes | None, *, through: bytes | None = None, messages_max: int | None = None,
+        bytes_max: int | None = None, committed: bool = True,
+    ) -> Advance:  # fmt: skip
+        """The longest run behind `after` within the limits, of which the first message is always a part.
+
+        It ends at the stable end, or at `through` where that is less. Less than that is answered where more would have to be
+        read than one call should: go on from there.
+        """
+        log = await self._logs.open(title)
+        topic, settled = log.topic, await self._settled(log, committed)
+        end = settled.id
+        end = max(after or b"", end if through is None else min(end, through))
+        limits = Limits(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
+        scan = self._scan(log, settled, after or b"", end, limits, committed=committed)
+        await self._go(scan, log, end)
+        expired = await self._has_expired(log, after or b"", settled)
+        return Advance(
+            scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.said,
+            topic.tasks,
+        )  # fmt: skip
+
+    async def splits(
+        self, title: TopicName, after: bytes | None, through: bytes, count: int, *, committed: bool = True
+    ) -> Splits:
+        """The range in at most `count` parts that are about equally much work; where they are cut depends on nothing else.
+
+        `ConflictError`: the range is not settled yet. `BusyError`: a long stretch is being read for the first time.
+        """
+        log = await self._logs.open(title)
+        topic, settled = log.topic, await self._settled(log, committed)
+        end = settled.id
+        if (after or b"") > through:
+            raise InputError(
+                "the range ends before it begins", field="through", hint="give an id that is not before `after`"
+            )
+        if through > max(end, after or b""):
+            raise undecided(through)
+        whole = self._scan(log, settled, after or b"", through, _UNLIMITED, committed=committed)
+        await self._go(whole, log, through)
+        while whole.out_of_budget and not committed:  # no try gets further than the one before
+            whole.renew_budget()
+            await self._go(whole, log, through)
+        if whole.at < through:
+            raise BusyError(
+                f"a long stretch of topic {title} is being read for the first time, up to {whole.at.hex()} so far",
+                hint="send the same call again; or split the topic in shorter ranges",
+            )
+        parts: list[Split] = []
+        at, weight_left = after or b"", whole.weight
+        while at < through:
+            parts_left = count - len(parts)
+            limits = _UNLIMITED
+            if parts_left > 1:
+                limits = Limits(NO_LIMIT, -(-weight_left // parts_left), message_bytes=MESSAGE_WEIGHT_BYTES)
+            part = self._scan(log, settled, at, through, limits, committed=committed)
+            while part.at < through and not part.is_full:
+                part.renew_budget()
+                await self._go(part, log, through)
+            parts.append(Split(at or None, part.at, part.messages, part.payload_bytes))
+            weight_left -= part.weight
+            at = part.at
+        return Splits(parts, topic.generation)
+
+    def forget_all(self) -> None:
+        """An operator has decided anew about writers that had been decided about: nothing that was read holds any more."""
+        self._logs.memory.forget_all_blocks()
+
+    async def _settled(self, log: TopicLog, committed: bool) -> Settled:
+        if not committed:
+            return Settled(await self._ends.newest_row(log), None)
+        self._writers.current()  # refuses where transactions are managed elsewhere
+        return await self._ends.settled(log)
+
+    def _scan(
+        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: Limits, *, committed: bool
+    ) -> RangeScan:
+        """A scan from behind an id on, past what has expired."""
+        now_ms = self._clock.now_ms()
+        oldest = before(position(log.topic.oldest_ms(now_ms), 0))
+        floor = end_of(oldest) if oldest else b""
+        index = None
+        if committed:
+            index = log.present_index().blocks
+            index.drop_before(floor)
+        begin = min(max(after, floor), end)
+        return RangeScan(self._reader, log, settled.snapshot, now_ms, index, begin, limits)
+
+    async def _go(self, scan: RangeScan, log: TopicLog, end: bytes) -> None:
+        try:
+            await scan.to(end)
+        finally:
+            log.memory.touch_details(log)
+
+    async def _has_expired(self, log: TopicLog, after: bytes, settled: Settled) -> bool:
+        """True when the TTL, or a truncation, has taken messages behind `after`, as far as anybody can tell now.
+
+        Where a store drops rows by itself nobody sees them go: if what is out of reach begins behind `after`, there may have been some.
+        """
+        topic = log.topic
+        floor = position(topic.oldest_ms(self._clock.now_ms()), 0)
+        if self._store_drops:
+            return _end(after) < min(floor, log.newest)
+        known = await self._call.about(None, stored_log.expired, self._system, topic)
+        if known is not None:
+            # Of what is gone only the newest row is known; in an entry from before that was noted, not even that.
+            last = before(position(known.before_ms, 0)) if known.last is None else bytes.fromhex(known.last)
+            if _end(after) < last:
+                return True
+        return _end(after) < floor and await self._is_there(log, Start(after, False), floor, settled)
+
+    async def _is_there(self, log: TopicLog, start: Start, stop: bytes, settled: Settled) -> bool:
+        """True when readers would have seen a message up to `stop`, or there are more rows than one page holds."""
+        page = await self._reader.page(log, start.position, stop)
+        return page.rest is not None or any(
+            not start.is_past(row)
+            and row.expire_ms is None  # it was to be gone sooner
+            and (row.batch is None or row.batch[1] == Kind.USER)
+            and (settled.snapshot is None or settled.snapshot.is_visible(row.written_by))
+            for row in page.rows
+        )
+
+
+def _end(after: bytes) -> bytes:
+    """The position up to which all was passed by who stands at this id: of a row that it is in the midst of, not the row's."""
+    tail = after[POSITION_BYTES:]
+    return (
+        after[:POSITION_BYTES] if not tail.strip(b"\0") or not tail.strip(b"\xff") else before(after[:POSITION_BYTES])
+    )
+
+
+def undecided(through: bytes) -> ConflictError:
+    """The refusal of a range that could still change."""
+    return ConflictError(
+        f"the range ends at {through.hex()}, beyond the topic's stable end: what it holds could still change",
+        field="through",
+        hint="End it at what stable-end or advance answers.",
+    )

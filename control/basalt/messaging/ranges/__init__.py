@@ -1,1 +1,0 @@
-"""Ranges that read the same for ever."""

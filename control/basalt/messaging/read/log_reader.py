@@ -1,0 +1,354 @@
+"""The one reader of logs: pages of what a reader may see, and why each ends; and pages of rows for those who look at rows.
+
+Rows come in order from the tail in memory, or from the store. A local store is read on the event loop, where a look takes
+its turn with others; a remote one on a thread. The rules are those of docs/reference/http-api.md, "What a reader may rely on".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from enum import Enum, auto
+from functools import partial
+from typing import NamedTuple
+
+from basalt.catalog.topics import Topic
+from basalt.messaging.log.stored_log import PAGE_ROWS, Page, read_page
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.slices import Limits, PayloadRows, Slice, Start, end_of, not_before, row_slices
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.clock import Clock
+from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable
+from basalt_engine.payloads import PayloadRow, PayloadTable
+from basalt_engine.records import Flag, Kind
+from basalt_engine.snapshot import TransactionSnapshot, Visibility
+from basalt_engine.table import Store
+
+NO_LIMIT = 1 << 62
+ROWS_MAX = 10_000  # rows one fetch looks at: behind a long stretch of hidden rows it answers with what it has
+LOOK_ROWS_MAX = 1_000  # read in one look, some 5 ms of small ones;
+LOOK_BYTES_MAX = 4 << 20  # or some 10 ms of large ones; then others get their turn
+REMOTE_BYTES_MAX = 16 << 20  # asked of a remote store at once: so much is in memory for each reader
+FOREVER_MS = (1 << 63) - 1
+
+
+class Stopped(Enum):
+    """The reason why a page, or a look, ends."""
+
+    END = auto()  # nothing more is there, or up to `through`
+    ENOUGH = auto()  # the page has as much as it is to have
+    FULL = auto()  # a message did not fit the limits
+    HELD = auto()  # at a row whose writer has not ended
+    SPENT = auto()  # the budget is
+    PAUSED = auto()  # others get their turn
+    LOOKED = auto()  # through the rows in hand; there may be more
+
+
+class Budget:
+    """The rows, and the bytes of rows and payload rows, that may still be read. The last one read may go beyond it."""
+
+    __slots__ = ("bytes", "rows")
+
+    def __init__(self, rows: int = NO_LIMIT, bytes_max: int = NO_LIMIT) -> None:
+        self.rows = rows
+        self.bytes = bytes_max
+
+    @property
+    def is_spent(self) -> bool:
+        return self.rows <= 0 or self.bytes <= 0
+
+
+class Fetch(NamedTuple):
+    """A page of messages. `next_id`: go on from here, exclusively; None when nothing was passed.
+
+    `full_at` is the id of the message that did not fit. Who asked for markers is told of which generation of the topic the
+    page is, and the topic's property `tasks`.
+    """
+
+    slices: list[Slice]
+    next_id: bytes | None
+    held_by: int | None
+    messages: int
+    payload_bytes: int
+    held_at: bytes | None = None
+    generation: int | None = None
+    tasks: int | None = None
+    stopped: Stopped = Stopped.END
+    full_at: bytes | None = None
+
+
+class Reading:
+    """One page in the making, look after look. Pure.
+
+    Without a snapshot everything is visible that has not expired at `now_ms`. With `markers` these come in between, and
+    count for no limit. It ends at the first row, or payload row, with which it has what is `enough`, or has passed rows of
+    `skipped_max` failed writers. A `whole` page ends where its limits say; another as soon as something was found and more
+    would have to be read from elsewhere.
+    """
+
+    __slots__ = (
+        "_bytes_left", "_enough", "_limits", "_markers", "_rows_left", "_skipped_max", "_snapshot", "budget", "from_ms",
+        "full_at", "held", "messages", "next_id", "now_ms", "payload_bytes", "skipped", "slices", "start", "until_ms", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, now_ms: int, *,
+        markers: bool = False, budget: Budget | None = None, enough: Limits | None = None, skipped_max: int = NO_LIMIT,
+        whole: bool = False,
+    ) -> None:  # fmt: skip
+        self.start = start
+        self.now_ms = now_ms
+        self.budget = budget or Budget(ROWS_MAX)
+        self.whole = whole
+        self._limits = limits
+        self._snapshot = snapshot
+        self._markers = markers
+        self._enough = enough or limits
+        self._skipped_max = skipped_max
+        self._rows_left = self._bytes_left = 0  # of this look
+        self.slices: list[Slice] = []
+        self.messages = self.payload_bytes = 0
+        self.next_id: bytes | None = None
+        self.held: MessageRow | None = None
+        self.full_at: bytes | None = None
+        self.skipped: set[int] = set()  # failed writers whose rows were passed
+        # A later reader finds the same messages from one time until another, for they may have TTLs of their own.
+        self.from_ms, self.until_ms = 0, FOREVER_MS
+
+    @property
+    def stop(self) -> bytes | None:
+        """No row from this position on is wanted."""
+        return self._limits.stop
+
+    @property
+    def remote_bytes(self) -> int:
+        """The bytes to ask a remote store for."""
+        return min(self._enough.bytes_max, REMOTE_BYTES_MAX) + ROW_BYTES_MAX
+
+    def go_on(self, oldest_ms: int) -> Start:
+        """The start of the next look; nothing is reached that was published before `oldest_ms`."""
+        self.start = not_before(self.start if self.next_id is None else Start(self.next_id, False), oldest_ms)
+        return self.start
+
+    def look(
+        self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool, rows_max: int = NO_LIMIT,
+        bytes_max: int = NO_LIMIT,
+    ) -> Stopped:  # fmt: skip
+        """Take what is wanted of these rows, which begin at `start.position`; of so many at most, and of so many bytes.
+
+        `verify=False` trusts batches that never left this process.
+        """
+        budget = self.budget
+        rows_left = self._rows_left = min(rows_max, budget.rows)
+        bytes_left = self._bytes_left = min(bytes_max, budget.bytes)
+        stopped = self._take_rows(rows, payload_rows, verify)
+        budget.rows -= rows_left - self._rows_left
+        budget.bytes -= bytes_left - self._bytes_left
+        return Stopped.SPENT if stopped is Stopped.PAUSED and budget.is_spent else stopped
+
+    def page(self, stopped: Stopped) -> Fetch:
+        """The page, which ends here for this reason."""
+        next_id, held_by, held_at, through = self.next_id, None, None, self._limits.through
+        if next_id is not None and through is not None:
+            next_id = min(next_id, through)
+        if self.held is not None:
+            held_by, held_at = self.held.written_by, self.held.position.ljust(MESSAGE_ID_BYTES, b"\0")
+        return Fetch(
+            self.slices, next_id, held_by, self.messages, self.payload_bytes, held_at, None, None, stopped, self.full_at
+        )
+
+    def _take_rows(self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool) -> Stopped:
+        start, limits, enough, snapshot = self.start, self._limits, self._enough, self._snapshot
+        first, through = start.position, limits.through
+        for row in rows:
+            if through is not None and limits.end_before(row):
+                self.next_id = through
+                return Stopped.END
+            position = row.position
+            if position != first or not start.is_past(row):
+                seen = Visibility.VISIBLE if snapshot is None else snapshot.judge(row.written_by)
+                if seen is Visibility.VISIBLE:
+                    stopped = self._take_row(row, payload_rows, verify)
+                    if stopped is not None:
+                        return stopped
+                elif seen is Visibility.HOLD:
+                    self.held = row
+                    return Stopped.HELD
+                elif row.written_by is not None and row.written_by > 0:
+                    self.skipped.add(row.written_by)
+            self.next_id = end_of(position)
+            self._rows_left -= 1
+            self._bytes_left -= row.size_bytes
+            if self.messages >= enough.messages_max or self.payload_bytes >= enough.bytes_max:
+                return Stopped.ENOUGH
+            if through is not None and self.next_id >= through:
+                return Stopped.END
+            if len(self.skipped) >= self._skipped_max:
+                return Stopped.ENOUGH
+            if self._rows_left <= 0 or self._bytes_left <= 0:
+                return Stopped.PAUSED
+        return Stopped.LOOKED
+
+    def _take_row(self, row: MessageRow, payload_rows: PayloadRows, verify: bool) -> Stopped | None:
+        """Take what is wanted of the row; None when it was passed as a whole."""
+        for whole in row_slices(self.start.within(row), payload_rows, verify, markers=self._markers):
+            if not self._take(whole):
+                passed = self.slices[-1].last_id() if self.slices else b""
+                self.next_id = max(passed, self.next_id or b"") or None
+                return Stopped.FULL
+            if row.reference is None:
+                return None
+            # One row may refer to a million messages: stop within it.
+            self._rows_left -= 1
+            self._bytes_left -= whole.batch.body_bytes
+            passed = whole.last_id()
+            stopped = None if passed <= self.start.id else self._stop_within(passed)
+            if stopped is not None:
+                self.next_id = passed
+                return stopped
+        return None
+
+    def _stop_within(self, passed: bytes) -> Stopped | None:
+        """The reason to stop at an id between the messages of a row; None when there is none."""
+        if self.messages >= self._enough.messages_max or self.payload_bytes >= self._enough.bytes_max:
+            return Stopped.ENOUGH
+        if self._limits.through is not None and passed >= self._limits.through:
+            return Stopped.END
+        return Stopped.PAUSED if self._rows_left <= 0 or self._bytes_left <= 0 else None
+
+    def _take(self, whole: Slice) -> bool:
+        """Take what the reader gets of these messages; False when one did not fit the limits."""
+        limits = self._limits
+        wanted = whole.after(self.start.id, self.start.inclusive)
+        if limits.through is not None:
+            wanted = wanted.through(limits.through)
+        batch = whole.batch
+        if batch.flags & Flag.TTLS:
+            self._note_expiry(whole)
+        if batch.kind is not Kind.USER:
+            self.slices += [wanted] if wanted.count else []
+            return True
+        for part in wanted.unexpired(self.now_ms):
+            least = 0 if self.messages else limits.least  # a first message comes whole, however large
+            bytes_left = limits.bytes_max - self.payload_bytes - limits.message_bytes * self.messages
+            cut = part.up_to(limits.messages_max - self.messages, bytes_left, least, limits.message_bytes)
+            count = cut.stop - cut.start
+            if count:
+                self.slices.append(cut)
+                self.messages += count
+                self.payload_bytes += cut.payload_bytes
+            if cut.stop < part.stop:
+                self.full_at = part.id_at(cut.stop)
+                return False
+        return True
+
+    def _note_expiry(self, whole: Slice) -> None:
+        """A message with a TTL of its own counts only for a while."""
+        for ttl_ms in set(whole.batch.ttls_ms() or ()) - {0}:
+            expire_ms = whole.publish_ms + ttl_ms
+            if expire_ms > self.now_ms:
+                self.until_ms = min(self.until_ms, expire_ms)
+            else:
+                self.from_ms = max(self.from_ms, expire_ms)
+
+
+class LogReader:
+    """Reads the logs of one store."""
+
+    def __init__(self, store: Store, clock: Clock, logs: TopicLogs) -> None:
+        self.messages = MessageTable(store.table(MessageTable.name))
+        self.payloads = PayloadTable(store.table(PayloadTable.name))
+        self._remote = store.remote
+        self._call = StoreCalls(store)
+        self._clock = clock
+        self._logs = logs
+
+    async def read(
+        self,
+        log: TopicLog,
+        start: Start,
+        limits: Limits,
+        snapshot: TransactionSnapshot | None,
+        *,
+        markers: bool = False,
+    ) -> Fetch:
+        """A page, past any stretch of rows that this reader may not see: empty only when nothing more can be read now."""
+        return await self.go_on(log, Reading(start, limits, snapshot, self._clock.now_ms(), markers=markers))
+
+    async def go_on(self, log: TopicLog, reading: Reading) -> Fetch:
+        """Read until the page is as it should be."""
+        while True:
+            if log.unconfirmed:
+                await log.confirm_or_delete()
+            topic = log.topic
+            start = reading.go_on(topic.oldest_ms(reading.now_ms)).position
+            cached = self._logs.tails.rows(log.tail, start, LOOK_ROWS_MAX)
+            if self._remote and (cached is None or any(row.reference is not None for row in cached)):
+                stopped = await self._look_remotely(log, topic, reading, cached)
+            else:
+                stopped = self._look(log, topic, reading, cached)
+            if stopped is Stopped.SPENT and not reading.whole and not reading.slices:
+                reading.budget = Budget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
+            elif (stopped is Stopped.LOOKED and not reading.whole and reading.slices) or (
+                stopped is not Stopped.PAUSED and stopped is not Stopped.LOOKED
+            ):
+                return reading.page(stopped)
+            await asyncio.sleep(0)  # others get their turn on a long way
+
+    def _look(self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None) -> Stopped:
+        """Look at the next rows, in the tail or in a local store."""
+        rows: Iterable[MessageRow] | None = cached
+        if rows is None:
+            stops = [stop for stop in (log.in_flight_stop, reading.stop) if stop is not None]
+            rows = self.messages.scan(topic.read_keys, reading.start.position, min(stops, default=None))
+        payload_rows = partial(self.stored_rows, topic)
+        stopped = reading.look(rows, payload_rows, cached is None, LOOK_ROWS_MAX, LOOK_BYTES_MAX)
+        is_end = stopped is Stopped.LOOKED and (cached is None or len(cached) < LOOK_ROWS_MAX)
+        return Stopped.END if is_end else stopped
+
+    async def _look_remotely(
+        self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None
+    ) -> Stopped:
+        """Look at the next rows on a thread, as many as one read brings."""
+        # The log belongs to the event loop: a thread gets what it says, and reads only the store.
+        start, passed = reading.start.position, reading.next_id
+        stop = min(each for each in (log.durable_stop, reading.stop) if each is not None)
+
+        def look() -> Stopped:
+            rows: Iterable[MessageRow] | None = cached
+            if rows is None:
+                rows = self.messages.scan(topic.read_keys, start, stop, bytes_max=reading.remote_bytes)
+            return reading.look(rows, partial(self.stored_rows, topic), cached is None)
+
+        stopped = await self._call.about(topic.keys, look)
+        return Stopped.END if stopped is Stopped.LOOKED and reading.next_id is passed else stopped
+
+    async def page(
+        self, log: TopicLog, start: bytes = b"", stop: bytes | None = None, budget: Budget | None = None
+    ) -> Page:
+        """The first rows with start <= position < stop, whoever wrote them; go on with the page's `rest`.
+
+        Rows that are written meanwhile may be among them, or not.
+        """
+        rows = self._logs.tails.rows(log.tail, start, PAGE_ROWS)
+        if rows is None:
+            page = await self._call(read_page, self.messages, log.topic.read_keys, start, stop)
+        else:
+            rest = rows[-1].position + b"\0" if len(rows) >= PAGE_ROWS else None
+            if stop is not None and rows and rows[-1].position >= stop:
+                rows, rest = [row for row in rows if row.position < stop], None
+            page = Page(rows, rest)
+        if budget is not None:
+            budget.rows -= len(page.rows)
+        if page.rest is not None:
+            await asyncio.sleep(0)  # others get their turn on a long way
+        return page
+
+    def stored_rows(self, topic: Topic, row: MessageRow, *, reverse: bool = False) -> Iterable[PayloadRow]:
+        """The payload rows that a reference publishes, in order, or the last one first."""
+        assert row.reference is not None
+        assert row.written_by is not None
+        first, last, _ = row.reference
+        return self.payloads.scan(topic.keys, abs(row.written_by), first, last, reverse=reverse)
