@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.work import LONG_MAX, Buffer
+from basalt.api.bodies.work import LONG_MAX, Buffer, check_rollback, check_store
 from basalt.api.codecs import avro, batches, json_bodies
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
@@ -384,12 +385,15 @@ _PUBLISH: Mapping[bytes, Format] = {
     ARROW: Format(JSON, _decode_arrow, json_bodies.encode_publish_response, pointer_in_query=True),
 }
 _STORE: Mapping[bytes, Format] = {
-    AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_store_request),
-    JSON: _PUBLISH[JSON]._replace(decode=json_bodies.decode_store_request),
+    AVRO: _PUBLISH[AVRO]._replace(decode=partial(avro.decode_publish_request, check=check_store)),
+    JSON: _PUBLISH[JSON]._replace(decode=partial(json_bodies.decode_publish_request, check=check_store)),
     ARROW: _PUBLISH[ARROW],
 }
 _POLL: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_consume_request, avro_parts),
     JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
 }
-_ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}
+_ROLL_BACK = {
+    AVRO: partial(avro.decode_publish_response, check=check_rollback),
+    JSON: partial(json_bodies.decode_publish_response, check=check_rollback),
+}

@@ -1,7 +1,14 @@
 """One run of the command line: the options that commands share, and which server, namespace and output format they mean.
 
 First to last: an option, an environment variable (BASALT_URL, BASALT_NAMESPACE, BASALT_PROFILE), the profile named by
-either, the profile in use, and at last a server on this machine.
+either, the profile in use, and at last a server on this machine. Profiles are servers' addresses under names, without
+secrets, in a TOML file of the user's (`profiles.toml` in the configuration folder), which is written whole:
+
+    current = "dev"
+
+    [profiles.dev]
+    url = "http://127.0.0.1:4780"
+    namespace = "default"
 """
 
 from __future__ import annotations
@@ -10,19 +17,21 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from basalt.cli.output.failures import Usage
+from basalt.cli.failures import EXIT_NOT_FOUND, Failure, Usage
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from basalt.api.positions import Position
-    from basalt.cli.output.output import Output
+    from basalt.cli.output import Column, Output
     from basalt.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +44,8 @@ ATTEMPTS_MAX_WITH_TIMEOUT = 10_000  # with --timeout only the time counts
 OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
 NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
 _TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
+PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PROFILE_KEYS = ("url", "namespace")
 
 
 class Target(NamedTuple):
@@ -59,8 +70,6 @@ class Invocation:
         url = self.url or os.environ.get("BASALT_URL")
         namespace = self.namespace or os.environ.get("BASALT_NAMESPACE")
         if not (url and namespace):
-            from basalt.cli.options.profiles import Profile, read_profiles
-
             profiles = read_profiles()
             wanted = self.profile or os.environ.get("BASALT_PROFILE") or profiles.current
             profile = profiles.get(wanted) if wanted else Profile()
@@ -88,9 +97,17 @@ class Invocation:
     @property
     def out(self) -> Output:
         """The writer of results."""
-        from basalt.cli.output.output import Output
+        from basalt.cli.output import Output
 
         return Output(self.output or "table")
+
+    def show_all(self, columns: Sequence[Column], call: Callable[[Client], Iterable[Struct]]) -> None:
+        """Show a list of bodies that a call of the client answers."""
+        from basalt.cli.output import row
+
+        with self.client() as client:
+            rows = [row(found) for found in call(client)]
+        self.out.rows(columns, rows)
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
@@ -133,39 +150,33 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
-def output_option(command: F) -> F:
-    """-o: how the result is written."""
-    return click.option(
-        "-o",
-        "--output",
-        cls=CommonOption,
-        type=click.Choice(OUTPUT_FORMATS),
-        help="How to write the result. [default: table]",
-    )(command)
+output_option = click.option(
+    "-o",
+    "--output",
+    cls=CommonOption,
+    type=click.Choice(OUTPUT_FORMATS),
+    help="How to write the result. [default: table]",
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def server_options(command: F) -> F:
     """--url, --namespace, --profile, --timeout: which server, and whose topics."""
-    options = (
-        click.option(
-            "--url",
-            cls=CommonOption,
-            metavar="URL",
-            help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
-        ),
-        click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
-        click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
-        click.option(
-            "--timeout",
-            "timeout_ms",
-            cls=CommonOption,
-            type=DurationMs(),
-            metavar="DURATION",
-            help="How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
-        ),
-    )
-    url, namespace, profile, timeout = options
-    return url(namespace(profile(timeout(command))))
+    texts: dict[str, dict[str, Any]] = {
+        "--timeout": {
+            "type": DurationMs(),
+            "metavar": "DURATION",
+            "help": "How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
+        },
+        "--profile": {"metavar": "NAME", "help": "Profile to use. [env: BASALT_PROFILE]"},
+        "--namespace": {"metavar": "NAME", "help": "Namespace. [env: BASALT_NAMESPACE]"},
+        "--url": {"metavar": "URL", "help": "Server (several with commas between), or embedded:DIR. [env: BASALT_URL]"},
+    }
+    for name, shown in texts.items():
+        names = (name, "timeout_ms") if name == "--timeout" else (name,)
+        command = click.option(*names, cls=CommonOption, **shown)(command)
+    return command
 
 
 def common_options(command: F) -> F:
@@ -183,22 +194,34 @@ def settings_options(command: F) -> F:
     )(command)
 
 
-def dry_run_option(command: F) -> F:
-    """--dry-run: check and tell, but change nothing."""
-    return click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")(command)
-
-
-def yes_option(command: F) -> F:
-    """--yes: do not ask before destroying something."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
-
-
 def author_options(command: F) -> F:
     """--reason, --as: what the audit keeps of an operator's act."""
     command = click.option(
         "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
     )(command)
     return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit.")(command)
+
+
+def command(name: str | None = None, options: Callable[[Any], Any] = common_options) -> Callable[[Any], click.Command]:
+    """A command with these common options, whose first argument is the invocation."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        return click.command(name, cls=Command)(options(pass_invocation(function)))
+
+    return made
+
+
+def limit_option(default: int, maximum: int | None, what: str, metavar: str | None = "N") -> Callable[[F], F]:
+    """--limit: how many results, at most."""
+    return click.option(
+        "--limit", type=click.IntRange(1, maximum), default=default, show_default=True, metavar=metavar,
+        help=f"At most so many{what}.",
+    )  # fmt: skip
+
+
+def payload_format_option(forms: Sequence[str], help_text: str = "How to write payloads.") -> Callable[[F], F]:
+    """--format: how bytes are written."""
+    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help_text)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -240,26 +263,26 @@ class TransactionId(click.ParamType[str]):
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        import re
-
         text = str(value).lower()
-        if re.fullmatch("[1-9][0-9]{0,18}|[0-9a-f]{32}", text) is None:
+        if _TRANSACTION_ID.fullmatch(text) is None:
             self.fail(f"{_short(text)} is not the id of a transaction; `basalt tx list` shows those", param, ctx)
         return text
 
 
 class MessageId(click.ParamType[bytes]):
-    """A message's id: 40 hex digits."""
+    """An id of 40 hex digits, whether or not a message has it; `wanted` says in an error what it should be."""
 
     name = "id"
+
+    def __init__(self, wanted: str = "a message id, which has 40 hex digits") -> None:
+        self.wanted = wanted
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
         if isinstance(value, bytes):
             return value
-        text = str(value)
-        if len(text) != 40 or set(text) - set("0123456789abcdefABCDEF"):
-            self.fail(f"{_short(text)} is not a message id, which has 40 hex digits", param, ctx)
-        return bytes.fromhex(text)
+        if re.fullmatch(r"[0-9a-fA-F]{40}", str(value)) is None:
+            self.fail(f"{_short(value)} is not {self.wanted}", param, ctx)
+        return bytes.fromhex(str(value))
 
 
 class DurationMs(click.ParamType[int]):
@@ -273,8 +296,6 @@ class DurationMs(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        import re
-
         from basalt.api.positions import TIME_MS_MAX, UNIT_MS
 
         match = re.fullmatch(r"([0-9]{1,18})(ms|s|m|h|d|w)", str(value))
@@ -293,7 +314,6 @@ class PositionText(click.ParamType["Position"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
         from basalt.api.positions import Position, parse_position
-        from basalt.errors import InputError
         from basalt_engine.clock import SystemClock
 
         if isinstance(value, Position):
@@ -304,21 +324,111 @@ class PositionText(click.ParamType["Position"]):
             self.fail(f"{error.message}; {error.hint}", param, ctx)
 
 
-class MessageIdText(click.ParamType[bytes]):
-    """An id in 40 hex digits, whether or not a message has it."""
-
-    name = "id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        import re
-
-        if re.fullmatch(r"[0-9a-fA-F]{40}", str(value)) is None:
-            self.fail(f"{_short(value)} is not an id of 40 hex digits", param, ctx)
-        return bytes.fromhex(str(value))
-
-
 def _short(value: object) -> str:
     text = str(value)
     return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The values that a profile sets; None where it leaves the default."""
+
+    url: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles by name, and the name of the one in use."""
+
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
+    current: str | None = None
+
+    def get(self, name: str) -> Profile:
+        """The profile, or a `Failure` that lists those there are."""
+        profile = self.by_name.get(name)
+        if profile is None:
+            known = ", ".join(self.by_name) or "none yet"
+            raise Failure(
+                f"there is no profile {name!r} (there are: {known})",
+                hint=f"add it with `basalt profile add {name if PROFILE_NAME.fullmatch(name) else 'NAME'} --url URL`",
+                exit_code=EXIT_NOT_FOUND,
+            )
+        return profile
+
+    def with_profile(self, name: str, profile: Profile) -> Profiles:
+        """With one more profile, or another one under this name."""
+        return replace(self, by_name={**self.by_name, name: profile})
+
+    def using(self, name: str) -> Profiles:
+        """With this profile in use where no other is named."""
+        return replace(self, current=name)
+
+    def without(self, name: str) -> Profiles:
+        """Without this profile, and with none in use if it was."""
+        left = {other: profile for other, profile in self.by_name.items() if other != name}
+        return Profiles(left, None if self.current == name else self.current)
+
+
+def profiles_path() -> Path:
+    """Return the path of the file, whether or not it exists."""
+    return Path(click.get_app_dir("basalt")) / "profiles.toml"
+
+
+def read_profiles() -> Profiles:
+    """The user's profiles; none when there is no file."""
+    import tomllib
+
+    path = profiles_path()
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Profiles()
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise Failure(f"profiles file {path}: {reason}", hint="mend or remove it") from None
+    return _checked(tree, path)
+
+
+def write_profiles(profiles: Profiles) -> None:
+    """Put the file in place, readable by its owner only."""
+    path = profiles_path()
+    lines = [] if profiles.current is None else [f'current = "{profiles.current}"\n']
+    for name, profile in profiles.by_name.items():
+        lines.append(f"\n[profiles.{name}]\n")
+        lines.extend(
+            f"{key} = {_quoted(value)}\n" for key in _PROFILE_KEYS if (value := getattr(profile, key)) is not None
+        )
+    new = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new.write_text("".join(lines).lstrip("\n"), encoding="utf-8")
+        new.chmod(0o600)
+        new.replace(path)
+    except OSError as error:
+        raise Failure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+
+
+def _checked(tree: Mapping[str, object], path: Path) -> Profiles:
+    current = tree.get("current")
+    tables = tree.get("profiles", {})
+    if not isinstance(tables, dict) or not (current is None or isinstance(current, str)):
+        raise Failure(
+            f'profiles file {path}: it has no "current" name and [profiles.NAME] tables', hint="mend or remove it"
+        )
+    by_name = {}
+    for name, table in tables.items():
+        wrong = not isinstance(table, dict) or not all(
+            key in _PROFILE_KEYS and isinstance(value, str) for key, value in table.items()
+        )
+        if wrong or not PROFILE_NAME.fullmatch(name):
+            raise Failure(
+                f"profiles file {path}: profile {name!r} is not a url and a namespace", hint="mend or remove it"
+            )
+        by_name[name] = Profile(**table)
+    return Profiles(by_name, current)
