@@ -150,90 +150,6 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    cls=CommonOption,
-    type=click.Choice(OUTPUT_FORMATS),
-    help="How to write the result. [default: table]",
-)
-dry_run_option = click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-
-
-def server_options(command: F) -> F:
-    """--url, --namespace, --profile, --timeout: which server, and whose topics."""
-    texts: dict[str, dict[str, Any]] = {
-        "--timeout": {
-            "type": DurationMs(),
-            "metavar": "DURATION",
-            "help": "How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
-        },
-        "--profile": {"metavar": "NAME", "help": "Profile to use. [env: BASALT_PROFILE]"},
-        "--namespace": {"metavar": "NAME", "help": "Namespace. [env: BASALT_NAMESPACE]"},
-        "--url": {"metavar": "URL", "help": "Server (several with commas between), or embedded:DIR. [env: BASALT_URL]"},
-    }
-    for name, shown in texts.items():
-        names = (name, "timeout_ms") if name == "--timeout" else (name,)
-        command = click.option(*names, cls=CommonOption, **shown)(command)
-    return command
-
-
-def common_options(command: F) -> F:
-    """All options of the session."""
-    return server_options(output_option(command))
-
-
-def settings_options(command: F) -> F:
-    """--config and --set: where a server's settings come from, beside the environment."""
-    command = click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; goes before all else. Repeatable."
-    )(command)
-    return click.option(
-        "--config", type=click.Path(path_type=Path), envvar="BASALT_CONFIG", help="Settings file. [env: BASALT_CONFIG]"
-    )(command)
-
-
-def author_options(command: F) -> F:
-    """--reason, --as: what the audit keeps of an operator's act."""
-    command = click.option(
-        "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
-    )(command)
-    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit.")(command)
-
-
-def command(name: str | None = None, options: Callable[[Any], Any] = common_options) -> Callable[[Any], click.Command]:
-    """A command with these common options, whose first argument is the invocation."""
-
-    def made(function: Callable[..., Any]) -> click.Command:
-        return click.command(name, cls=Command)(options(pass_invocation(function)))
-
-    return made
-
-
-def limit_option(default: int, maximum: int | None, what: str, metavar: str | None = "N") -> Callable[[F], F]:
-    """--limit: how many results, at most."""
-    return click.option(
-        "--limit", type=click.IntRange(1, maximum), default=default, show_default=True, metavar=metavar,
-        help=f"At most so many{what}.",
-    )  # fmt: skip
-
-
-def payload_format_option(forms: Sequence[str], help_text: str = "How to write payloads.") -> Callable[[F], F]:
-    """--format: how bytes are written."""
-    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help_text)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere insist on --yes."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Usage(f"{question[:1].lower()}{question[1:]} Nobody is there to ask", hint="add --yes to do it")
-    if not click.confirm(question, err=True):
-        raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
-
-
 class Bytes(click.ParamType[bytes]):
     """An argument as the bytes that the shell gave: UTF-8 or not."""
 
@@ -327,6 +243,95 @@ class PositionText(click.ParamType["Position"]):
 def _short(value: object) -> str:
     text = str(value)
     return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")
+
+
+def stacked(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorated(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+output_option = click.option(
+    "-o",
+    "--output",
+    cls=CommonOption,
+    type=click.Choice(OUTPUT_FORMATS),
+    help="How to write the result. [default: table]",
+)
+common_options = stacked(
+    click.option(
+        "--url",
+        cls=CommonOption,
+        metavar="URL",
+        help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
+    ),
+    click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
+    click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
+    click.option(
+        "--timeout",
+        "timeout_ms",
+        cls=CommonOption,
+        type=DurationMs(),
+        metavar="DURATION",
+        help="How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
+    ),
+    output_option,
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+# Where a server's settings come from, beside the environment.
+settings_options = stacked(
+    click.option(
+        "--config", type=click.Path(path_type=Path), envvar="BASALT_CONFIG", help="Settings file. [env: BASALT_CONFIG]"
+    ),
+    click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; goes before all else. Repeatable."
+    ),
+)
+# What the audit keeps of an operator's act.
+author_options = stacked(
+    click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit."),
+    click.option(
+        "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
+    ),
+)
+
+
+def command(name: str | None = None, options: Callable[[Any], Any] = common_options) -> Callable[[Any], click.Command]:
+    """A command with these common options, whose first argument is the invocation."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        return click.command(name, cls=Command)(options(pass_invocation(function)))
+
+    return made
+
+
+def limit_option(default: int, maximum: int | None, what: str, metavar: str | None = "N") -> Callable[[F], F]:
+    """--limit: how many results, at most."""
+    return click.option(
+        "--limit", type=click.IntRange(1, maximum), default=default, show_default=True, metavar=metavar,
+        help=f"At most so many{what}.",
+    )  # fmt: skip
+
+
+def payload_format_option(forms: Sequence[str], help_text: str = "How to write payloads.") -> Callable[[F], F]:
+    """--format: how bytes are written."""
+    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help_text)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere insist on --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage(f"{question[:1].lower()}{question[1:]} Nobody is there to ask", hint="add --yes to do it")
+    if not click.confirm(question, err=True):
+        raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,22 +327,11 @@ def row(answer: Struct | Mapping[str, Any]) -> dict[str, Any]:
     return {_HUMP.sub(lambda hump: f"_{hump[1].lower()}", name): _inner(value) for name, value in answer.items()}
 
 
-def topic_row(info: TopicInfo, namespace: str) -> dict[str, Any]:
+def topic_row(info: TopicInfo | TopicDescription, namespace: str) -> dict[str, Any]:
     """A topic as a row: the properties that have a type of their own, and the others."""
-    return _topic_row(namespace, info.name, info.properties)
-
-
-def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
-    """A topic as the admin API describes it, as a row."""
-    own = row(topic)  # also the generation, which is negative in the properties once the topic is deleted
-    properties = _topic_row(own.pop("namespace"), own.pop("name"), topic.properties)
-    return {**properties, **own, "properties": properties["properties"]}
-
-
-def _topic_row(namespace: str, name: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    others = dict(properties)
+    others = dict(info.properties)
     return {
-        "name": name,
+        "name": info.name,
         "namespace": namespace,
         "generation": int(others.pop("generation")),
         "ttl_ms": int(others.pop("ttl")) * 1_000,
@@ -350,6 +339,13 @@ def _topic_row(namespace: str, name: str, properties: Mapping[str, str]) -> dict
         "on_invalid": others.pop("onInvalid", None),
         "properties": others,
     }
+
+
+def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
+    """A topic as the admin API describes it, as a row."""
+    shown = topic_row(topic, topic.namespace)
+    # With the generation of its own, for in the properties it is negative once the topic is deleted.
+    return shown | {name: value for name, value in row(topic).items() if name != "properties"}
 
 
 TRANSACTION_COLUMNS = columns(

@@ -27,7 +27,7 @@ from basalt.api.bodies.work import (
     REQUEST_HEADERS_MAX,
     WORK_ENTRIES_MAX,
     WORK_MARKER,
-    WORK_PUBLISH,
+    WORK_TOPIC,
     Buffer,
     ConsumeRequest,
     PublishRequest,
@@ -335,18 +335,18 @@ _TYPES: dict[str, tuple[Callable[[AvroCursor, str], Any], Callable[[Any], bytes]
 
 
 def _reader(fields: WireFields) -> Callable[[AvroCursor], list[Any]]:
-    steps = [(_TYPES[kind][0], name) for name, kind in fields]
+    steps = [(_TYPES[kind][0], name) for name, kind in fields.items()]
     return lambda cursor: [read(cursor, name) for read, name in steps]
 
 
 def _writer(fields: WireFields) -> Callable[[Struct], bytes]:
-    steps = [_TYPES[kind][1] for _, kind in fields]
+    steps = [_TYPES[kind][1] for kind in fields.values()]
     return lambda body: b"".join([encode(value) for encode, value in zip(steps, astuple(body), strict=True)])
 
 
 _read_response, _write_response = _reader(PUBLISH_RESPONSE), _writer(PUBLISH_RESPONSE)
 _read_marker, _write_marker = _reader(WORK_MARKER), _writer(WORK_MARKER)
-_read_topic = _reader(WORK_PUBLISH[:2])  # what the messages stand behind, which are counted over all topics
+_read_topic = _reader(WORK_TOPIC)  # what the messages stand behind, which are counted over all topics
 
 
 def decode_publish_request(body: Buffer, check: Callable[[PublishRequest], None] = check_publish) -> PublishRequest:

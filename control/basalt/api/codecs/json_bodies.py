@@ -53,13 +53,13 @@ _BODY = "the body"
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 _TOKENS_PER_VALUE = 3  # a comma or bracket, a field name, a text
 _PUBLISH_FIELDS = ("transactionWritePointer", "messages")
-_CONSUME_REQUEST: WireFields = (
-    ("startFrom", "position"),
-    ("inclusive", "boolean"),
-    ("limit", "int?"),
-    ("transaction", "bytes?"),
-)
-_SEGMENT: WireFields = (("writePointer", "long"),)
+_CONSUME_REQUEST: WireFields = {
+    "startFrom": "position",
+    "inclusive": "boolean",
+    "limit": "int?",
+    "transaction": "bytes?",
+}
+_SEGMENT: WireFields = {"writePointer": "long"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -236,9 +236,9 @@ _ABSENT: dict[str, object] = {
 
 
 def _read_fields(value: object, shape: WireFields, inside: str | None = None) -> list[Any]:
-    fields = as_object(value, inside, [name for name, _ in shape])
+    fields = as_object(value, inside, shape)
     values = []
-    for name, kind in shape:
+    for name, kind in shape.items():
         path = f"{inside}.{name}" if inside else name
         if name not in fields and kind not in _ABSENT:
             raise MalformedBodyError(f"{path} is missing", field=path, hint=f"Send {name}.")
@@ -254,7 +254,7 @@ _WRITERS: dict[str, Callable[[Any], object]] = {
 
 def _fields_of(body: Struct, shape: WireFields) -> dict[str, object]:
     """The fields of a body as JSON writes them: bytes as code points, unions tagged."""
-    pairs = zip(shape, astuple(body), strict=True)
+    pairs = zip(shape.items(), astuple(body), strict=True)
     return {name: _WRITERS[kind](value) if kind in _WRITERS else value for (name, kind), value in pairs}
 
 

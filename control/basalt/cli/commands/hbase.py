@@ -18,6 +18,7 @@ from basalt.cli.options import (
     dry_run_option,
     output_option,
     settings_options,
+    stacked,
     yes_option,
 )
 from basalt.cli.output import columns, counted, duration_text
@@ -57,16 +58,21 @@ def jar_option(*, required: bool) -> Callable[[F], F]:
     )
 
 
-def coprocessor_options(command: F) -> F:
-    """--refresh-interval, --report-interval: how often the coprocessor reads and writes."""
-    texts = {
-        "--report-interval": "How often a region reports what it holds. [default: 30s]",
-        "--refresh-interval": "How often a region server reads topics and transactions. [default: 10s]",
-    }
-    for name, text in texts.items():
-        interval = DurationMs(minimum_ms=INTERVAL_MS_MIN)
-        command = click.option(name, type=interval, metavar="DURATION", help=text)(command)
-    return command
+_interval = DurationMs(minimum_ms=INTERVAL_MS_MIN)
+coprocessor_options = stacked(
+    click.option(
+        "--refresh-interval",
+        type=_interval,
+        metavar="DURATION",
+        help="How often a region server reads topics and transactions. [default: 10s]",
+    ),
+    click.option(
+        "--report-interval",
+        type=_interval,
+        metavar="DURATION",
+        help="How often a region reports what it holds. [default: 30s]",
+    ),
+)
 
 
 @hbase.call("install", output_option)

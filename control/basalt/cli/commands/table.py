@@ -17,6 +17,7 @@ from basalt.cli.options import (
     dry_run_option,
     limit_option,
     payload_format_option,
+    stacked,
     yes_option,
 )
 from basalt.cli.output import (
@@ -41,16 +42,13 @@ _COLUMNS = columns("namespace name generation conflict created_ms")
 _CELLS = columns("row column value")
 
 
-def _read_options(command: Any) -> Any:
-    for option in (
-        payload_format_option(_FORMS, "How to write bytes."),
-        click.option(
-            "--tx", "transaction", type=TransactionId(), metavar="ID", help="Read what this open transaction sees."
-        ),
-        click.option("--column", "columns", multiple=True, type=Bytes(), metavar="NAME", help="Only this column."),
-    ):
-        command = option(command)
-    return command
+_read_options = stacked(
+    click.option("--column", "columns", multiple=True, type=Bytes(), metavar="NAME", help="Only this column."),
+    click.option(
+        "--tx", "transaction", type=TransactionId(), metavar="ID", help="Read what this open transaction sees."
+    ),
+    payload_format_option(_FORMS, "How to write bytes."),
+)
 
 
 @table.call("create")

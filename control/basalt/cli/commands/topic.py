@@ -17,6 +17,7 @@ from basalt.cli.options import (
     author_options,
     confirm,
     dry_run_option,
+    stacked,
     yes_option,
 )
 from basalt.cli.output import (
@@ -71,17 +72,12 @@ _tasks_option = click.option(
 )
 
 
-def _property_options(command: Any) -> Any:
-    for option in (
-        click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
-        click.option(
-            "--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."
-        ),
-        click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
-        click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
-    ):
-        command = option(command)
-    return command
+_property_options = stacked(
+    click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
+    click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
+    click.option("--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."),
+    click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
+)
 
 
 def _given(

@@ -15,6 +15,7 @@ from basalt.cli.options import (
     author_options,
     confirm,
     dry_run_option,
+    stacked,
     yes_option,
 )
 from basalt.cli.output import (
@@ -187,12 +188,11 @@ _ENDED = columns(
 _STEPS = columns("when event detail")
 
 
-def _filters(command: Any) -> Any:
-    """--state, --owner, --topic: which transactions."""
-    states = click.Choice(("open", "committing", "aborting"))
-    command = click.option("--topic", metavar="TOPIC", help="Only those that write to it.")(command)
-    command = click.option("--owner", metavar="TEXT", help="Only those of this owner.")(command)
-    return click.option("--state", type=states, help="Only those in this state.")(command)
+_filters = stacked(
+    click.option("--state", type=click.Choice(("open", "committing", "aborting")), help="Only those in this state."),
+    click.option("--owner", metavar="TEXT", help="Only those of this owner."),
+    click.option("--topic", metavar="TOPIC", help="Only those that write to it."),
+)
 
 
 @tx.call("list")
