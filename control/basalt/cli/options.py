@@ -114,7 +114,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 class CommonOption(click.Option):
-    """An option of the session (server, namespace, output), listed apart in help and not passed to the command."""
+    """An option of every invocation (server, namespace, output), listed apart in help and not passed to the command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, expose_value=False, callback=_remember, **kwargs)

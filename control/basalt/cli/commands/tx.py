@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -126,18 +127,13 @@ def commit(invocation: Invocation, transaction: str, dry_run: bool) -> None:
 @click.option("--force", is_flag=True, help="Abort it though it has writes outside Basalt: its client has undone them.")
 @yes_option
 @dry_run_option
-def abort(
-    invocation: Invocation, transaction: str, reason: str, by: str, force: bool, yes: bool, dry_run: bool
-) -> None:
+def abort(invocation: Invocation, transaction: str, **how: Any) -> None:
     """Abort a transaction: nothing of it is ever seen by readers of committed messages.
 
     Refused where it has writes outside Basalt, which only its client can undo: invalidate it then.
     """
-    if not dry_run:
-        confirm(f"Abort transaction {transaction}, and lose what it stored?", yes=yes)
-    with invocation.client() as client:
-        ended = client.admin.abort_transaction(transaction, reason=reason, by=by, force=force, dry_run=dry_run)
-    _tell(invocation, ended)
+    question = f"Abort transaction {transaction}, and lose what it stored?"
+    _end_by_force(invocation, question, lambda admin, given: admin.abort_transaction(transaction, **given), **how)
 
 
 @tx.call("invalidate")
@@ -145,17 +141,19 @@ def abort(
 @author_options
 @yes_option
 @dry_run_option
-def invalidate(invocation: Invocation, transaction: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
+def invalidate(invocation: Invocation, transaction: str, **how: Any) -> None:
     """Hide a transaction's writes for good, for one that nobody can roll back any more."""
-    if not dry_run:
-        confirm(f"Invalidate transaction {transaction}, and hide what it wrote for good?", yes=yes)
+    question = f"Invalidate transaction {transaction}, and hide what it wrote for good?"
+    _end_by_force(invocation, question, lambda admin, given: admin.invalidate_transaction(transaction, **given), **how)
+
+
+def _end_by_force(
+    invocation: Invocation, question: str, end: Callable[[Any, dict[str, Any]], ForcedEnd], *, yes: bool, **given: Any
+) -> None:
+    if not given["dry_run"]:
+        confirm(question, yes=yes)
     with invocation.client() as client:
-        ended = client.admin.invalidate_transaction(transaction, reason=reason, by=by, dry_run=dry_run)
-    _tell(invocation, ended)
-
-
-def _tell(invocation: Invocation, ended: ForcedEnd) -> None:
-    shown = row(ended)
+        shown = row(end(client.admin, given))
     if not shown["changed"]:
         sentence = f"transaction {shown['id']} was {shown['state']} before"
     elif shown["dry_run"]:
