@@ -12,7 +12,8 @@ from uuid import uuid4
 
 import click
 
-from basalt.cli.options.options import (
+from basalt.cli.failures import Failure, Usage
+from basalt.cli.options import (
     TIMEOUT_MS_DEFAULT,
     Command,
     DurationMs,
@@ -22,8 +23,7 @@ from basalt.cli.options.options import (
     dry_run_option,
     pass_invocation,
 )
-from basalt.cli.output.failures import Failure, Usage
-from basalt.cli.output.output import Column, counted, progress, size_text, time_text
+from basalt.cli.output import Column, counted, progress, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, InputError
 from basalt_engine.snapshot import POINTER_MAX

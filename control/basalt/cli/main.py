@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from basalt.cli.output.failures import EXIT_CLOSED_PIPE, EXIT_FAILURE, EXIT_INTERRUPTED, exit_code, one_line
+from basalt.cli.failures import EXIT_CLOSED_PIPE, EXIT_FAILURE, EXIT_INTERRUPTED, exit_code, one_line
 from basalt.cli.root import root
 from basalt.errors import BasaltError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from basalt.cli.options.options import CommonOption
+from basalt.cli.options import CommonOption
 from basalt.cli.root import root
 
 _HEAD = """\

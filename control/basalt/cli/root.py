@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import click
 
 import basalt
-from basalt.cli.options.options import common_options
-from basalt.cli.output.failures import Failure, Usage
+from basalt.cli.failures import Failure, Usage
+from basalt.cli.options import command, common_options
 
 ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line names them, and never imports them
 
@@ -36,17 +36,17 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "message": Lazy("messages", "message", "Look at single messages, hidden ones too."),
         "table": Lazy("table", "table", "Create, list, show and delete tables; get, put and scan their cells."),
         "tx": Lazy("tx", "tx", "Begin, end, list, describe and find transactions."),
-        "explain": Lazy("explain", "explain", "Tell why a reader stops, and what a transaction holds back."),
+        "explain": Lazy("diagnosis", "explain", "Tell why a reader stops, and what a transaction holds back."),
     },
     "Operations": {
         "serve": Lazy("server", "serve", "Run a server."),
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
         "config": Lazy("server", "config", "Show and check settings."),
-        "doctor": Lazy("doctor", "doctor", "Check a server and a data directory."),
+        "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
-        "prune": Lazy("prune", "prune", "Forget failed writers once no row of theirs is left."),
+        "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("operations", "backup", "Copy a server's store while it runs."),
         "jobs": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
@@ -66,12 +66,21 @@ class NearestGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        command = self.get_command(ctx, name)
-        if command is None and not ctx.resilient_parsing and not name.startswith("-"):
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing and not name.startswith("-"):
             nearest = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
             hint = f"did you mean `{ctx.command_path} {nearest[0]}`?" if nearest else f"see `{ctx.command_path} --help`"
             raise Usage(f"no such command {name!r}", hint=hint)
         return super().resolve_command(ctx, args)
+
+    def call(self, name: str, options: Callable[[Any], Any] = common_options) -> Callable[[Any], click.Command]:
+        """Adds a command as `options.command` makes it."""
+
+        def added(function: Callable[..., Any]) -> click.Command:
+            made = command(name, options)(function)
+            self.add_command(made)
+            return made
+
+        return added
 
 
 class LazyGroup(NearestGroup):
@@ -91,9 +100,9 @@ class LazyGroup(NearestGroup):
             return None
         if not lazy.module:
             return _from_entry_point(cmd_name)
-        command = getattr(importlib.import_module(f"basalt.cli.commands.{lazy.module}"), lazy.attribute)
-        assert isinstance(command, click.Command)
-        return command
+        found = getattr(importlib.import_module(f"basalt.cli.commands.{lazy.module}"), lazy.attribute)
+        assert isinstance(found, click.Command)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in self._sections.items():
@@ -117,9 +126,9 @@ def _from_entry_point(name: str) -> click.Command:
             f"this installation does not say where `basalt {name}` is",
             hint="install the package anew: pip install basalt-mq",
         )
-    command = found[0].load()
-    assert isinstance(command, click.Command)
-    return command
+    brought = found[0].load()
+    assert isinstance(brought, click.Command)
+    return brought
 
 
 def group(name: str, help: str) -> NearestGroup:  # noqa: A002 - click's own word for it
@@ -144,6 +153,3 @@ def root() -> None:
     basalt publish orders '{"id": 1}'
     basalt consume orders
     """
-
-
-__all__: Sequence[str] = ["ENTRY_POINTS", "SECTIONS", "Lazy", "LazyGroup", "NearestGroup", "group", "root"]

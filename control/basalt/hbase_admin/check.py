@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from basalt.cluster.lease import LEASE, LeaseRecord
@@ -24,7 +24,7 @@ from basalt.hbase_admin.gateway import (
     read_reports,
     version_text,
 )
-from basalt.hbase_admin.install import Installer
+from basalt.hbase_admin.install import Installation
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
 from basalt_engine.regions import NO_SNAPSHOT, SNAPSHOT_KIND, SNAPSHOT_NAME, Region, RegionReport, RegionSnapshot
@@ -159,13 +159,14 @@ def _answer_ms(gateway: Thrift2, clock: Clock) -> float:
     return clock.monotonic_ms() - started_ms
 
 
-def look(gateway: Thrift2, prefix: str, buckets: int, gateways: tuple[Gateway, ...], clock: Clock) -> View:
-    """Read the installation of this prefix through a Thrift 2 gateway."""
-    tables = Installer(gateway, prefix, clock).found()
+def look(gateway: Thrift2, before: View, clock: Clock) -> View:
+    """The view with what there is of the installation, read through a Thrift 2 gateway."""
+    tables = Installation(gateway, before.prefix, clock).found()
     regions = {name: gateway.regions(name) for name in tables}
-    rows = SystemRows(gateway, prefix)
+    rows = SystemRows(gateway, before.prefix)
+    view = replace(before, now_ms=clock.now_ms(), tables=tables, regions=regions)
     if rows.table not in tables or not tables[rows.table].enabled:
-        return View(prefix, buckets, clock.now_ms(), gateways, tables, regions)
+        return view
     faults: dict[str, str] = {}
 
     def entry(kind: str, name: str, decode: Callable[[bytes], T]) -> T | None:
@@ -176,14 +177,15 @@ def look(gateway: Thrift2, prefix: str, buckets: int, gateways: tuple[Gateway, .
             faults[kind] = error.message
             return None
 
-    return View(
-        prefix, buckets, clock.now_ms(), gateways, tables, regions,
+    return replace(
+        view,
+        now_ms=clock.now_ms(),
         reports=read_reports(rows),
         facts=entry(FACTS.kind, FACTS.name, FACTS.decode),
         snapshot=entry(SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot.decode),
         lease=entry(LEASE.kind, LEASE.name, LEASE.decode),
         faults=faults,
-    )  # fmt: skip
+    )
 
 
 def findings(view: View) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The plan of an installation, as a value: the steps from the tables that are there to those that should be.
+"""The plan of an installation or an upgrade, as a value: the steps from the tables that are there to those that should be.
 
 Pure, so that a dry run tells exactly what a run would do, and a second run finds nothing left. `create_line` and
 `alter_line` write the same as lines for `hbase shell`, for operators whose Thrift gateways may not make tables.
@@ -142,6 +142,35 @@ def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> St
     if not present.enabled:
         return Step(layout.name, "enable", "is disabled", descriptor)
     return Step(layout.name, "keep", f"as it should be, {_running(after)}", descriptor)
+
+
+def plan_upgrade(layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], jar: CoprocessorJar) -> list[Step]:
+    """One step for each table, in the layouts' order; tables that run the jar already are kept, which ends a run that was
+    cut short. `ConflictError` when a table is missing, or there is nothing to upgrade.
+    """
+    missing = [layout.name for layout in layouts if layout.name not in found]
+    if missing:
+        raise ConflictError(
+            f"table {missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
+            hint="`basalt hbase install` makes what is missing",
+        )
+    steps = [_upgrade_step(layout, found[layout.name], jar) for layout in layouts]
+    if all(step.action == "keep" for step in steps):
+        raise ConflictError(
+            f"every table runs the coprocessor from {jar.path} already",
+            hint="region servers keep a jar that they have loaded under its path; put the new one beside it under another name",
+        )
+    return steps
+
+
+def _upgrade_step(layout: TableLayout, present: FoundTable, jar: CoprocessorJar) -> Step:
+    before = present.descriptor.attributes
+    own = own_coprocessor(before)
+    if own is not None and own[1].jar == jar.path:
+        return Step(layout.name, "keep", f"runs {jar.path} already", present.descriptor)
+    after = with_coprocessor(before, _jar_kept(jar, before).of(layout.table))
+    old = "no coprocessor" if own is None else own[1].jar
+    return Step(layout.name, "alter", f"{old} -> {jar.path}", present.descriptor._replace(attributes=after))
 
 
 def _jar_kept(jar: CoprocessorJar, attributes: Mapping[str, str]) -> CoprocessorJar:

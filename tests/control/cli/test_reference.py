@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.options.options import Command
+from basalt.cli.options import Command
 from basalt.cli.reference import commands, page
 from basalt.cli.root import SECTIONS, root
 

@@ -7,7 +7,7 @@ cannot drift apart. Formats: docs/formats/avro-bodies.md and docs/formats/json-b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -129,24 +129,24 @@ class Work(Struct, frozen=True):
     segments: Sequence[int] | None = None
 
 
-# The fields of a body on the wire, in the order of its struct: both formats read and write by these tables.
-WireFields: TypeAlias = tuple[tuple[str, str], ...]
-PUBLISH_RESPONSE: WireFields = (
-    ("transactionWritePointer", "long?"),
-    ("startTimestamp", "long"),
-    ("startSequenceId", "int"),
-    ("endTimestamp", "long"),
-    ("endSequenceId", "int"),
-)
-_TOPIC: WireFields = (("namespace", "string"), ("topic", "string"))
-WORK_PUBLISH: WireFields = (*_TOPIC, ("messages", "bytes[]"))
-WORK_MARKER: WireFields = (
-    *_TOPIC,
-    ("task", "string"),
-    ("taskCount", "int"),
-    ("kind", "string"),
-    ("eventTimeMs", "long?"),
-)
+# The fields of a body on the wire and their types, in the order of its struct: both formats read and write by these tables.
+WireFields: TypeAlias = Mapping[str, str]
+PUBLISH_RESPONSE: WireFields = {
+    "transactionWritePointer": "long?",
+    "startTimestamp": "long",
+    "startSequenceId": "int",
+    "endTimestamp": "long",
+    "endSequenceId": "int",
+}
+WORK_TOPIC: WireFields = {"namespace": "string", "topic": "string"}
+WORK_PUBLISH: WireFields = {**WORK_TOPIC, "messages": "bytes[]"}
+WORK_MARKER: WireFields = {
+    **WORK_TOPIC,
+    "task": "string",
+    "taskCount": "int",
+    "kind": "string",
+    "eventTimeMs": "long?",
+}
 
 
 def check_write_pointer(write_pointer: int | None) -> None:

@@ -27,7 +27,7 @@ from basalt.api.bodies.work import (
     REQUEST_HEADERS_MAX,
     WORK_ENTRIES_MAX,
     WORK_MARKER,
-    WORK_PUBLISH,
+    WORK_TOPIC,
     Buffer,
     ConsumeRequest,
     PublishRequest,
@@ -46,8 +46,6 @@ from basalt.api.bodies.work import (
     check_publish_response,
     check_record,
     check_records,
-    check_rollback,
-    check_store,
     check_work,
     check_write_pointer,
 )
@@ -337,40 +335,29 @@ _TYPES: dict[str, tuple[Callable[[AvroCursor, str], Any], Callable[[Any], bytes]
 
 
 def _reader(fields: WireFields) -> Callable[[AvroCursor], list[Any]]:
-    steps = [(_TYPES[kind][0], name) for name, kind in fields]
+    steps = [(_TYPES[kind][0], name) for name, kind in fields.items()]
     return lambda cursor: [read(cursor, name) for read, name in steps]
 
 
 def _writer(fields: WireFields) -> Callable[[Struct], bytes]:
-    steps = [_TYPES[kind][1] for _, kind in fields]
+    steps = [_TYPES[kind][1] for kind in fields.values()]
     return lambda body: b"".join([encode(value) for encode, value in zip(steps, astuple(body), strict=True)])
 
 
 _read_response, _write_response = _reader(PUBLISH_RESPONSE), _writer(PUBLISH_RESPONSE)
 _read_marker, _write_marker = _reader(WORK_MARKER), _writer(WORK_MARKER)
-_read_topic = _reader(WORK_PUBLISH[:2])  # what the messages stand behind, which are counted over all topics
+_read_topic = _reader(WORK_TOPIC)  # what the messages stand behind, which are counted over all topics
 
 
-def decode_publish_request(body: Buffer) -> PublishRequest:
-    """The body of publish; its messages are memoryviews of `body`."""
-    request = _read_publish_request(body)
-    check_publish(request)
-    return request
-
-
-def decode_store_request(body: Buffer) -> PublishRequest:
-    """The body of store: the same schema as publish's, with both parts required."""
-    request = _read_publish_request(body)
-    check_store(request)
-    return request
-
-
-def _read_publish_request(body: Buffer) -> PublishRequest:
+def decode_publish_request(body: Buffer, check: Callable[[PublishRequest], None] = check_publish) -> PublishRequest:
+    """The body of publish; or of store, with `check_store`. Its messages are memoryviews of `body`."""
     cursor = AvroCursor(body)
     write_pointer = cursor.read_optional_long("transactionWritePointer")
     messages = cursor.read_byte_strings("messages", PUBLISH_MESSAGES_MAX)
     cursor.expect_end()
-    return PublishRequest(write_pointer, messages)
+    request = PublishRequest(write_pointer, messages)
+    check(request)
+    return request
 
 
 def encode_publish_request(request: PublishRequest) -> bytes:
@@ -379,19 +366,14 @@ def encode_publish_request(request: PublishRequest) -> bytes:
     return encode_byte_strings(request.messages, before=encode_optional_long(request.write_pointer))
 
 
-def decode_publish_response(body: Buffer) -> PublishResponse:
-    """The answer of a transactional publish."""
+def decode_publish_response(
+    body: Buffer, check: Callable[[PublishResponse], None] = check_publish_response
+) -> PublishResponse:
+    """The answer of a transactional publish; or the body of roll back, with `check_rollback`."""
     cursor = AvroCursor(body)
     response = PublishResponse(*_read_response(cursor))
     cursor.expect_end()
-    check_publish_response(response)
-    return response
-
-
-def decode_rollback_request(body: Buffer) -> PublishResponse:
-    """The body of roll back: a publish answer that names its writer."""
-    response = decode_publish_response(body)
-    check_rollback(response)
+    check(response)
     return response
 
 

@@ -39,8 +39,6 @@ from basalt.api.bodies.work import (
     check_long,
     check_publish,
     check_publish_response,
-    check_rollback,
-    check_store,
     check_work,
 )
 from basalt.errors import MalformedBodyError, TooLargeError
@@ -55,13 +53,13 @@ _BODY = "the body"
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 _TOKENS_PER_VALUE = 3  # a comma or bracket, a field name, a text
 _PUBLISH_FIELDS = ("transactionWritePointer", "messages")
-_CONSUME_REQUEST: WireFields = (
-    ("startFrom", "position"),
-    ("inclusive", "boolean"),
-    ("limit", "int?"),
-    ("transaction", "bytes?"),
-)
-_SEGMENT: WireFields = (("writePointer", "long"),)
+_CONSUME_REQUEST: WireFields = {
+    "startFrom": "position",
+    "inclusive": "boolean",
+    "limit": "int?",
+    "transaction": "bytes?",
+}
+_SEGMENT: WireFields = {"writePointer": "long"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -238,9 +236,9 @@ _ABSENT: dict[str, object] = {
 
 
 def _read_fields(value: object, shape: WireFields, inside: str | None = None) -> list[Any]:
-    fields = as_object(value, inside, [name for name, _ in shape])
+    fields = as_object(value, inside, shape)
     values = []
-    for name, kind in shape:
+    for name, kind in shape.items():
         path = f"{inside}.{name}" if inside else name
         if name not in fields and kind not in _ABSENT:
             raise MalformedBodyError(f"{path} is missing", field=path, hint=f"Send {name}.")
@@ -256,43 +254,27 @@ _WRITERS: dict[str, Callable[[Any], object]] = {
 
 def _fields_of(body: Struct, shape: WireFields) -> dict[str, object]:
     """The fields of a body as JSON writes them: bytes as code points, unions tagged."""
-    pairs = zip(shape, astuple(body), strict=True)
+    pairs = zip(shape.items(), astuple(body), strict=True)
     return {name: _WRITERS[kind](value) if kind in _WRITERS else value for (name, kind), value in pairs}
 
 
-def decode_publish_request(body: Buffer) -> PublishRequest:
-    """The body of publish. An absent write pointer is null, absent messages are none."""
-    request = _read_publish_request(body)
-    check_publish(request)
-    return request
-
-
-def decode_store_request(body: Buffer) -> PublishRequest:
-    """The body of store: the same as publish's, with both parts required."""
-    request = _read_publish_request(body)
-    check_store(request)
-    return request
-
-
-def _read_publish_request(body: Buffer) -> PublishRequest:
+def decode_publish_request(body: Buffer, check: Callable[[PublishRequest], None] = check_publish) -> PublishRequest:
+    """The body of publish; or of store, with `check_store`. An absent write pointer is null, absent messages are none."""
     fields = as_object(parse_json(body), None, _PUBLISH_FIELDS)
     messages = as_list(fields.get("messages", []), "messages")
     check_count(len(messages), PUBLISH_MESSAGES_MAX, "messages")  # before anything is made of them
     write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
-    return PublishRequest(write_pointer, _byte_strings(messages, "messages"))
+    request = PublishRequest(write_pointer, _byte_strings(messages, "messages"))
+    check(request)
+    return request
 
 
-def decode_publish_response(body: Buffer) -> PublishResponse:
-    """The answer of a transactional publish; all but the write pointer must be there."""
+def decode_publish_response(
+    body: Buffer, check: Callable[[PublishResponse], None] = check_publish_response
+) -> PublishResponse:
+    """The answer of a transactional publish; or the body of roll back, with `check_rollback`. Only the write pointer may be absent."""
     response = PublishResponse(*_read_fields(parse_json(body), PUBLISH_RESPONSE))
-    check_publish_response(response)
-    return response
-
-
-def decode_rollback_request(body: Buffer) -> PublishResponse:
-    """The body of roll back: a publish answer that names its writer."""
-    response = decode_publish_response(body)
-    check_rollback(response)
+    check(response)
     return response
 
 
@@ -358,27 +340,21 @@ def encode_work(work: Work) -> bytes:
     return _encode(parts)
 
 
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    str: "text",
+    int: "a whole number",
+    float: "a number with a fraction or an exponent",
+    list: "a list",
+}
+
+
 def refuse(value: object, field: str | None, expected: str) -> NoReturn:
     """Say what was expected and what kind of value was found; never the value, which may be anyone's payload."""
-    raise MalformedBodyError(f"{field or _BODY} is {_kind(value)}; expected {expected}", field=field)
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case str():
-            return "text"
-        case int():
-            return "a whole number"
-        case float():
-            return "a number with a fraction or an exponent"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    raise MalformedBodyError(
+        f"{field or _BODY} is {_KINDS.get(type(value), 'an object')}; expected {expected}", field=field
+    )
 
 
 def _refuse_unknown(name: str, field: str | None, known: Collection[str]) -> NoReturn:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.options import Command, Invocation, common_options, dry_run_option, pass_invocation
-from basalt.cli.output.output import Column, count_text, duration_text, progress, size_text
+from basalt.cli.options import Invocation, command, dry_run_option
+from basalt.cli.output import Column, columns, progress, size_text
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -24,19 +24,15 @@ BENCH_TTL_SECONDS = 3_600  # if the topic is not deleted after all, its messages
 SINGLE_CALLS_MAX = 2_000  # enough for a 99th percentile
 
 _COLUMNS = (
-    Column("part"),
-    Column("calls", count_text),
-    Column("messages", count_text),
-    Column("messages_per_s", count_text, "messages/s"),
+    *columns("part calls messages messages_per_s", counts="calls messages messages_per_s", messages_per_s="messages/s"),
     Column("bytes_per_s", size_text, "bytes/s"),
-    Column("p50_ms", duration_text, "p50"),
-    Column("p99_ms", duration_text, "p99"),
+    *columns("p50_ms p99_ms"),
 )
 
 Step = Callable[[], int]  # one call; answers how many messages it moved, 0 when there is no more to do
 
 
-@click.command(cls=Command)
+@command()
 @click.option(
     "--messages", type=click.IntRange(1, MESSAGES_MAX), default=MESSAGES_DEFAULT, show_default=True, help="To publish."
 )
@@ -55,8 +51,6 @@ Step = Callable[[], int]  # one call; answers how many messages it moved, 0 when
 )
 @click.option("--keep", is_flag=True, help="Leave the topic there.")
 @dry_run_option
-@common_options
-@pass_invocation
 def bench(
     invocation: Invocation, messages: int, size_bytes: int, batch: int, seconds: int, keep: bool, dry_run: bool
 ) -> None:

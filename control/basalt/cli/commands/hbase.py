@@ -6,40 +6,48 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from basalt.cli.options.options import (
-    Command,
+from basalt.cli.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, Failure, Usage
+from basalt.cli.options import (
     DurationMs,
     Invocation,
     confirm,
     dry_run_option,
     output_option,
-    pass_invocation,
     settings_options,
+    stacked,
     yes_option,
 )
-from basalt.cli.output.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, Failure, Usage
-from basalt.cli.output.output import Column, counted
+from basalt.cli.output import columns, counted, duration_text
 from basalt.cli.root import group
 from basalt.errors import InputError
-
-if TYPE_CHECKING:
-    from basalt.hbase_admin.check import View
-    from basalt.hbase_admin.plan import Step, Wanted
-    from basalt.hbase_admin.upgrade import Upgraded
-    from basalt.settings import HBaseSettings
-    from basalt_engine.stores.hbase.tables import CoprocessorJar
-    from basalt_engine.stores.hbase.thrift2 import Thrift2
+from basalt.hbase_admin.check import View, findings, look_at_gateway
+from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
+from basalt.hbase_admin.install import Installation, UpgradeProgress
+from basalt.hbase_admin.plan import Step, Wanted, alter_line, create_lines, plan_upgrade
+from basalt.retention.cells import look
+from basalt.settings import HBaseSettings, load_settings
+from basalt_engine.clock import SystemClock
+from basalt_engine.stores.hbase import tables
+from basalt_engine.stores.hbase.tables import (
+    FLUSH_INTERVAL_MS_DEFAULT,
+    REFRESH_INTERVAL,
+    REPORT_INTERVAL,
+    CoprocessorJar,
+    checked_jar,
+    layouts,
+)
+from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, Thrift2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGED = "packaged"  # for --jar: the one that came with this program, on a machine that also runs HBase
 INTERVAL_MS_MIN = 100
 CHECK_TIMEOUT_MS = 60_000  # of one call: a cluster that takes longer to tell of a table is what a check should find
-_STEP_COLUMNS = (Column("table"), Column("action"), Column("detail"))
+_STEP_COLUMNS = columns("table action detail")
 
 hbase = group("hbase", "Install, check, upgrade and remove Basalt's tables in HBase.")
 
@@ -51,24 +59,24 @@ def jar_option(*, required: bool) -> Callable[[F], F]:
     )
 
 
-def coprocessor_options(command: F) -> F:
-    """--refresh-interval, --report-interval: how often the coprocessor reads and writes."""
-    report = click.option(
-        "--report-interval",
-        type=DurationMs(minimum_ms=INTERVAL_MS_MIN),
-        metavar="DURATION",
-        help="How often a region reports what it holds. [default: 30s]",
-    )
-    refresh = click.option(
+_interval = DurationMs(minimum_ms=INTERVAL_MS_MIN)
+coprocessor_options = stacked(
+    click.option(
         "--refresh-interval",
-        type=DurationMs(minimum_ms=INTERVAL_MS_MIN),
+        type=_interval,
         metavar="DURATION",
         help="How often a region server reads topics and transactions. [default: 10s]",
-    )
-    return refresh(report(command))
+    ),
+    click.option(
+        "--report-interval",
+        type=_interval,
+        metavar="DURATION",
+        help="How often a region reports what it holds. [default: 30s]",
+    ),
+)
 
 
-@hbase.command("install", cls=Command)
+@hbase.call("install", output_option)
 @jar_option(required=False)
 @click.option("--no-coprocessor", is_flag=True, help="Make tables without it: old rows stay, former leaders may write.")
 @click.option(
@@ -81,8 +89,6 @@ def coprocessor_options(command: F) -> F:
 @click.option("--print-shell", is_flag=True, help="Print commands for `hbase shell` that make the tables.")
 @dry_run_option
 @settings_options
-@output_option
-@pass_invocation
 def install(
     invocation: Invocation, jar: str | None, no_coprocessor: bool, flush_interval: int | None, refresh_interval: int | None,
     report_interval: int | None, print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
@@ -92,8 +98,6 @@ def install(
     A second run changes nothing. A table of another layout is refused before anything is changed. The jar must lie where
     every region server and the master find it under the same path.
     """
-    from basalt.hbase_admin.plan import Wanted
-
     if jar and no_coprocessor:
         raise click.UsageError("--jar does not go with --no-coprocessor")
     where = hbase_settings(config, settings)
@@ -103,35 +107,35 @@ def install(
         _print_create(invocation, where, wanted, no_coprocessor)
         return
     with admin(where) as gateway:
-        from basalt.hbase_admin.install import Installer
-        from basalt_engine.clock import SystemClock
-
-        installer = Installer(gateway, where.prefix, SystemClock())
-        steps = installer.plan(wanted)
+        installation = Installation(gateway, where.prefix, SystemClock())
+        steps = installation.plan(wanted)
         if not no_coprocessor and any(step.lacks_coprocessor for step in steps):
             raise _no_jar()
         if not dry_run:
-            installer.carry_out(steps, wanted)
+            installation.carry_out(steps, wanted)
     _show_steps(invocation, steps, dry_run)
 
 
-@hbase.command("check", cls=Command)
+@hbase.call("check", output_option)
 @settings_options
-@output_option
-@pass_invocation
 def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]) -> int:
     """Check gateways, tables, coprocessor, and what region servers know; exit code 1 if something is wrong.
 
     Warnings are for what works, but not as it should.
     """
-    from basalt.hbase_admin.check import findings
-
-    rows = [finding._asdict() for finding in findings(_view(hbase_settings(config, settings)))]
-    invocation.out.rows((Column("name", title="check"), Column("level"), Column("detail"), Column("hint")), rows)
+    where, clock = hbase_settings(config, settings), SystemClock()
+    first = look_at_gateway("store.hbase.thrift", where.thrift, 1, clock)
+    second = look_at_gateway("store.hbase.thrift2", where.thrift2, 2, clock)
+    view = View(where.prefix, where.buckets, clock.now_ms(), (first, second))
+    if second.usable:
+        with admin(where, CHECK_TIMEOUT_MS) as gateway:
+            view = look(gateway, view, clock)
+    rows = [finding._asdict() for finding in findings(view)]
+    invocation.out.rows(columns("name level detail hint", name="check"), rows)
     return EXIT_FAILURE if any(row["level"] == "error" for row in rows) else EXIT_OK
 
 
-@hbase.command("upgrade", cls=Command)
+@hbase.call("upgrade", output_option)
 @jar_option(required=True)
 @coprocessor_options
 @click.option(
@@ -146,8 +150,6 @@ def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]
 @click.option("--print-shell", is_flag=True, help="Print commands for `hbase shell` that change the tables.")
 @dry_run_option
 @settings_options
-@output_option
-@pass_invocation
 def upgrade(
     invocation: Invocation, jar: str, refresh_interval: int | None, report_interval: int | None, wait_ms: int,
     print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
@@ -156,19 +158,12 @@ def upgrade(
 
     The jar needs a path that no table runs now: region servers keep what they have loaded under its path.
     """
-    from basalt.hbase_admin.gateway import SystemRows
-    from basalt.hbase_admin.install import Installer
-    from basalt.hbase_admin.plan import alter_line
-    from basalt.hbase_admin.upgrade import Upgrade, plan_upgrade
-    from basalt_engine.clock import SystemClock
-    from basalt_engine.stores.hbase.tables import layouts
-
-    where, clock = hbase_settings(config, settings), SystemClock()
+    where = hbase_settings(config, settings)
     path = coprocessor_jar(jar, refresh_interval, report_interval)
     with admin(where) as gateway:
-        installer = Installer(gateway, where.prefix, clock)
-        found = installer.found()
-        buckets = installer.buckets(found) or where.buckets
+        installation = Installation(gateway, where.prefix, SystemClock())
+        found = installation.found()
+        buckets = installation.buckets(found) or where.buckets
         steps = plan_upgrade(layouts(where.prefix, buckets), found, path)
         if print_shell:
             for step in steps:
@@ -176,68 +171,44 @@ def upgrade(
                     invocation.out.line(alter_line(step.table, step.changed(found[step.table].descriptor)))
             return
         if not dry_run:
-            work = Upgrade(gateway, SystemRows(gateway, where.prefix), clock)
-            for step in steps:
-                work.carry_out(step)
+            installation.upgrade(steps)
             if wait_ms:
-                _upgraded(work.wait(where.prefix, wait_ms), wait_ms)
+                _check_upgraded(installation.wait_for_reports(wait_ms), wait_ms)
     _show_steps(invocation, steps, dry_run)
 
 
-@hbase.command("uninstall", cls=Command)
+@hbase.call("uninstall", output_option)
 @dry_run_option
 @yes_option
 @settings_options
-@output_option
-@pass_invocation
 def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | None, settings: tuple[str, ...]) -> None:
     """Disable and drop Basalt's tables, with every topic and message in them.
 
     Only tables of the prefix that Basalt has made are dropped. While a server leads, none is.
     """
-    from basalt.hbase_admin.uninstall import Uninstall
-    from basalt_engine.clock import SystemClock
-
     where, clock = hbase_settings(config, settings), SystemClock()
     with admin(where) as gateway:
-        work = Uninstall(gateway, where.prefix, clock)
-        tables = work.tables()
+        installation = Installation(gateway, where.prefix, clock)
+        tables = installation.lost_tables()
         if not tables:
             raise Failure(f"there is no table of the prefix {where.prefix}", exit_code=EXIT_NOT_FOUND)
-        work.check_nobody_leads()
-        lost = f"{', '.join(table.name for table in tables)} with {counted(work.topics(), 'topic')}"
+        installation.check_nobody_leads()
+        lost = f"{', '.join(table.name for table in tables)} with {counted(installation.topics(), 'topic')}"
     if not dry_run:
         confirm(f"Drop {lost}, and all messages, for ever?", yes=yes)
         with admin(where) as gateway:  # anew: a gateway hangs up on who has been silent for a minute
-            work = Uninstall(gateway, where.prefix, clock)
-            work.check_nobody_leads()
+            installation = Installation(gateway, where.prefix, clock)
+            installation.check_nobody_leads()
             for table in tables:
-                work.drop(table.name)
+                installation.drop(table.name)
     rows = [{"table": table.name, "regions": table.regions, "dry_run": dry_run} for table in tables]
-    invocation.out.rows((Column("table"), Column("regions")), rows)
+    invocation.out.rows(columns("table regions"), rows)
     if invocation.out.for_people:
         invocation.out.line(f"\n{'would drop' if dry_run else 'dropped'} {counted(len(tables), 'table')}")
 
 
-def _view(where: HBaseSettings) -> View:
-    from basalt.hbase_admin.check import View, look, look_at_gateway
-    from basalt_engine.clock import SystemClock
-
-    clock = SystemClock()
-    gateways = (
-        look_at_gateway("store.hbase.thrift", where.thrift, 1, clock),
-        look_at_gateway("store.hbase.thrift2", where.thrift2, 2, clock),
-    )
-    if not gateways[1].usable:
-        return View(where.prefix, where.buckets, clock.now_ms(), gateways)
-    with admin(where, CHECK_TIMEOUT_MS) as gateway:
-        return look(gateway, where.prefix, where.buckets, gateways, clock)
-
-
-def _upgraded(upgraded: Upgraded, wait_ms: int) -> None:
+def _check_upgraded(upgraded: UpgradeProgress, wait_ms: int) -> None:
     if not upgraded.complete:
-        from basalt.cli.output.output import duration_text
-
         told = f"{upgraded.reported} of {counted(upgraded.regions, 'region')} have reported since"
         if upgraded.reported == upgraded.regions:
             told = f"regions report {len(upgraded.jars)} different jars"
@@ -249,17 +220,12 @@ def _upgraded(upgraded: Upgraded, wait_ms: int) -> None:
 
 def hbase_settings(config: Path | None, settings: tuple[str, ...]) -> HBaseSettings:
     """The part of the settings that says where HBase is and what the tables are called."""
-    from basalt.settings import load_settings
-
     return load_settings(settings, os.environ, config).store.hbase
 
 
 @contextlib.contextmanager
 def admin(where: HBaseSettings, timeout_ms: int | None = None) -> Iterator[Thrift2]:
     """The gateway for tables; what HBase refuses becomes this command's failure."""
-    from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
-    from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS
-
     try:
         with admin_gateway(where.thrift2, timeout_ms or CALL_TIMEOUT_MS) as gateway:
             yield gateway
@@ -270,8 +236,6 @@ def admin(where: HBaseSettings, timeout_ms: int | None = None) -> Iterator[Thrif
 
 def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_ms: int | None) -> CoprocessorJar:
     """The jar of --jar with its options."""
-    from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, CoprocessorJar, checked_jar
-
     if path == PACKAGED:
         found = packaged_jar()
         if found is None:
@@ -290,8 +254,6 @@ def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_
 
 def packaged_jar() -> Path | None:
     """The coprocessor's jar that came with this program."""
-    from basalt_engine.stores.hbase import tables
-
     path = Path(tables.__file__).with_name("basalt-coprocessor.jar")
     return path if path.exists() else None
 
@@ -310,9 +272,6 @@ def _no_jar() -> Usage:
 
 
 def _print_create(invocation: Invocation, where: HBaseSettings, wanted: Wanted, no_coprocessor: bool) -> None:
-    from basalt.hbase_admin.plan import create_lines
-    from basalt_engine.stores.hbase.tables import FLUSH_INTERVAL_MS_DEFAULT, layouts
-
     if wanted.jar is None and not no_coprocessor:
         raise _no_jar()
     flush_interval_ms = wanted.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT

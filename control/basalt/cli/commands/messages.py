@@ -12,28 +12,38 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from basalt.cli.options.options import (
+from basalt.api.bodies.work import RecordIn
+from basalt.api.positions import END, START, Position, after_id
+from basalt.cli.failures import Failure, Usage
+from basalt.cli.options import (
     Bytes,
-    Command,
     DurationMs,
     Invocation,
     MessageId,
     Pair,
     PositionText,
     TransactionId,
-    common_options,
+    command,
     dry_run_option,
-    pass_invocation,
+    limit_option,
+    payload_format_option,
 )
-from basalt.cli.output.escaping import printable_bytes
-from basalt.cli.output.failures import Failure, Usage
-from basalt.cli.output.output import Column, counted, duration_text, progress, time_text
-from basalt.cli.output.rows import PAYLOAD_FORMATS, PayloadFormat, bytes_field, message_line, message_row, payload_line
+from basalt.cli.output import (
+    PAYLOAD_FORMATS,
+    PayloadFormat,
+    bytes_field,
+    columns,
+    counted,
+    message_line,
+    message_row,
+    payload_line,
+    printable_bytes,
+    progress,
+)
 from basalt.cli.root import group
 from basalt.errors import BasaltError
 
 if TYPE_CHECKING:
-    from basalt.api.positions import Position
     from basalt.client import Client, Message, PeekedMessage
 
 Send = Callable[[Sequence[bytes]], Any]
@@ -41,7 +51,7 @@ BATCH_MESSAGES_DEFAULT = 500
 BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("topic")
 @click.argument("messages", nargs=-1, type=Bytes(), metavar="[MESSAGE]...")
 @click.option("--file", metavar="PATH", help="Publish a file's content; - is standard input.")
@@ -61,8 +71,6 @@ BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
 )
 @click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Publish when this transaction commits.")
 @dry_run_option
-@common_options
-@pass_invocation
 def publish(
     invocation: Invocation,
     topic: str,
@@ -112,8 +120,6 @@ def _sender(
         return lambda batch: topic.store(batch, write_pointer)
     if key is None and not headers and ttl_ms is None:
         return topic.publish
-    from basalt.api.bodies.work import RecordIn
-
     encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
     return lambda batch: topic.publish_records(
         [RecordIn(payload, key=key, headers=encoded, ttl_ms=ttl_ms) for payload in batch]
@@ -215,7 +221,7 @@ def _lines(file: str) -> Iterator[bytes]:
 PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the messages
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("topic")
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
 @click.option("--after", type=MessageId(), metavar="ID", help="Start behind this message instead.")
@@ -229,16 +235,7 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
     show_default=True,
     help="committed stops at the first message of an open transaction; uncommitted shows everything.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(PAYLOAD_FORMATS),
-    default="text",
-    show_default=True,
-    help="How to write payloads.",
-)
-@common_options
-@pass_invocation
+@payload_format_option(PAYLOAD_FORMATS)
 def consume(
     invocation: Invocation,
     topic: str,
@@ -255,8 +252,6 @@ def consume(
     A SPEC is start, end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, or a time from now such as -1h or
     +10m. --format raw writes payloads alone, each with a line end after it.
     """
-    from basalt.api.positions import END, START, after_id
-
     if after is not None:
         if start is not None:
             raise Usage("--from and --after both say where to start", hint="leave one of them out")
@@ -315,16 +310,12 @@ def _watched(messages: Iterable[Message], limit: int | None) -> Iterator[Message
 def _check_order(start: Position | None, stop: Position | None) -> None:
     if start is None or stop is None:
         return
-    from basalt.api.positions import START
-
     if stop == START or _order_key(start) > _order_key(stop):
         raise Usage(f"--from {start.text} is not before --to {stop.text}", hint="exchange them")
 
 
 def _order_key(position: Position) -> Any:
     """Positions in their order, as far as it is known before anything is read: only times and ids can be compared."""
-    from basalt.api.positions import END, START
-
     if position in (START, END):
         return b"" if position == START else b"\xff" * 21
     return position.id or (position.time_ms or 0).to_bytes(8)
@@ -337,18 +328,13 @@ PEEK_MESSAGES_MAX = 1_000
 _FORMS = [form for form in PAYLOAD_FORMATS if form != "raw"]
 
 
-def _form_option(command: Any) -> Any:
-    return click.option(
-        "--format", "form", type=click.Choice(_FORMS), default="text", show_default=True, help="How to write payloads."
-    )(command)
+_form_option = payload_format_option(_FORMS)
 
 
-@message.command("show", cls=Command)
+@message.call("show")
 @click.argument("topic")
 @click.argument("message_id", type=MessageId(), metavar="ID")
 @_form_option
-@common_options
-@pass_invocation
 def show_message(invocation: Invocation, topic: str, message_id: bytes, form: PayloadFormat) -> None:
     """Show one message and its state: plain, committed, open, rolled back, invalid or expired."""
     with invocation.client() as client:
@@ -356,20 +342,11 @@ def show_message(invocation: Invocation, topic: str, message_id: bytes, form: Pa
     invocation.out.record(_peeked_row(invocation, found, form), _PEEKED_FULLY)
 
 
-@message.command("peek", cls=Command)
+@message.call("peek")
 @click.argument("topic")
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, PEEK_MESSAGES_MAX),
-    default=PEEK_MESSAGES_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="At most so many messages.",
-)
+@limit_option(PEEK_MESSAGES_DEFAULT, PEEK_MESSAGES_MAX, " messages")
 @_form_option
-@common_options
-@pass_invocation
 def peek(invocation: Invocation, topic: str, start: Position | None, limit: int, form: PayloadFormat) -> None:
     """List messages with their states, uncommitted and rolled-back ones too."""
     with invocation.client() as client:
@@ -377,23 +354,8 @@ def peek(invocation: Invocation, topic: str, start: Position | None, limit: int,
     invocation.out.rows(_PEEKED, [_peeked_row(invocation, item, form) for item in found])
 
 
-_PEEKED = (
-    Column("id"),
-    Column("publish_ms", time_text, "published"),
-    Column("state"),
-    Column("write_pointer", title="writer"),
-    Column("key"),
-    Column("payload"),
-)
-_PEEKED_FULLY = (
-    *_PEEKED[:4],
-    Column("kind"),
-    Column("key"),
-    Column("headers"),
-    Column("event_time_ms", time_text, "event time"),
-    Column("ttl_ms", duration_text, "ttl"),
-    Column("payload"),
-)
+_PEEKED = columns("id publish_ms state write_pointer key payload", publish_ms="published", write_pointer="writer")
+_PEEKED_FULLY = (*_PEEKED[:4], *columns("kind key headers event_time_ms ttl_ms payload"))
 
 
 def _peeked_row(invocation: Invocation, found: PeekedMessage, form: PayloadFormat) -> dict[str, Any]:

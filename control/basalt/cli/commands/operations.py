@@ -1,99 +1,69 @@
-"""`basalt job`, `audit`, `backup` and `snapshot`: what operators do with a running server."""
+"""`basalt job`, `audit`, `backup`, `snapshot` and `prune`: what operators do with a running server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
 from basalt.api.bodies.operations import JobInfo, JobRun
-from basalt.cli.options.options import Command, Invocation, common_options, dry_run_option, pass_invocation
-from basalt.cli.output.failures import Failure
-from basalt.cli.output.output import Column, duration_text, time_text
-from basalt.cli.output.rows import row
+from basalt.cli.failures import Failure
+from basalt.cli.options import (
+    Invocation,
+    PositionText,
+    author_options,
+    command,
+    confirm,
+    dry_run_option,
+    limit_option,
+    yes_option,
+)
+from basalt.cli.output import Column, columns, counted, duration_text, row, time_text
 from basalt.cli.root import group
+from basalt_engine.snapshot import POINTER_MAX
 
 HISTORY_RUNS_DEFAULT = 20
 HISTORY_RUNS_MAX = 1_000
 
 job = group("job", "List, run, pause and resume scheduled jobs.")
 
-_JOB_COLUMNS = (
-    Column("name"),
-    Column("enabled"),
-    Column("paused"),
-    Column("running"),
-    Column("interval_ms", duration_text, "every"),
-    Column("next_run_ms", time_text, "next run"),
-    Column("last_started_ms", time_text, "last run"),
-    Column("last_outcome", title="outcome"),
+_JOB_COLUMNS = columns(
+    "name enabled paused running interval_ms next_run_ms last_started_ms last_outcome",
+    interval_ms="every",
+    last_started_ms="last run",
+    last_outcome="outcome",
 )
-_RUN_COLUMNS = (
-    Column("started_ms", time_text, "started"),
-    Column("duration_ms", duration_text, "took"),
-    Column("outcome"),
-    Column("times"),
-    Column("detail"),
-)
+_RUN_COLUMNS = columns("started_ms duration_ms outcome times detail", duration_ms="took")
 
 
-@job.command("list", cls=Command)
-@common_options
-@pass_invocation
+@job.call("list")
 def list_jobs(invocation: Invocation) -> None:
     """List jobs: when each runs next, and how its last run ended."""
-    with invocation.client() as client:
-        rows = [row(found) for found in client.admin.jobs()]
-    invocation.out.rows(_JOB_COLUMNS, rows)
+    invocation.show_all(_JOB_COLUMNS, lambda client: client.admin.jobs())
 
 
-@job.command("history", cls=Command)
+@job.call("history")
 @click.argument("name")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, HISTORY_RUNS_MAX),
-    default=HISTORY_RUNS_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="At most so many runs.",
-)
-@common_options
-@pass_invocation
+@limit_option(HISTORY_RUNS_DEFAULT, HISTORY_RUNS_MAX, " runs")
 def history(invocation: Invocation, name: str, limit: int) -> None:
     """List a job's last runs, newest first."""
-    with invocation.client() as client:
-        rows = [row(found) for found in client.admin.job_history(name, limit=limit)]
-    invocation.out.rows(_RUN_COLUMNS, rows)
+    invocation.show_all(_RUN_COLUMNS, lambda client: client.admin.job_history(name, limit=limit))
 
 
-@job.command("run", cls=Command)
-@click.argument("name")
-@dry_run_option
-@common_options
-@pass_invocation
-def run(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Run a job now, also one that is paused, and tell how it ended."""
-    _act(invocation, "run", name, dry_run)
+def _job_command(verb: str, help_text: str) -> None:
+    @job.call(verb)
+    @click.argument("name")
+    @dry_run_option
+    def act(invocation: Invocation, name: str, dry_run: bool) -> None:
+        _act(invocation, verb, name, dry_run)
+
+    act.help = help_text
 
 
-@job.command("pause", cls=Command)
-@click.argument("name")
-@dry_run_option
-@common_options
-@pass_invocation
-def pause(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Let a job run no more by itself, also after a restart, until it is resumed."""
-    _act(invocation, "pause", name, dry_run)
-
-
-@job.command("resume", cls=Command)
-@click.argument("name")
-@dry_run_option
-@common_options
-@pass_invocation
-def resume(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Let a paused job run again."""
-    _act(invocation, "resume", name, dry_run)
+_job_command("run", "Run a job now, also one that is paused, and tell how it ended.")
+_job_command("pause", "Let a job run no more by itself, also after a restart, until it is resumed.")
+_job_command("resume", "Let a paused job run again.")
 
 
 def _act(invocation: Invocation, verb: str, name: str, dry_run: bool) -> None:
@@ -125,33 +95,19 @@ def _outcome(answer: dict[str, object]) -> str:
 
 audit = group("audit", "Show what was done by hand, by whom and why.")
 
-_ACTS = (
-    Column("at_ms", time_text, "when"),
-    Column("act"),
-    Column("what"),
-    Column("outcome"),
-    Column("reason"),
-    Column("name", title="by"),
-    Column("address", title="from"),
-)
+_ACTS = columns("at_ms act what outcome reason name address", at_ms="when", name="by", address="from")
 
 
-@audit.command("list", cls=Command)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
-@common_options
-@pass_invocation
+@audit.call("list")
+@limit_option(50, 10_000, "", metavar=None)
 def list_acts(invocation: Invocation, limit: int) -> None:
     """List forced ends of transactions, pruning, truncations and the like, newest first."""
-    with invocation.client() as client:
-        found = [row(line) for line in client.admin.audit(limit=limit)]
-    invocation.out.rows(_ACTS, found)
+    invocation.show_all(_ACTS, lambda client: client.admin.audit(limit=limit))
 
 
-@click.command(cls=Command)
+@command()
 @click.argument("name")
 @dry_run_option
-@common_options
-@pass_invocation
 def backup(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Copy a server's store while it runs.
 
@@ -168,28 +124,15 @@ def backup(invocation: Invocation, name: str, dry_run: bool) -> None:
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
 
-_SNAPSHOT = (
-    Column("read_pointer"),
-    Column("write_pointer"),
-    Column("in_progress"),
-    Column("invalid"),
-    Column("oldest_in_progress"),
-)
-_PUBLISHED = (
-    Column("epoch"),
-    Column("sequence"),
-    Column("time_ms", time_text, "published"),
-    Column("decided"),
-    Column("visibility_upper_bound"),
-    Column("lifetime_ms_max", duration_text, "lifetime"),
-    Column("in_progress"),
-    Column("invalid"),
+_SNAPSHOT = columns("read_pointer write_pointer in_progress invalid oldest_in_progress")
+_PUBLISHED = columns(
+    "epoch sequence time_ms decided visibility_upper_bound lifetime_ms_max in_progress invalid",
+    time_ms="published",
+    lifetime_ms_max="lifetime",
 )
 
 
-@snapshot.command("show", cls=Command)
-@common_options
-@pass_invocation
+@snapshot.call("show")
 def show_snapshot(invocation: Invocation) -> None:
     """Show the manager's snapshot, and the one that was published for region servers."""
     with invocation.client() as client:
@@ -203,10 +146,8 @@ def show_snapshot(invocation: Invocation) -> None:
         invocation.out.record(answer["published"], _PUBLISHED)
 
 
-@snapshot.command("publish", cls=Command)
+@snapshot.call("publish")
 @dry_run_option
-@common_options
-@pass_invocation
 def publish_snapshot(invocation: Invocation, dry_run: bool) -> None:
     """Publish the snapshot for the region servers now, rather than with the job's next run."""
     with invocation.client() as client:
@@ -216,3 +157,126 @@ def publish_snapshot(invocation: Invocation, dry_run: bool) -> None:
             return
         answer = row(client.admin.publish_snapshot())
     invocation.out.done(f"published snapshot {answer['sequence']} of epoch {answer['epoch']}", answer)
+
+
+prune = group("prune", "Forget failed writers once no row of theirs is left.")
+
+_STATUS = columns(
+    "invalid free fault regions reports lifetime_ms skew_ms restored",
+    free="may go now",
+    reports="regions with a report",
+    skew_ms="clock difference",
+)
+_CAUSES = columns("writers cause freed_by")
+_HOLDS = columns("write_pointer began_ms cause table region detail freed_by")
+_REGIONS = columns(
+    "id table server report_ms oldest_edit_ms files unknown_files held_back oldest_held idle",
+    report_ms="reported",
+    oldest_edit_ms="oldest unflushed",
+    unknown_files="of unknown origin",
+)
+_FILES = columns("name decided newest bytes modified_ms", bytes="size")
+_HISTORY = columns("pruned_ms writers oldest newest")
+
+
+@prune.call("run")
+@author_options
+@dry_run_option
+def prune_run(invocation: Invocation, dry_run: bool, reason: str, by: str) -> None:
+    """Forget what may be forgotten now, and ask for compactions where files are in the way."""
+    with invocation.client() as client:
+        answer = row(client.admin.prune(dry_run=dry_run, reason=reason, by=by))
+    would = "would prune" if dry_run else "pruned"
+    sentence = f"{would} {counted(answer['pruned'], 'writer')} of {answer['invalid']:,}"
+    sentence += f"; {answer['waiting']:,} wait for their lifetime to end, something holds back {answer['held']:,}"
+    if answer["compactions"]:
+        sentence += f"; compactions asked for: {' '.join(answer['compactions'])}"
+    invocation.out.done(sentence, answer)
+
+
+@prune.call("status")
+def status(invocation: Invocation) -> None:
+    """Show how long the invalid list is, how much of it may go, and what is in the way of the rest."""
+    with invocation.client() as client:
+        answer = row(client.admin.prune_status())
+    invocation.out.record(answer, _STATUS)
+    if invocation.out.for_people and answer["causes"]:
+        invocation.out.line("")
+        invocation.out.rows(_CAUSES, answer["causes"])
+
+
+@prune.call("explain")
+@click.argument("write_pointer", required=False, type=click.IntRange(1, POINTER_MAX), metavar="[WRITE_POINTER]")
+@limit_option(10, 1_000, " writers", metavar=None)
+def explain(invocation: Invocation, write_pointer: int | None, limit: int) -> None:
+    """Tell which region and file holds back each writer, and what will free it: one, or the oldest."""
+    with invocation.client() as client:
+        found = [row(each) for each in client.admin.prune_explain(write_pointer, limit=limit)]
+    if invocation.out.for_people:
+        invocation.out.rows(_HOLDS, [line for each in found for line in _lines(each)])
+        return
+    invocation.out.rows((), found)
+
+
+@prune.call("regions")
+@click.option("--blocking", is_flag=True, help="Only those that hold back some writer.")
+@click.option("--idle", is_flag=True, help="Only those whose report vouches for nothing.")
+def regions(invocation: Invocation, blocking: bool, idle: bool) -> None:
+    """List regions, those first that hold back the oldest writers."""
+    with invocation.client() as client:
+        show = "blocking" if blocking else "idle" if idle else None
+        found = [row(each) for each in client.admin.prune_regions(show=show)]
+    if blocking and idle:
+        found = [each for each in found if each["idle"] is not None]
+    invocation.out.rows(_REGIONS, found)
+
+
+@prune.call("info")
+@click.argument("region")
+def info(invocation: Invocation, region: str) -> None:
+    """Show a region with its files: which writers each of them may hold."""
+    with invocation.client() as client:
+        answer = row(client.admin.prune_region(region))
+    if not invocation.out.for_people:
+        invocation.out.record(answer)
+        return
+    invocation.out.record({**answer, **answer["counters"]}, (*_REGIONS, *(Column(name) for name in answer["counters"])))
+    invocation.out.line("")
+    invocation.out.rows(_FILES, answer["store_files"])
+
+
+@prune.call("history")
+@limit_option(50, 10_000, "", metavar=None)
+def prune_history(invocation: Invocation, limit: int) -> None:
+    """List what was pruned, newest first."""
+    invocation.show_all(_HISTORY, lambda client: client.admin.prune_history(limit=limit))
+
+
+@prune.call("restore")
+@click.option(
+    "--since", required=True, type=PositionText(), metavar="SPEC", help="From when the copy is: a time such as -2d."
+)
+@author_options
+@yes_option
+@dry_run_option
+def restore(invocation: Invocation, since: Any, yes: bool, dry_run: bool, reason: str, by: str) -> None:
+    """Make writers invalid again that were pruned since: a table was restored from a copy of that time."""
+    since_ms = since.time_ms
+    if since_ms is None:
+        raise click.UsageError("--since takes a time: @milliseconds, @date-time or -2d")
+    if not dry_run:
+        confirm(f"Make writers invalid again that were pruned since {time_text(since_ms)}?", yes=yes)
+    with invocation.client() as client:
+        answer = row(client.admin.prune_restore(since_ms, dry_run=dry_run, reason=reason, by=by))
+    would = "would make" if dry_run else "made"
+    invocation.out.done(f"{would} {counted(answer['restored'], 'writer')} invalid again", answer)
+
+
+def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:
+    """One line for each thing in the way; one for a writer that nothing is in the way of."""
+    holds = explained["holds"] or [{"cause": "free", "freed_by": "the next prune run"}]
+    head = {name: explained[name] for name in ("write_pointer", "began_ms")}
+    lines = [{**head, **hold} for hold in holds]
+    if explained["holds_left_out"]:
+        lines.append({**head, "cause": f"{explained['holds_left_out']:,} more"})
+    return lines

@@ -7,16 +7,27 @@ from urllib.parse import urlsplit
 
 import click
 
-from basalt.cli.options.options import Command, Invocation, dry_run_option, output_option, pass_invocation
-from basalt.cli.options.profiles import Profile, check_profile_name, profiles_path, read_profiles, write_profiles
-from basalt.cli.output.output import Column
+from basalt.cli.options import (
+    PROFILE_NAME,
+    Command,
+    Invocation,
+    Profile,
+    dry_run_option,
+    output_option,
+    profiles_path,
+    read_profiles,
+    write_profiles,
+)
+from basalt.cli.output import columns
 from basalt.cli.root import group
 
 profile = group("profile", "Keep servers' addresses under names.")
 
 
 def _profile_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    return check_profile_name(value)
+    if not PROFILE_NAME.fullmatch(value):
+        raise click.BadParameter(f"{value[:80]!r} is not 1 to 64 letters, digits, _ or -")
+    return value
 
 
 def _server_url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -34,14 +45,12 @@ def _server_url(_ctx: click.Context, _param: click.Parameter, value: str) -> str
     return value
 
 
-@profile.command("add", cls=Command)
+@profile.call("add", output_option)
 @click.argument("name", callback=_profile_name)
 @click.option("--url", required=True, callback=_server_url, help="The server, or embedded:DIR.")
 @click.option("--namespace", help="Namespace of topics that are named without one.")
 @click.option("--use", is_flag=True, help="Use it from now on where no other is named.")
 @dry_run_option
-@output_option
-@pass_invocation
 def add(invocation: Invocation, name: str, url: str, namespace: str | None, use: bool, dry_run: bool) -> None:
     """Add a profile, or replace the one of this name. The first one is used at once."""
     profiles = read_profiles()
@@ -50,9 +59,7 @@ def add(invocation: Invocation, name: str, url: str, namespace: str | None, use:
     _write(invocation, changed.using(name) if used else changed, dry_run, name, "use" if used else "add")
 
 
-@profile.command("list", cls=Command)
-@output_option
-@pass_invocation
+@profile.call("list", output_option)
 def list_profiles(invocation: Invocation) -> None:
     """List profiles; the one in use has a yes."""
     profiles = read_profiles()
@@ -60,14 +67,12 @@ def list_profiles(invocation: Invocation) -> None:
         {"name": name, "url": profile.url, "namespace": profile.namespace, "used": name == profiles.current}
         for name, profile in profiles.by_name.items()
     ]
-    invocation.out.rows([Column("name"), Column("url"), Column("namespace"), Column("used")], rows)
+    invocation.out.rows(columns("name url namespace used"), rows)
 
 
-@profile.command("use", cls=Command)
+@profile.call("use", output_option)
 @click.argument("name", callback=_profile_name)
 @dry_run_option
-@output_option
-@pass_invocation
 def use(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Use a profile from now on where no other is named."""
     profiles = read_profiles()
@@ -75,11 +80,9 @@ def use(invocation: Invocation, name: str, dry_run: bool) -> None:
     _write(invocation, profiles.using(name), dry_run, name, "use")
 
 
-@profile.command("remove", cls=Command)
+@profile.call("remove", output_option)
 @click.argument("name", callback=_profile_name)
 @dry_run_option
-@output_option
-@pass_invocation
 def remove(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Remove a profile."""
     profiles = read_profiles()

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.options.options import (
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, Failure, one_line
+from basalt.cli.options import (
     Command,
     Invocation,
-    common_options,
+    command,
     dry_run_option,
     output_option,
-    pass_invocation,
     settings_options,
     yes_option,
 )
-from basalt.cli.output.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, Failure, one_line
-from basalt.cli.output.output import Column
-from basalt.cli.output.rows import row
+from basalt.cli.output import columns, row
 from basalt.cli.root import group
 
 
@@ -52,12 +50,10 @@ def serve(
     run(loaded, data_directory=data, host=host, port=port, port_file=port_file)
 
 
-@click.command(cls=Command)
+@command(options=output_option)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("basalt.toml"))
 @dry_run_option
 @yes_option
-@output_option
-@pass_invocation
 def init(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
     """Write a settings file with every key commented.
 
@@ -81,13 +77,11 @@ def init(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
 config = group("config", "Show and check settings.")
 
 
-@config.command("show", cls=Command)
+@config.call("show")
 @click.option("--origin", is_flag=True, help="Also tell where each value comes from.")
 @click.option("--changed", is_flag=True, help="Only what is not a default.")
 @click.option("--server", is_flag=True, help="Those of the running server instead of those it would start with here.")
 @settings_options
-@common_options
-@pass_invocation
 def show_settings(
     invocation: Invocation, origin: bool, changed: bool, server: bool, config: Path | None, settings: tuple[str, ...]
 ) -> None:
@@ -102,17 +96,15 @@ def show_settings(
 
         shown = effective(load_settings(settings, os.environ, config))
         rows = [{"key": each.key, "value": each.value, "origin": each.origin} for each in shown]
-    columns = [Column("key"), Column("value"), *([Column("origin")] if origin else [])]
+    shown_columns = columns("key value origin" if origin else "key value")
     wanted = [each for each in rows if not changed or each["origin"] != "default"]
-    rows = [{column.key: row[column.key] for column in columns} for row in wanted]
-    invocation.out.rows(columns, rows)
+    rows = [{column.key: row[column.key] for column in shown_columns} for row in wanted]
+    invocation.out.rows(shown_columns, rows)
 
 
-@config.command("check", cls=Command)
+@config.call("check", output_option)
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @settings_options
-@output_option
-@pass_invocation
 def check_settings(invocation: Invocation, file: Path | None, config: Path | None, settings: tuple[str, ...]) -> int:
     """Check a settings file, the environment and flags; exit code 2 if something is wrong.
 

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.options import (
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
+from basalt.cli.options import (
     Bytes,
-    Command,
     Invocation,
     TransactionId,
-    common_options,
     confirm,
     dry_run_option,
-    pass_invocation,
+    limit_option,
+    payload_format_option,
+    stacked,
     yes_option,
 )
-from basalt.cli.output.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
-from basalt.cli.output.output import Column, counted, time_text
-from basalt.cli.output.rows import PAYLOAD_FORMATS, PayloadFormat, bytes_field, payload_line
+from basalt.cli.output import (
+    PAYLOAD_FORMATS,
+    PayloadFormat,
+    bytes_field,
+    columns,
+    counted,
+    payload_line,
+    row,
+)
 from basalt.cli.root import group
 
 if TYPE_CHECKING:
@@ -31,31 +38,20 @@ table = group("table", "Create, list, show and delete tables; get, put and scan 
 
 SCAN_ROWS_DEFAULT = 100
 _FORMS = [form for form in PAYLOAD_FORMATS if form != "raw"]
-_COLUMNS = (
-    Column("namespace"),
-    Column("name"),
-    Column("generation"),
-    Column("conflict"),
-    Column("created_ms", time_text, "created"),
+_COLUMNS = columns("namespace name generation conflict created_ms")
+_CELLS = columns("row column value")
+
+
+_read_options = stacked(
+    click.option("--column", "columns", multiple=True, type=Bytes(), metavar="NAME", help="Only this column."),
+    click.option(
+        "--tx", "transaction", type=TransactionId(), metavar="ID", help="Read what this open transaction sees."
+    ),
+    payload_format_option(_FORMS, "How to write bytes."),
 )
-_CELLS = (Column("row"), Column("column"), Column("value"))
 
 
-def _read_options(command: Any) -> Any:
-    for option in (
-        click.option(
-            "--format", "form", type=click.Choice(_FORMS), default="text", show_default=True, help="How to write bytes."
-        ),
-        click.option(
-            "--tx", "transaction", type=TransactionId(), metavar="ID", help="Read what this open transaction sees."
-        ),
-        click.option("--column", "columns", multiple=True, type=Bytes(), metavar="NAME", help="Only this column."),
-    ):
-        command = option(command)
-    return command
-
-
-@table.command("create", cls=Command)
+@table.call("create")
 @click.argument("name")
 @click.option(
     "--conflict",
@@ -65,8 +61,6 @@ def _read_options(command: Any) -> Any:
     help="What two transactions must both change for the second to fail.",
 )
 @dry_run_option
-@common_options
-@pass_invocation
 def create(invocation: Invocation, name: str, conflict: Any, dry_run: bool) -> None:
     """Create a table.
 
@@ -80,43 +74,37 @@ def create(invocation: Invocation, name: str, conflict: Any, dry_run: bool) -> N
             result = {"name": name, "namespace": namespace, "conflict": conflict, "dry_run": True}
             invocation.out.done(f"would create table {namespace}:{name}", result)
             return
-        created = _row(client.tables.create(name, conflict=conflict), namespace)
+        created = _table_row(client.tables.create(name, conflict=conflict), namespace)
     invocation.out.done(f"created table {namespace}:{name}, generation {created['generation']}", created)
 
 
-@table.command("list", cls=Command)
-@common_options
-@pass_invocation
+@table.call("list")
 def list_tables(invocation: Invocation) -> None:
     """List the namespace's tables."""
     namespace = invocation.target().namespace
     with invocation.client() as client:
-        rows = [_row(client.tables.get(name), namespace) for name in client.tables.list()]
+        rows = [_table_row(client.tables.get(name), namespace) for name in client.tables.list()]
     invocation.out.rows(_COLUMNS[1:], rows)
 
 
-@table.command("show", cls=Command)
+@table.call("show")
 @click.argument("name")
-@common_options
-@pass_invocation
 def show(invocation: Invocation, name: str) -> None:
     """Show a table's properties."""
     with invocation.client() as client:
-        found = _row(client.tables.get(name), invocation.target().namespace)
+        found = _table_row(client.tables.get(name), client.namespace)
     invocation.out.record(found, _COLUMNS)
 
 
-@table.command("delete", cls=Command)
+@table.call("delete")
 @click.argument("name")
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
 def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a table with all its cells."""
     namespace = invocation.target().namespace
     with invocation.client() as client:
-        result = {**_row(client.tables.get(name), namespace), "dry_run": dry_run}
+        result = {**_table_row(client.tables.get(name), namespace), "dry_run": dry_run}
         if dry_run:
             invocation.out.done(f"would delete table {namespace}:{name}", result)
             return
@@ -125,12 +113,10 @@ def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
     invocation.out.done(f"deleted table {namespace}:{name}", result)
 
 
-@table.command("get", cls=Command)
+@table.call("get")
 @click.argument("name")
 @click.argument("row", type=Bytes())
 @_read_options
-@common_options
-@pass_invocation
 def get(
     invocation: Invocation,
     name: str,
@@ -147,7 +133,7 @@ def get(
     invocation.out.rows(_CELLS, _cell_rows(invocation, row, cells, form))
 
 
-@table.command("put", cls=Command)
+@table.call("put")
 @click.argument("name")
 @click.argument("row", type=Bytes())
 @click.argument("cells", nargs=-1, type=Bytes(), metavar="[COLUMN=VALUE]...")
@@ -155,8 +141,6 @@ def get(
 @click.option("--delete-row", is_flag=True, help="Delete all cells of the row before.")
 @click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Write under this open transaction.")
 @dry_run_option
-@common_options
-@pass_invocation
 def put(
     invocation: Invocation,
     name: str,
@@ -201,21 +185,12 @@ def put(
     invocation.out.done(f"{verb} {written} of row {payload_line(row, 'text')} to {namespace}:{name}{when}", result)
 
 
-@table.command("scan", cls=Command)
+@table.call("scan")
 @click.argument("name")
 @click.option("--from", "start", type=Bytes(), default=b"", metavar="ROW", help="First row.")
 @click.option("--to", "stop", type=Bytes(), metavar="ROW", help="Stop before this row.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=SCAN_ROWS_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="At most so many rows.",
-)
+@limit_option(SCAN_ROWS_DEFAULT, None, " rows")
 @_read_options
-@common_options
-@pass_invocation
 def scan(
     invocation: Invocation,
     name: str,
@@ -233,8 +208,8 @@ def scan(
 
 
 def _all_cells(invocation: Invocation, rows: Iterable[TableRow], form: PayloadFormat) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        yield from _cell_rows(invocation, row.row, row.cells, form)
+    for each in rows:
+        yield from _cell_rows(invocation, each.row, each.cells, form)
 
 
 def _cell_rows(
@@ -266,11 +241,5 @@ def _given(cells: tuple[bytes, ...], deleted: tuple[bytes, ...]) -> dict[bytes, 
     return found
 
 
-def _row(info: TableInfo, namespace: str) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "namespace": namespace,
-        "generation": info.generation,
-        "conflict": info.conflict,
-        "created_ms": info.created_ms,
-    }
+def _table_row(info: TableInfo, namespace: str) -> dict[str, Any]:
+    return {"name": info.name, "namespace": namespace, **row(info)}

@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.options.options import (
-    Command,
+from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
+from basalt.cli.options import (
     DurationMs,
     Invocation,
-    MessageIdText,
+    MessageId,
     Pair,
     PositionText,
     author_options,
-    common_options,
     confirm,
     dry_run_option,
-    pass_invocation,
+    stacked,
     yes_option,
 )
-from basalt.cli.output.failures import EXIT_CONFLICT, Failure, Usage
-from basalt.cli.output.output import Column, count_text, counted, duration_text, plain, size_text, time_text
-from basalt.cli.output.rows import described_topic_row, topic_row
+from basalt.cli.output import (
+    Column,
+    columns,
+    counted,
+    described_topic_row,
+    plain,
+    row,
+    time_text,
+    topic_row,
+)
 from basalt.cli.root import group
 
 if TYPE_CHECKING:
@@ -34,24 +40,14 @@ topic = group("topic", "Create, list, show, update and delete topics.")
 # The client's methods have these as parameters of their own, which a property could shadow.
 _NOT_PROPERTIES = ("name", "namespace", "on_invalid", "generation", "unset")
 
-_COLUMNS = (
-    Column("namespace"),
-    Column("name"),
-    Column("generation"),
-    Column("ttl_ms", duration_text, "ttl"),
-    Column("spread"),
-    Column("on_invalid"),
-    Column("properties"),
-)
-_STATS = (
-    Column("messages", count_text),
-    Column("bytes", size_text, "size"),
-    Column("stored_bytes", size_text, "on disk"),
-    Column("oldest_ms", time_text, "oldest"),
-    Column("truncated_before_ms", time_text, "truncated before"),
-    Column("newest_ms", time_text, "newest"),
-    Column("published_per_second", count_text, "messages per second"),
-    Column("oldest_open_write_pointer", title="oldest open writer"),
+_COLUMNS = columns("namespace name generation ttl_ms spread on_invalid properties")
+_STATS = columns(
+    "messages bytes stored_bytes oldest_ms truncated_before_ms newest_ms published_per_second oldest_open_write_pointer",
+    counts="messages published_per_second",
+    bytes="size",
+    stored_bytes="on disk",
+    published_per_second="messages per second",
+    oldest_open_write_pointer="oldest open writer",
 )
 
 
@@ -66,37 +62,22 @@ def _tasks_text(tasks: object) -> str:
 
 
 _MARKERS = (
-    Column("name"),
-    Column("watermark_ms", time_text, "watermark"),
-    Column("ended"),
-    Column("task_count", title="tasks"),
+    *columns("name watermark_ms ended task_count", task_count="tasks"),
     Column("tasks", _tasks_text),
     Column("at"),
 )
-_RANGE = (
-    Column("name"),
-    Column("through"),
-    Column("messages", count_text),
-    Column("bytes", size_text, "size"),
-    Column("expired"),
-    Column("splits"),
-)
+_RANGE = columns("name through messages bytes expired splits", counts="messages", bytes="size")
 _tasks_option = click.option(
     "--tasks", "task_count", type=click.IntRange(1), default=1, metavar="N", help="How many tasks write the topic."
 )
 
 
-def _property_options(command: Any) -> Any:
-    for option in (
-        click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
-        click.option(
-            "--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."
-        ),
-        click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
-        click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
-    ):
-        command = option(command)
-    return command
+_property_options = stacked(
+    click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
+    click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
+    click.option("--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."),
+    click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
+)
 
 
 def _given(
@@ -120,12 +101,10 @@ def _given(
     return dict(pairs)
 
 
-@topic.command("create", cls=Command)
+@topic.call("create")
 @click.argument("name")
 @_property_options
 @dry_run_option
-@common_options
-@pass_invocation
 def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) -> None:
     """Create a topic.
 
@@ -144,11 +123,9 @@ def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) ->
     invocation.out.done(f"created topic {namespace}:{name}, generation {created['generation']}", created)
 
 
-@topic.command("list", cls=Command)
+@topic.call("list")
 @click.option("--all-namespaces", is_flag=True, help="Topics of every namespace.")
 @click.option("--deleted", is_flag=True, help="Deleted topics too.")
-@common_options
-@pass_invocation
 def list_topics(invocation: Invocation, all_namespaces: bool, deleted: bool) -> None:
     """List topics with their properties."""
     with invocation.client() as client:
@@ -158,10 +135,8 @@ def list_topics(invocation: Invocation, all_namespaces: bool, deleted: bool) -> 
     invocation.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
 
 
-@topic.command("show", cls=Command)
+@topic.call("show")
 @click.argument("name")
-@common_options
-@pass_invocation
 def show(invocation: Invocation, name: str) -> None:
     """Show a topic's properties and figures."""
     namespace = invocation.target().namespace
@@ -172,13 +147,11 @@ def show(invocation: Invocation, name: str) -> None:
     invocation.out.record({**shown, **figures}, (*_COLUMNS, *_STATS))
 
 
-@topic.command("update", cls=Command)
+@topic.call("update")
 @click.argument("name")
 @_property_options
 @click.option("--unset", multiple=True, metavar="NAME", help="Put this property back to its default.")
 @dry_run_option
-@common_options
-@pass_invocation
 def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run: bool, **given: Any) -> None:
     """Change properties of a topic; those not named stay as they are. A new TTL holds for old messages too."""
     properties = _given(**given)
@@ -206,55 +179,50 @@ def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run
     invocation.out.done(f"updated topic {namespace}:{name}", updated)
 
 
-@topic.command("watermark", cls=Command)
+@topic.call("watermark")
 @click.argument("name")
 @click.argument("task")
 @click.argument("event_time_ms", type=int, metavar="MS")
 @_tasks_option
 @dry_run_option
-@common_options
-@pass_invocation
 def watermark(invocation: Invocation, name: str, task: str, event_time_ms: int, task_count: int, dry_run: bool) -> None:
     """Say that the event time of a producing task has come so far (milliseconds since 1970)."""
-    namespace = invocation.target().namespace
-    with invocation.client() as client:
-        handle = client.topic(name)
-        if dry_run:
-            handle.markers()  # whether there is such a topic
-        else:
-            handle.watermark(task, event_time_ms, task_count)
-    result = {"name": name, "namespace": namespace, "task": task, "event_time_ms": event_time_ms, "dry_run": dry_run}
-    has = "would have" if dry_run else "has"
-    invocation.out.done(f"task {task} of topic {namespace}:{name} {has} come to {event_time_ms}", result)
+    _emit(invocation, name, task, event_time_ms, task_count, dry_run)
 
 
-@topic.command("end", cls=Command)
+@topic.call("end")
 @click.argument("name")
 @click.argument("task")
 @_tasks_option
 @dry_run_option
-@common_options
-@pass_invocation
 def end(invocation: Invocation, name: str, task: str, task_count: int, dry_run: bool) -> None:
     """Say that nothing more comes from a producing task. The topic has ended when all of its tasks have."""
-    namespace = invocation.target().namespace
+    _emit(invocation, name, task, None, task_count, dry_run)
+
+
+def _emit(
+    invocation: Invocation, name: str, task: str, event_time_ms: int | None, task_count: int, dry_run: bool
+) -> None:
+    """Emit a task's watermark; or, without a time, its end."""
+    ends = event_time_ms is None
     with invocation.client() as client:
-        handle = client.topic(name)
+        handle, namespace = client.topic(name), client.namespace
         if dry_run:
             handle.markers()  # whether there is such a topic
-        else:
+        elif event_time_ms is None:
             handle.end(task, task_count)
-    result = {"name": name, "namespace": namespace, "task": task, "dry_run": dry_run}
-    has = "would have" if dry_run else "has"
-    invocation.out.done(f"task {task} of topic {namespace}:{name} {has} ended", result)
+        else:
+            handle.watermark(task, event_time_ms, task_count)
+    time = {} if ends else {"event_time_ms": event_time_ms}
+    result = {"name": name, "namespace": namespace, "task": task, **time, "dry_run": dry_run}
+    has, done = "would have" if dry_run else "has", "ended" if ends else f"come to {event_time_ms}"
+    invocation.out.done(f"task {task} of topic {namespace}:{name} {has} {done}", result)
 
 
-@topic.command("markers", cls=Command)
+@topic.call("markers")
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Return when the topic has ended.")
 @click.option("--within", "within_ms", type=DurationMs(), metavar="DURATION", help="How long to wait, at most.")
-@common_options
-@pass_invocation
 def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None) -> None:
     """Show a topic's watermark, whether it has ended, and what each of its tasks has said.
 
@@ -262,39 +230,29 @@ def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None
     """
     if within_ms is not None and not wait:
         raise Usage("--within is for --wait", hint="add --wait")
-    namespace = invocation.target().namespace
     with invocation.client() as client:
-        handle = client.topic(name)
+        handle, namespace = client.topic(name), client.namespace
         if wait and not handle.wait_until_ended(within_ms):
             raise Failure(f"topic {namespace}:{name} has not ended in time")
         found = handle.markers()
     tasks = [{"task": task.task, "watermark_ms": task.watermark_ms, "ended": task.ended} for task in found.tasks]
-    shown = {
-        "name": name,
-        "namespace": namespace,
-        "watermark_ms": found.watermark_ms,
-        "ended": found.ended,
-        "task_count": found.task_count,
-        "tasks": tasks,
-        "at": found.at,
-        "generation": found.generation,
-    }
+    shown = {"name": name, "namespace": namespace, **row(found), "tasks": tasks}
     invocation.out.record(shown, _MARKERS)
 
 
-@topic.command("range", cls=Command)
+@topic.call("range")
 @click.argument("name")
 @click.option(
-    "--after", type=MessageIdText(), metavar="ID", help="Where it begins, exclusively; else at the oldest message."
+    "--after",
+    type=MessageId("an id of 40 hex digits"),
+    metavar="ID",
+    help="Where it begins, exclusively; else at the oldest message.",
 )
 @click.option("--splits", "count", type=click.IntRange(1, 1_000), metavar="N", help="Also cut it into so many parts.")
-@common_options
-@pass_invocation
 def range_(invocation: Invocation, name: str, after: bytes | None, count: int | None) -> None:
     """Show up to where a topic reads the same for ever, and how much lies up to there."""
-    namespace = invocation.target().namespace
     with invocation.client() as client:
-        handle = client.topic(name)
+        handle, namespace = client.topic(name), client.namespace
         found = handle.advance(after)
         expired, at = found.expired, found.through
         messages, size_bytes = found.messages, found.bytes
@@ -318,7 +276,7 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
     invocation.out.record(shown, _RANGE)
 
 
-@topic.command("truncate", cls=Command)
+@topic.call("truncate")
 @click.argument("name")
 @click.option(
     "--before", type=PositionText(), required=True, metavar="WHEN", help="A time: @2026-01-31T10:00:00Z, -7d or now."
@@ -326,8 +284,6 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
 @author_options
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
 def truncate(
     invocation: Invocation, name: str, before: Position, reason: str, by: str, yes: bool, dry_run: bool
 ) -> None:
@@ -346,25 +302,14 @@ def truncate(
             confirm(f"Truncate {told}?", yes=yes)
             generation = client.topics.get(name).generation
             client.topics.truncate(name, before.time_ms, generation=generation, reason=reason, by=by)
-    result = {
-        "name": name,
-        "namespace": namespace,
-        "truncated_before_ms": found.truncated_before_ms,
-        "changed": found.changed,
-        "messages": found.messages,
-        "bytes": found.bytes,
-        "exact": found.exact,
-        "dry_run": dry_run,
-    }
+    result = {"name": name, "namespace": namespace, **row(found), "dry_run": dry_run}
     invocation.out.done(f"{'would truncate' if dry_run else 'truncated'} {told}", result)
 
 
-@topic.command("delete", cls=Command)
+@topic.call("delete")
 @click.argument("name")
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
 def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a topic with all its messages."""
     namespace = invocation.target().namespace
@@ -382,11 +327,9 @@ def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
 namespace = group("namespace", "List namespaces.")
 
 
-@namespace.command("list", cls=Command)
-@common_options
-@pass_invocation
+@namespace.call("list")
 def list_namespaces(invocation: Invocation) -> None:
     """List the namespaces in which there is a topic; a namespace needs no creation."""
     with invocation.client() as client:
         rows = [{"name": name} for name in client.admin.namespaces()]
-    invocation.out.rows([Column("name")], rows)
+    invocation.out.rows(columns("name"), rows)

@@ -1,78 +1,69 @@
-"""`basalt tx`: transactions, begun and ended by hand, and named sessions. What looks after them is in `tx_inspect`."""
+"""`basalt tx`: transactions, begun and ended by hand, looked after, and named sessions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from basalt.api.bodies.transactions import ForcedEnd
-from basalt.cli.commands import tx_inspect
-from basalt.cli.options.options import (
-    Command,
+from basalt.cli.failures import EXIT_FOUND, EXIT_OK
+from basalt.cli.options import (
     DurationMs,
     Invocation,
     TransactionId,
     author_options,
-    common_options,
     confirm,
     dry_run_option,
-    pass_invocation,
+    stacked,
     yes_option,
 )
-from basalt.cli.output.output import Column, time_text
-from basalt.cli.output.rows import row, transaction_row
+from basalt.cli.output import (
+    TRANSACTION_COLUMNS,
+    Column,
+    columns,
+    counted,
+    plain,
+    row,
+    time_text,
+    transaction_row,
+)
 from basalt.cli.root import group
-
-if TYPE_CHECKING:
-    from basalt.client import SessionInfo
+from basalt_engine.retention import POINTERS_PER_MS
 
 sessions = group("sessions", "List, show and delete named sessions.")
 
-_SESSIONS = (
-    Column("name"),
-    Column("run"),
-    Column("epoch"),
-    Column("version"),
-    Column("used_ms", time_text, "used"),
-    Column("transactions"),
-)
-_SESSION = (*_SESSIONS, Column("committed_by"), Column("ledger"), Column("replaced"))
+_SESSIONS = columns("name run epoch version used_ms transactions")
+_SESSION = (*_SESSIONS, *columns("committed_by ledger replaced"))
 
 
-@sessions.command("list", cls=Command)
-@common_options
-@pass_invocation
+@sessions.call("list")
 def list_sessions(invocation: Invocation) -> None:
     """List the sessions, with the run that holds each, and the version that it has committed."""
-    with invocation.client() as client:
-        rows = [_session_row(found) for found in client.sessions.list()]
-    invocation.out.rows(_SESSIONS, rows)
+    invocation.show_all(_SESSIONS, lambda client: client.sessions.list())
 
 
-@sessions.command("show", cls=Command)
+@sessions.call("show")
 @click.argument("name")
-@common_options
-@pass_invocation
 def show_session(invocation: Invocation, name: str) -> None:
     """Show one session."""
     with invocation.client() as client:
-        shown = _session_row(client.sessions.get(name))
+        shown = row(client.sessions.get(name))
     invocation.out.record(shown, _SESSION)
 
 
-@sessions.command("delete", cls=Command)
+@sessions.call("delete")
 @click.argument("name")
 @author_options
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
 def delete_session(invocation: Invocation, name: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
     """End what is open in a session, and forget it and its version: work that it has committed may be committed again."""
     with invocation.client() as client:
         found = client.sessions.get(name)
-        told = f"session {name}, which has committed {_version(found.version)}"
+        committed = "no version" if found.version is None else f"version {found.version}"
+        told = f"session {name}, which has committed {committed}"
         result = {"name": name, "version": found.version, "transactions": found.transactions, "dry_run": dry_run}
         if dry_run:
             invocation.out.done(f"would delete {told}", result)
@@ -82,61 +73,24 @@ def delete_session(invocation: Invocation, name: str, reason: str, by: str, yes:
     invocation.out.done(f"deleted session {name}", result)
 
 
-def _session_row(info: SessionInfo) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "run": info.run,
-        "epoch": info.epoch,
-        "version": info.version,
-        "committed_by": info.committed_by,
-        "used_ms": info.used_ms,
-        "transactions": list(info.transactions),
-        "ledger": info.ledger,
-        "replaced": list(info.replaced),
-    }
-
-
-def _version(version: int | None) -> str:
-    return "no version" if version is None else f"version {version}"
-
-
 tx = group("tx", "Begin, end, list, describe and find transactions.")
-for command in (tx_inspect.list_open, tx_inspect.describe, tx_inspect.find_hanging, tx_inspect.timeline):
-    tx.add_command(command)
 tx.add_command(sessions)
 
-_ALL_COLUMNS = (
-    Column("id"),
-    Column("state"),
-    Column("kind"),
-    Column("owner"),
-    Column("began_ms", time_text, "began"),
-    Column("expires_ms", time_text, "expires"),
-    Column("topics"),
-    Column("write_pointer"),
-    Column("read_pointer"),
-    Column("outside_writes"),
-)
 
-
-@tx.command("show", cls=Command)
+@tx.call("show")
 @click.argument("transaction", type=TransactionId(), metavar="ID")
-@common_options
-@pass_invocation
 def show(invocation: Invocation, transaction: str) -> None:
     """Show one transaction, open or ended a while ago."""
     with invocation.client() as client:
         shown = transaction_row(client.transactions.get(transaction))
-    invocation.out.record(shown, _ALL_COLUMNS)
+    invocation.out.record(shown, TRANSACTION_COLUMNS)
 
 
-@tx.command("begin", cls=Command)
+@tx.call("begin")
 @click.option("--long", "long_one", is_flag=True, help="May take hours; takes no part in conflict detection.")
 @click.option("--expires", "expires_ms", type=DurationMs(), metavar="DURATION", help="End it after this time.")
 @click.option("--owner", default="", metavar="TEXT", help="Who to ask about it.")
 @dry_run_option
-@common_options
-@pass_invocation
 def begin(invocation: Invocation, long_one: bool, expires_ms: int | None, owner: str, dry_run: bool) -> None:
     """Begin a transaction, to be used with `basalt publish --tx` and ended with `basalt tx commit`."""
     kind = "long" if long_one else "short"
@@ -152,11 +106,9 @@ def begin(invocation: Invocation, long_one: bool, expires_ms: int | None, owner:
     invocation.out.done(f"began transaction {shown['id']}, which times out at {time_text(shown['expires_ms'])}", shown)
 
 
-@tx.command("commit", cls=Command)
+@tx.call("commit")
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @dry_run_option
-@common_options
-@pass_invocation
 def commit(invocation: Invocation, transaction: str, dry_run: bool) -> None:
     """Commit a transaction: what was stored under it is published in all its topics, or in none."""
     with invocation.client() as client:
@@ -166,50 +118,42 @@ def commit(invocation: Invocation, transaction: str, dry_run: bool) -> None:
             invocation.out.done(f"would commit transaction {info.id}, which is {info.state}", would)
             return
         ended = client.transactions.commit(transaction)
-    done = {"id": ended.id, "write_pointer": ended.write_pointer, "state": ended.state}
-    invocation.out.done(f"transaction {ended.id} is {ended.state}", done)
+    invocation.out.done(f"transaction {ended.id} is {ended.state}", row(ended))
 
 
-@tx.command("abort", cls=Command)
+@tx.call("abort")
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @author_options
 @click.option("--force", is_flag=True, help="Abort it though it has writes outside Basalt: its client has undone them.")
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
-def abort(
-    invocation: Invocation, transaction: str, reason: str, by: str, force: bool, yes: bool, dry_run: bool
-) -> None:
+def abort(invocation: Invocation, transaction: str, **how: Any) -> None:
     """Abort a transaction: nothing of it is ever seen by readers of committed messages.
 
     Refused where it has writes outside Basalt, which only its client can undo: invalidate it then.
     """
-    if not dry_run:
-        confirm(f"Abort transaction {transaction}, and lose what it stored?", yes=yes)
-    with invocation.client() as client:
-        ended = client.admin.abort_transaction(transaction, reason=reason, by=by, force=force, dry_run=dry_run)
-    _tell(invocation, ended)
+    question = f"Abort transaction {transaction}, and lose what it stored?"
+    _end_by_force(invocation, question, lambda admin, given: admin.abort_transaction(transaction, **given), **how)
 
 
-@tx.command("invalidate", cls=Command)
+@tx.call("invalidate")
 @click.argument("transaction", type=TransactionId(), metavar="ID")
 @author_options
 @yes_option
 @dry_run_option
-@common_options
-@pass_invocation
-def invalidate(invocation: Invocation, transaction: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
+def invalidate(invocation: Invocation, transaction: str, **how: Any) -> None:
     """Hide a transaction's writes for good, for one that nobody can roll back any more."""
-    if not dry_run:
-        confirm(f"Invalidate transaction {transaction}, and hide what it wrote for good?", yes=yes)
+    question = f"Invalidate transaction {transaction}, and hide what it wrote for good?"
+    _end_by_force(invocation, question, lambda admin, given: admin.invalidate_transaction(transaction, **given), **how)
+
+
+def _end_by_force(
+    invocation: Invocation, question: str, end: Callable[[Any, dict[str, Any]], ForcedEnd], *, yes: bool, **given: Any
+) -> None:
+    if not given["dry_run"]:
+        confirm(question, yes=yes)
     with invocation.client() as client:
-        ended = client.admin.invalidate_transaction(transaction, reason=reason, by=by, dry_run=dry_run)
-    _tell(invocation, ended)
-
-
-def _tell(invocation: Invocation, ended: ForcedEnd) -> None:
-    shown = row(ended)
+        shown = row(end(client.admin, given))
     if not shown["changed"]:
         sentence = f"transaction {shown['id']} was {shown['state']} before"
     elif shown["dry_run"]:
@@ -217,3 +161,197 @@ def _tell(invocation: Invocation, ended: ForcedEnd) -> None:
     else:
         sentence = f"transaction {shown['id']} is {shown['state']}"
     invocation.out.done(sentence, shown)
+
+
+_LIST = columns("id state kind owner age_ms remaining_ms topics holds_readers", remaining_ms="ends in")
+_HANGING = columns(
+    "topic id owner age_ms remaining_ms messages waiting reasons",
+    remaining_ms="ends in",
+    messages="held back",
+    waiting="polls waiting",
+    reasons="why",
+)
+_DESCRIBED = columns(
+    "id state kind owner session began_ms age_ms expires_ms remaining_ms write_pointers read_pointer topics stored_messages "
+    "stored_bytes tables change_set outside_writes lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
+    expires_ms="times out",
+    remaining_ms="times out in",
+    stored_bytes="stored",
+    change_set="keys changed",
+    at_deadline="when time is up",
+)
+_ENDED = columns(
+    "id state kind owner began_ms ended_ms timed_out topics tables outside_writes invalid_pointers meaning next_step"
+)
+_STEPS = columns("when event detail")
+
+
+_filters = stacked(
+    click.option("--state", type=click.Choice(("open", "committing", "aborting")), help="Only those in this state."),
+    click.option("--owner", metavar="TEXT", help="Only those of this owner."),
+    click.option("--topic", metavar="TOPIC", help="Only those that write to it."),
+)
+
+
+@tx.call("list")
+@_filters
+@click.option("--older-than", "older_than_ms", type=DurationMs(), metavar="DURATION", help="Only those open longer.")
+def list_open(invocation: Invocation, topic: str | None, **chosen: Any) -> None:
+    """List transactions that have not ended, oldest first, and say how many there are."""
+    with invocation.client() as client:
+        found = row(client.admin.transactions(**chosen, topic=_title(invocation, topic)))
+    invocation.out.rows(_LIST, [_listed_row(each) for each in found["transactions"]])
+    if invocation.out.for_people:
+        shown = len(found["transactions"])
+        rest = "" if shown == found["open"] else f" of {found['open']:,}"
+        invocation.out.line(f"\n{counted(shown, 'transaction')}{rest}")
+
+
+@tx.call("find-hanging")
+@_filters
+@click.option(
+    "--older-than", "older_than_ms", type=DurationMs(), metavar="DURATION",
+    help="What counts as long. [default: half of a transaction's own time-out]",
+)  # fmt: skip
+def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> int:
+    """Find transactions that hold readers back or are open for long, by topic, worst first.
+
+    Exit code 7 when there are some, 0 when there are none.
+    """
+    with invocation.client() as client:
+        found = row(client.admin.hanging_transactions(**chosen, topic=_title(invocation, topic)))
+    hanging = found["hanging"]
+    if invocation.out.for_people:
+        if hanging:
+            invocation.out.rows(_HANGING, [line for each in hanging for line in _by_topic(each)])
+            invocation.out.line(
+                f"\n{counted(len(hanging), 'transaction')} of {found['open']:,}. The worst: {hanging[0]['id']}; {hanging[0]['next_step']}"
+            )
+        else:
+            invocation.out.line(f"none of {counted(found['open'], 'transaction')} hangs")
+        if found["left_out"]:
+            invocation.out.line(f"{found['left_out']:,} younger ones were not looked at")
+    else:
+        invocation.out.rows((), hanging)
+    return EXIT_FOUND if hanging else EXIT_OK
+
+
+@tx.call("describe")
+@click.argument("transaction", type=TransactionId(), metavar="ID")
+def describe(invocation: Invocation, transaction: str) -> None:
+    """Tell everything about a transaction: what it holds back and waits for, or how it ended."""
+    with invocation.client() as client:
+        found = row(client.admin.describe_transaction(transaction))
+    if not invocation.out.for_people:
+        invocation.out.record(found)
+        return
+    invocation.out.record(*_listing(found))
+
+
+@tx.call("timeline")
+@click.argument("transaction", type=TransactionId(), metavar="ID")
+def timeline(invocation: Invocation, transaction: str) -> None:
+    """Tell what happened to a transaction, step by step."""
+    with invocation.client() as client:
+        found = row(client.transactions.timeline(transaction))
+    if not invocation.out.for_people:
+        invocation.out.record(found)
+        return
+    invocation.out.rows(
+        _STEPS,
+        [
+            {
+                **step,
+                "when": ("" if step["exact"] else "after ") + time_text(step["at_ms"]),
+                "detail": _detail(step["detail"]),
+            }
+            for step in found["steps"]
+        ],
+    )
+    if not found["whole"]:
+        invocation.out.line(f"\nsteps before {time_text(found['since_ms'])} are not known any more")
+
+
+def _listed_row(found: dict[str, Any]) -> dict[str, Any]:
+    """A transaction of a list, with names in place of what is nested."""
+    return {**found, "owner": found["owner"] or None, "topics": _topic_names(found), "tables": _table_names(found)}
+
+
+def _topic_names(found: dict[str, Any]) -> list[str]:
+    return [f"{part['namespace']}:{part['topic']}" for part in found["topics"]]
+
+
+def _table_names(found: dict[str, Any]) -> list[str]:
+    return [f"{part['namespace']}:{part['table']}" for part in found["tables"]]
+
+
+def _listing(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]]:
+    """A description as a listing, without lines that have nothing to say."""
+    shown = _listed_row(found)
+    if "ended_ms" in found:
+        return shown, _ENDED
+    stored = [part for part in found["topics"] if part.get("stored_messages") is not None]
+    left_out = found["write_pointers_left_out"]
+    lost = found["lost_to"]
+    shown |= {
+        "write_pointers": [*found["write_pointers"], *([f"and {left_out:,} more"] if left_out else [])],
+        "stored_messages": sum(part["stored_messages"] for part in stored) if stored else None,
+        "stored_bytes": sum(part["stored_bytes"] for part in stored) if stored else None,
+        "session": found["session"] and f"{found['session']['name']} (epoch {found['session']['epoch']})",
+        "lost_to": lost
+        and f"transaction {lost['winner']} of {plain(lost['winner_owner'])}, which changed {lost['key']} first",
+        "readers_wait_in": [wait_text(block) for block in found["blocks"]],
+        "also_holds_back": held_text(found["held_back"]),
+    }
+    needed = ("id", "state", "kind", "owner")
+    columns = tuple(
+        column for column in _DESCRIBED if column.key in needed or shown.get(column.key) not in (None, [], "", False)
+    )
+    return shown, columns
+
+
+def wait_text(block: dict[str, Any]) -> str:
+    """One topic in which readers wait."""
+    title = f"{block['namespace']}:{block['topic']}"
+    if block["at"] is None:
+        return f"{title} (maybe: too many rows to look through)"
+    more = "" if block["exact"] else " or more"
+    polls = f", {counted(block['waiting'], 'poll')} waiting" if block["waiting"] else ""
+    return f"{title} at {block['at']} ({counted(block['messages'], 'message')}{more} behind it{polls})"
+
+
+def held_text(held: dict[str, Any]) -> str:
+    """Say in a sentence what a transaction holds back beside readers."""
+    # About when these write pointers were given out.
+    bound, decided = (time_text(held[name] // POINTERS_PER_MS) for name in ("visibility_bound", "decided"))
+    parts = []
+    if held["visibility"]:
+        parts.append(f"compactions keep all that was replaced since {bound}")
+    if held["pruning"]:
+        parts.append(f"pruning forgets nobody who began after {decided}")
+    if held["change_sets"]:
+        parts.append(
+            f"{counted(held['change_sets'], 'change set')} ({counted(held['changes'], 'key')}) of others stay in memory"
+        )
+    return "; ".join(parts)
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    """Write what is not empty, with times as people read them."""
+    shown = {
+        name.removesuffix("_ms"): time_text(value) if name.endswith("_ms") else plain(value)
+        for name, value in detail.items()
+        if value != ""
+    }
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+
+
+def _by_topic(found: dict[str, Any]) -> list[dict[str, Any]]:
+    head = {**found, "reasons": ", ".join(found["reasons"])}
+    if not found["blocks"]:
+        return [{**head, "topic": name} for name in _topic_names(found) or [""]]
+    return [{**head, **block, "topic": f"{block['namespace']}:{block['topic']}"} for block in found["blocks"]]
+
+
+def _title(invocation: Invocation, topic: str | None) -> str | None:
+    return None if topic is None else f"{invocation.target().namespace}:{topic}"

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest
+from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
@@ -453,15 +454,18 @@ _PUBLISH: Mapping[bytes, Format] = {
     ARROW: Format(JSON, _decode_arrow, json_bodies.encode_publish_response, pointer_in_query=True),
 }
 _STORE: Mapping[bytes, Format] = {
-    AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_store_request),
-    JSON: _PUBLISH[JSON]._replace(decode=json_bodies.decode_store_request),
+    AVRO: _PUBLISH[AVRO]._replace(decode=partial(avro.decode_publish_request, check=check_store)),
+    JSON: _PUBLISH[JSON]._replace(decode=partial(json_bodies.decode_publish_request, check=check_store)),
     ARROW: _PUBLISH[ARROW],
 }
 _POLL: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_consume_request, avro_parts),
     JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
 }
-_ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}
+_ROLL_BACK = {
+    AVRO: partial(avro.decode_publish_response, check=check_rollback),
+    JSON: partial(json_bodies.decode_publish_response, check=check_rollback),
+}
 _LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
 _RECORDS: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=json_records.decode_records_request),

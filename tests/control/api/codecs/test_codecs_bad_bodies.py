@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from basalt.api.bodies.work import check_rollback, check_store
 from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.errors import MalformedBodyError, TooLargeError
 from tests.control.api.codecs import client_codecs
@@ -131,8 +133,8 @@ AVRO = [
     (f"{what}: {name}", decode, bytes.fromhex(body), words)
     for what, decode, rows in (
         ("publish", avro.decode_publish_request, BAD_PUBLISHES),
-        ("store", avro.decode_store_request, BAD_STORES),
-        ("roll back", avro.decode_rollback_request, BAD_ROLLBACKS),
+        ("store", partial(avro.decode_publish_request, check=check_store), BAD_STORES),
+        ("roll back", partial(avro.decode_publish_response, check=check_rollback), BAD_ROLLBACKS),
         ("poll", avro.decode_consume_request, BAD_CONSUMES),
         ("messages", client_codecs.decode_avro_messages, BAD_MESSAGES),
         ("work", avro.decode_work, BAD_WORKS),
@@ -310,8 +312,8 @@ JSON = [
         ("any records", json_records.decode_records_request, BAD_JSON),
         ("poll", json_bodies.decode_consume_request, BAD_JSON_CONSUMES),
         ("publish", json_bodies.decode_publish_request, BAD_JSON_PUBLISHES),
-        ("store", json_bodies.decode_store_request, BAD_JSON_STORES),
-        ("roll back", json_bodies.decode_rollback_request, BAD_JSON_ROLLBACKS),
+        ("store", partial(json_bodies.decode_publish_request, check=check_store), BAD_JSON_STORES),
+        ("roll back", partial(json_bodies.decode_publish_response, check=check_rollback), BAD_JSON_ROLLBACKS),
         ("work", json_bodies.decode_work, BAD_JSON_WORKS),
         ("records", json_records.decode_records_request, BAD_JSON_RECORDS),
         ("lines", json_records.decode_records_lines, BAD_LINES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from basalt.api.bodies.work import (
     Work,
     WorkMarker,
     WorkPublish,
+    check_rollback,
+    check_store,
 )
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.errors import BasaltError, MalformedBodyError
@@ -57,16 +60,22 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         avro.decode_publish_request,
         bytes.fromhex("02 01 04 02 61 03 0a 04 62 63 02 64 00"),
     ),
-    "store": (avro.decode_store_request, avro.encode_publish_request(PUBLISH)),
-    "roll back": (avro.decode_rollback_request, avro.encode_publish_response(RESPONSE)),
+    "store": (partial(avro.decode_publish_request, check=check_store), avro.encode_publish_request(PUBLISH)),
+    "roll back": (partial(avro.decode_publish_response, check=check_rollback), avro.encode_publish_response(RESPONSE)),
     "poll": (avro.decode_consume_request, avro.encode_consume_request(CONSUME)),
     "messages": (client_codecs.decode_avro_messages, client_codecs.encode_avro_messages(MESSAGES)),
     "work": (avro.decode_work, avro.encode_work(WORK)),
     "records request": (avro.decode_records_request, avro.encode_records_request(RECORDS_REQUEST)),
     "records": (avro.decode_records, client_codecs.encode_avro_records(RECORDS)),
     "JSON publish": (json_bodies.decode_publish_request, client_codecs.encode_json_publish_request(PUBLISH)),
-    "JSON store": (json_bodies.decode_store_request, client_codecs.encode_json_publish_request(PUBLISH)),
-    "JSON roll back": (json_bodies.decode_rollback_request, json_bodies.encode_publish_response(RESPONSE)),
+    "JSON store": (
+        partial(json_bodies.decode_publish_request, check=check_store),
+        client_codecs.encode_json_publish_request(PUBLISH),
+    ),
+    "JSON roll back": (
+        partial(json_bodies.decode_publish_response, check=check_rollback),
+        json_bodies.encode_publish_response(RESPONSE),
+    ),
     "JSON poll": (json_bodies.decode_consume_request, client_codecs.encode_json_consume_request(CONSUME)),
     "JSON messages": (client_codecs.decode_json_messages, client_codecs.encode_json_messages(MESSAGES)),
     "JSON work": (json_bodies.decode_work, json_bodies.encode_work(WORK)),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
 
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.bodies.work import PublishResponse, Record, RecordIn
+from basalt.api.bodies.work import PublishResponse, Record, RecordIn, check_rollback, check_store
 from basalt.api.codecs import avro, batches
 from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.pages import Message
@@ -87,8 +88,18 @@ def test_calls_of_a_topic(topic_scope, play):
             avro.decode_publish_request,
             ONCE,
         ),
-        (messages.store(topic_scope, "a", INFO), f"POST {here}/store", avro.decode_store_request, ONCE),
-        (messages.roll_back(topic_scope, PUBLISHED), f"POST {here}/rollback", avro.decode_rollback_request, REPEATABLE),
+        (
+            messages.store(topic_scope, "a", INFO),
+            f"POST {here}/store",
+            partial(avro.decode_publish_request, check=check_store),
+            ONCE,
+        ),
+        (
+            messages.roll_back(topic_scope, PUBLISHED),
+            f"POST {here}/rollback",
+            partial(avro.decode_publish_response, check=check_rollback),
+            REPEATABLE,
+        ),
         (messages.poll(topic_scope, ID), f"POST {here}/poll", avro.decode_consume_request, NONE),
         (
             messages.publish_records(topic_scope, [RecordIn(b"p", key=b"k")]),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from basalt.api.bodies.transactions import Outcome, TransactionInfo
+from basalt.api.bodies.work import check_store
 from basalt.api.codecs import avro
 from basalt.client.transaction import commit_protocol, open_transaction
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -49,7 +51,7 @@ def make(scope, play):
 
 
 def messages_of(call) -> list[bytes]:
-    return [bytes(message) for message in avro.decode_store_request(call.body).messages]
+    return [bytes(message) for message in partial(avro.decode_publish_request, check=check_store)(call.body).messages]
 
 
 def work_of(call) -> dict[tuple[str, str], list[bytes]]:

@@ -1,22 +1,105 @@
-"""Results on standard output: a table for people, json, jsonl or yaml for programs.
+"""Results on standard output: a table for people, json, jsonl or yaml for programs; and answers and messages as rows for all of them.
 
-rich is loaded only when standard output is a terminal; elsewhere a table is plain text in aligned columns. Every form
-escapes control and bidirectional characters.
+Rows have keys in snake case that end in their units. rich is loaded only when standard output is a terminal; elsewhere a table
+is plain text in aligned columns. Every form escapes control and bidirectional characters: a payload with an escape sequence in
+it could otherwise recolour, rewrite or retitle the terminal of whoever looks at it, and one with a right-to-left override could
+show something other than it says.
 """
 
 from __future__ import annotations
 
+import base64
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from basalt.cli.output.escaping import is_safe, printable, safe_json, safe_yaml
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from basalt.api.bodies.topics import TopicDescription, TopicInfo
+    from basalt.api.bodies.transactions import TransactionInfo
 
 Row = Mapping[str, Any]
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, where calendars of four digits end
+# Keys that end in _ms and are lengths of time; all others are times.
+DURATIONS = frozenset(
+    [
+        "age_ms",
+        "duration_ms",
+        "expires_in_ms",
+        "interval_ms",
+        "lifetime_ms",
+        "lifetime_ms_max",
+        "p50_ms",
+        "p99_ms",
+        "remaining_ms",
+        "skew_ms",
+        "ttl_ms",
+    ]
+)
+
+PayloadFormat = Literal["text", "hex", "base64", "raw"]
+PAYLOAD_FORMATS: tuple[PayloadFormat, ...] = ("text", "hex", "base64", "raw")
+ID_PUBLISH_MS_BYTES = 8  # a message id starts with the time of its publish
+_HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 and C1 controls
+    "\u00ad\u061c\u180e"  # soft hyphen, Arabic letter mark, Mongolian vowel separator
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero-width, line separators, bidirectional controls
+    "\ufeff\ufff9-\ufffb"  # byte order mark, interlinear annotations
+    "\ud800-\udfff"  # surrogates: bytes of an argument or a file name that were not UTF-8
+    "\U000e0000-\U000e0fff"  # tags
+    "]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """The text on one line, with unsafe characters as \\n, \\x1b, \\u202e; backslashes stay as they are."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def printable_bytes(payload: bytes) -> str:
+    """A payload as text; bytes that are not UTF-8 as \\xff."""
+    return printable(payload.decode("utf-8", errors="backslashreplace"))
+
+
+def safe_json(text: str) -> str:
+    """JSON with unsafe characters inside its strings as \\u escapes; line ends stay."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else _json_escape(match[0]), text)
+
+
+def safe_yaml(text: str) -> str:
+    """YAML whose strings with unsafe characters are all in double quotes, with those escaped; line ends stay."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else _escape(match), text)
+
+
+def is_safe(text: str) -> bool:
+    """True if `printable` would leave the text as it is."""
+    return _UNSAFE.search(text) is None
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
 
 
 def plain(value: object) -> str:
@@ -90,8 +173,23 @@ class Column:
     title: str = ""
 
     @property
-    def heading(self) -> str:
-        return (self.title or self.key.replace("_", " ")).upper()
+    def name(self) -> str:
+        """The title, or the key in words."""
+        return self.title or self.key.replace("_", " ")
+
+
+def columns(keys: str, *, counts: str = "", **titles: str) -> tuple[Column, ...]:
+    """The columns of these keys, in order. A key's unit says how its cells are written; `counts` have commas at thousands."""
+    named = {key: titles.get(key, key.removesuffix("_ms").replace("_", " ")) for key in keys.split()}
+    return tuple(Column(key, _text_of(key, counts.split()), title) for key, title in named.items())
+
+
+def _text_of(key: str, counts: Sequence[str]) -> Callable[[object], str]:
+    if key in counts:
+        return count_text
+    if key in DURATIONS:
+        return duration_text
+    return time_text if key.endswith("_ms") else size_text if key.endswith("bytes") else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +228,7 @@ class Output:
         """One result: its keys one below the other for people."""
         if self.format == "table":
             shown = columns or [Column(key) for key in row]
-            self._listing(
-                [(column.title or column.key.replace("_", " "), column.text(row.get(column.key))) for column in shown]
-            )
+            self._listing([(column.name, column.text(row.get(column.key))) for column in shown])
         elif self.format == "yaml":
             self.line(_yaml(dict(row)).rstrip("\n"))
         else:
@@ -159,7 +255,7 @@ class Output:
         numeric = [
             column.text is not time_text and _is_numeric([row.get(column.key) for row in rows]) for column in columns
         ]
-        headings = [column.heading for column in columns]
+        headings = [column.name.upper() for column in columns]
         if sys.stdout.isatty():
             _rich_table(headings, numeric, cells)
             return
@@ -222,3 +318,85 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[int], No
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+def row(answer: Struct | Mapping[str, Any]) -> dict[str, Any]:
+    """An answer of the admin API as a row; a name in it (of a report, say) becomes snake case too."""
+    if not isinstance(answer, Mapping):
+        return {name: _inner(getattr(answer, name)) for name in answer.__struct_fields__}
+    return {_HUMP.sub(lambda hump: f"_{hump[1].lower()}", name): _inner(value) for name, value in answer.items()}
+
+
+def topic_row(info: TopicInfo | TopicDescription, namespace: str) -> dict[str, Any]:
+    """A topic as a row: the properties that have a type of their own, and the others."""
+    others = dict(info.properties)
+    return {
+        "name": info.name,
+        "namespace": namespace,
+        "generation": int(others.pop("generation")),
+        "ttl_ms": int(others.pop("ttl")) * 1_000,
+        "spread": int(others.pop("spread", "1")),
+        "on_invalid": others.pop("onInvalid", None),
+        "properties": others,
+    }
+
+
+def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
+    """A topic as the admin API describes it, as a row."""
+    shown = topic_row(topic, topic.namespace)
+    # With the generation of its own, for in the properties it is negative once the topic is deleted.
+    return shown | {name: value for name, value in row(topic).items() if name != "properties"}
+
+
+TRANSACTION_COLUMNS = columns(
+    "id state kind owner began_ms expires_ms topics write_pointer read_pointer outside_writes"
+)
+
+
+def transaction_row(info: TransactionInfo) -> dict[str, Any]:
+    """A transaction as a row; what an ended one no longer has is None."""
+    found = {column.key: getattr(info, column.key) for column in TRANSACTION_COLUMNS}
+    topics = [f"{topic.namespace}:{topic.topic}" for topic in info.topics]
+    return {**found, "kind": info.kind or None, "owner": info.owner or None, "topics": topics}
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Mapping) or hasattr(value, "__struct_fields__"):
+        return row(value)
+    return [_inner(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def publish_ms(message_id: bytes) -> int:
+    """When the message of this id was published, in milliseconds since 1970."""
+    return int.from_bytes(message_id[:ID_PUBLISH_MS_BYTES])
+
+
+def payload_line(payload: bytes, form: PayloadFormat) -> str:
+    """A payload on one line; text with what is not printable, or not UTF-8, as escapes."""
+    if form == "hex":
+        return payload.hex()
+    if form == "base64":
+        return base64.b64encode(payload).decode("ascii")
+    return printable_bytes(payload)
+
+
+def message_line(message_id: bytes, payload: bytes, form: PayloadFormat) -> str:
+    """A message on one line: id, time of publish, payload."""
+    return f"{message_id.hex()}  {time_text(publish_ms(message_id))}  {payload_line(payload, form)}"
+
+
+def bytes_field(name: str, content: bytes, form: PayloadFormat = "text") -> dict[str, str]:
+    """Bytes as a field of a row: text under `name`, or `name_base64` when they are not UTF-8 (or asked for)."""
+    if form == "hex":
+        return {f"{name}_hex": content.hex()}
+    if form != "base64":
+        try:
+            return {name: content.decode("utf-8")}
+        except UnicodeDecodeError:
+            pass
+    return {f"{name}_base64": base64.b64encode(content).decode("ascii")}
+
+
+def message_row(message_id: bytes, payload: bytes, form: PayloadFormat) -> dict[str, Any]:
+    """A message as a row: id, publish_ms, and the payload."""
+    return {"id": message_id.hex(), "publish_ms": publish_ms(message_id), **bytes_field("payload", payload, form)}

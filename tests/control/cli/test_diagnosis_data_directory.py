@@ -6,7 +6,7 @@ import fcntl
 
 import pytest
 
-from basalt.cli.commands.doctor import check_data_directory
+from basalt.cli.commands.diagnosis import check_data_directory
 
 FORMAT = "Basalt data directory\nformat: {}\nstore: rocks\ncreated by: basalt-mq 0.1\nstate: initialised\ncrc32c: 0\n"
 

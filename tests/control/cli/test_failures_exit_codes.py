@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from basalt.cli.output.failures import exit_code, one_line
+from basalt.cli.failures import exit_code, one_line
 from basalt.errors import BY_CODE
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from basalt.cli.output.escaping import printable
+from basalt.cli.output import printable
 from basalt.errors import (
     BasaltError,
     ConflictError,

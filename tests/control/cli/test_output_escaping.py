@@ -9,8 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.cli.output.escaping import is_safe, printable, printable_bytes
-from basalt.cli.output.output import Column, Output
+from basalt.cli.output import Column, Output, is_safe, printable, printable_bytes
 
 
 @pytest.mark.parametrize(

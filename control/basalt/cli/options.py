@@ -1,0 +1,439 @@
+"""One run of the command line: the options that commands share, and which server, namespace and output format they mean.
+
+First to last: an option, an environment variable (BASALT_URL, BASALT_NAMESPACE, BASALT_PROFILE), the profile named by
+either, the profile in use, and at last a server on this machine. Profiles are servers' addresses under names, without
+secrets, in a TOML file of the user's (`profiles.toml` in the configuration folder), which is written whole:
+
+    current = "dev"
+
+    [profiles.dev]
+    url = "http://127.0.0.1:4780"
+    namespace = "default"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from basalt.cli.failures import EXIT_NOT_FOUND, Failure, Usage
+from basalt.errors import InputError
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from basalt.api.positions import Position
+    from basalt.cli.output import Column, Output
+    from basalt.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:4780"
+DEFAULT_NAMESPACE = "default"
+TIMEOUT_MS_DEFAULT = 30_000
+ATTEMPTS_MAX = 5  # half a second of trying: whoever sits at a terminal wants to know that no server is there
+ATTEMPTS_MAX_WITH_TIMEOUT = 10_000  # with --timeout only the time counts
+OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
+NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
+_TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
+PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PROFILE_KEYS = ("url", "namespace")
+
+
+class Target(NamedTuple):
+    """A server and the namespace that topic names are in."""
+
+    url: str
+    namespace: str
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One run of the command line, as the common options say it; None where they say nothing."""
+
+    url: str | None = None
+    namespace: str | None = None
+    profile: str | None = None
+    output: str | None = None
+    timeout_ms: int | None = None
+
+    def target(self) -> Target:
+        """The server and namespace to use."""
+        url = self.url or os.environ.get("BASALT_URL")
+        namespace = self.namespace or os.environ.get("BASALT_NAMESPACE")
+        if not (url and namespace):
+            profiles = read_profiles()
+            wanted = self.profile or os.environ.get("BASALT_PROFILE") or profiles.current
+            profile = profiles.get(wanted) if wanted else Profile()
+            url = url or profile.url
+            namespace = namespace or profile.namespace
+        return Target(url or DEFAULT_URL, namespace or DEFAULT_NAMESPACE)
+
+    def client(self) -> Client:
+        """A client for the target; use it in a `with` block."""
+        import basalt
+
+        target = self.target()
+        timeout_ms, attempts_max = TIMEOUT_MS_DEFAULT, ATTEMPTS_MAX
+        if self.timeout_ms is not None:
+            timeout_ms, attempts_max = self.timeout_ms, ATTEMPTS_MAX_WITH_TIMEOUT
+        try:
+            return basalt.connect(
+                target.url, namespace=target.namespace, timeout_ms=timeout_ms, attempts_max=attempts_max
+            )
+        except InputError as error:
+            if error.field != "url":
+                raise
+            raise Usage(error.message, hint=error.hint) from None
+
+    @property
+    def out(self) -> Output:
+        """The writer of results."""
+        from basalt.cli.output import Output
+
+        return Output(self.output or "table")
+
+    def show_all(self, columns: Sequence[Column], call: Callable[[Client], Iterable[Struct]]) -> None:
+        """Show a list of bodies that a call of the client answers."""
+        from basalt.cli.output import row
+
+        with self.client() as client:
+            rows = [row(found) for found in call(client)]
+        self.out.rows(columns, rows)
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+
+
+class CommonOption(click.Option):
+    """An option of every invocation (server, namespace, output), listed apart in help and not passed to the command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, expose_value=False, callback=_remember, **kwargs)
+
+
+class Command(click.Command):
+    """A command that refuses an option with a value when it comes twice, and lists common options after its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            counts = Counter(param for param in order if isinstance(param, click.Option))
+            for param, count in counts.items():
+                if count > 1 and not param.multiple and not param.is_flag:
+                    raise Usage(f"option {param.opts[-1]} is given {count} times", hint="leave all but one out")
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                (common if isinstance(param, CommonOption) else own).append(record)
+        for title, records in (("Options", own), ("Common options", common)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None and param.name is not None:
+        setattr(ctx.ensure_object(Invocation), param.name, value)
+
+
+class Bytes(click.ParamType[bytes]):
+    """An argument as the bytes that the shell gave: UTF-8 or not."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        return value if isinstance(value, bytes) else os.fsencode(value)
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE, with a name."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{_short(value)} is not NAME=VALUE", param, ctx)
+        return name, content
+
+
+class TransactionId(click.ParamType[str]):
+    """A transaction's id: 32 hex digits; or its write pointer, a decimal number of up to 19 digits."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).lower()
+        if _TRANSACTION_ID.fullmatch(text) is None:
+            self.fail(f"{_short(text)} is not the id of a transaction; `basalt tx list` shows those", param, ctx)
+        return text
+
+
+class MessageId(click.ParamType[bytes]):
+    """An id of 40 hex digits, whether or not a message has it; `wanted` says in an error what it should be."""
+
+    name = "id"
+
+    def __init__(self, wanted: str = "a message id, which has 40 hex digits") -> None:
+        self.wanted = wanted
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if re.fullmatch(r"[0-9a-fA-F]{40}", str(value)) is None:
+            self.fail(f"{_short(value)} is not {self.wanted}", param, ctx)
+        return bytes.fromhex(str(value))
+
+
+class DurationMs(click.ParamType[int]):
+    """A duration such as 500ms, 30s, 5m, 2h or 7d, in milliseconds."""
+
+    name = "duration"
+
+    def __init__(self, *, minimum_ms: int = 1) -> None:
+        self.minimum_ms = minimum_ms
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        from basalt.api.positions import TIME_MS_MAX, UNIT_MS
+
+        match = re.fullmatch(r"([0-9]{1,18})(ms|s|m|h|d|w)", str(value))
+        if match is None:
+            self.fail(f"{_short(value)} is not a duration such as 500ms, 30s, 5m, 2h or 7d", param, ctx)
+        duration_ms = int(match[1]) * UNIT_MS[match[2]]
+        if not self.minimum_ms <= duration_ms <= TIME_MS_MAX:
+            self.fail(f"{_short(value)} is shorter or longer than any duration can be", param, ctx)
+        return duration_ms
+
+
+class PositionText(click.ParamType["Position"]):
+    """A SPEC of a position, read against the time of day at which the command started."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        from basalt.api.positions import Position, parse_position
+        from basalt_engine.clock import SystemClock
+
+        if isinstance(value, Position):
+            return value
+        try:
+            return parse_position(str(value), SystemClock().now_ms(), field="position")
+        except InputError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")
+
+
+def stacked(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorated(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+output_option = click.option(
+    "-o",
+    "--output",
+    cls=CommonOption,
+    type=click.Choice(OUTPUT_FORMATS),
+    help="How to write the result. [default: table]",
+)
+common_options = stacked(
+    click.option(
+        "--url",
+        cls=CommonOption,
+        metavar="URL",
+        help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
+    ),
+    click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
+    click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
+    click.option(
+        "--timeout",
+        "timeout_ms",
+        cls=CommonOption,
+        type=DurationMs(),
+        metavar="DURATION",
+        help="How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
+    ),
+    output_option,
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Check and tell what would happen; change nothing.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+# Where a server's settings come from, beside the environment.
+settings_options = stacked(
+    click.option(
+        "--config", type=click.Path(path_type=Path), envvar="BASALT_CONFIG", help="Settings file. [env: BASALT_CONFIG]"
+    ),
+    click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; goes before all else. Repeatable."
+    ),
+)
+# What the audit keeps of an operator's act.
+author_options = stacked(
+    click.option("--reason", default="", metavar="TEXT", help="Why; kept in the audit."),
+    click.option(
+        "--as", "by", default=lambda: os.environ.get("USER", ""), metavar="NAME", help="Who does it. [default: $USER]"
+    ),
+)
+
+
+def command(name: str | None = None, options: Callable[[Any], Any] = common_options) -> Callable[[Any], click.Command]:
+    """A command with these common options, whose first argument is the invocation."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        return click.command(name, cls=Command)(options(pass_invocation(function)))
+
+    return made
+
+
+def limit_option(default: int, maximum: int | None, what: str, metavar: str | None = "N") -> Callable[[F], F]:
+    """--limit: how many results, at most."""
+    return click.option(
+        "--limit", type=click.IntRange(1, maximum), default=default, show_default=True, metavar=metavar,
+        help=f"At most so many{what}.",
+    )  # fmt: skip
+
+
+def payload_format_option(forms: Sequence[str], help_text: str = "How to write payloads.") -> Callable[[F], F]:
+    """--format: how bytes are written."""
+    return click.option("--format", "form", type=click.Choice(forms), default="text", show_default=True, help=help_text)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere insist on --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage(f"{question[:1].lower()}{question[1:]} Nobody is there to ask", hint="add --yes to do it")
+    if not click.confirm(question, err=True):
+        raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The values that a profile sets; None where it leaves the default."""
+
+    url: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles by name, and the name of the one in use."""
+
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
+    current: str | None = None
+
+    def get(self, name: str) -> Profile:
+        """The profile, or a `Failure` that lists those there are."""
+        profile = self.by_name.get(name)
+        if profile is None:
+            known = ", ".join(self.by_name) or "none yet"
+            raise Failure(
+                f"there is no profile {name!r} (there are: {known})",
+                hint=f"add it with `basalt profile add {name if PROFILE_NAME.fullmatch(name) else 'NAME'} --url URL`",
+                exit_code=EXIT_NOT_FOUND,
+            )
+        return profile
+
+    def with_profile(self, name: str, profile: Profile) -> Profiles:
+        """With one more profile, or another one under this name."""
+        return replace(self, by_name={**self.by_name, name: profile})
+
+    def using(self, name: str) -> Profiles:
+        """With this profile in use where no other is named."""
+        return replace(self, current=name)
+
+    def without(self, name: str) -> Profiles:
+        """Without this profile, and with none in use if it was."""
+        left = {other: profile for other, profile in self.by_name.items() if other != name}
+        return Profiles(left, None if self.current == name else self.current)
+
+
+def profiles_path() -> Path:
+    """Return the path of the file, whether or not it exists."""
+    return Path(click.get_app_dir("basalt")) / "profiles.toml"
+
+
+def read_profiles() -> Profiles:
+    """The user's profiles; none when there is no file."""
+    import tomllib
+
+    path = profiles_path()
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Profiles()
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise Failure(f"profiles file {path}: {reason}", hint="mend or remove it") from None
+    return _checked(tree, path)
+
+
+def write_profiles(profiles: Profiles) -> None:
+    """Put the file in place, readable by its owner only."""
+    path = profiles_path()
+    lines = [] if profiles.current is None else [f'current = "{profiles.current}"\n']
+    for name, profile in profiles.by_name.items():
+        lines.append(f"\n[profiles.{name}]\n")
+        lines.extend(
+            f"{key} = {_quoted(value)}\n" for key in _PROFILE_KEYS if (value := getattr(profile, key)) is not None
+        )
+    new = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new.write_text("".join(lines).lstrip("\n"), encoding="utf-8")
+        new.chmod(0o600)
+        new.replace(path)
+    except OSError as error:
+        raise Failure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+
+
+def _checked(tree: Mapping[str, object], path: Path) -> Profiles:
+    current = tree.get("current")
+    tables = tree.get("profiles", {})
+    if not isinstance(tables, dict) or not (current is None or isinstance(current, str)):
+        raise Failure(
+            f'profiles file {path}: it has no "current" name and [profiles.NAME] tables', hint="mend or remove it"
+        )
+    by_name = {}
+    for name, table in tables.items():
+        wrong = not isinstance(table, dict) or not all(
+            key in _PROFILE_KEYS and isinstance(value, str) for key, value in table.items()
+        )
+        if wrong or not PROFILE_NAME.fullmatch(name):
+            raise Failure(
+                f"profiles file {path}: profile {name!r} is not a url and a namespace", hint="mend or remove it"
+            )
+        by_name[name] = Profile(**table)
+    return Profiles(by_name, current)

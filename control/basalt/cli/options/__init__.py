@@ -1,1 +1,0 @@
-"""The options of the command line, and the profiles they come from."""
