@@ -26,10 +26,10 @@ from basalt.tables import garbage_cells as hidden_cells
 from basalt.tables.cell_activity import CellActivity
 from basalt.tables.garbage_cells import HiddenCells
 from basalt.transactions.manager import ManagerSnapshot
-from basalt_engine.cell_keys import TableKeys
-from basalt_engine.cells import CellTable, is_tombstone
+from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cells.table import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata
-from basalt_engine.retention import DELETED, UNREADABLE, Fate, Horizon, Run, judge_cells
+from basalt_engine.retention import DELETED, UNREADABLE, CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
@@ -51,7 +51,7 @@ class Looked(NamedTuple):
     rows: int
     size_bytes: int
     next: bytes | None
-    run: Run
+    run: CellRun
     tombstone: bytes | None
     older: list[bytes]
     tombstones: list[bytes]
@@ -68,7 +68,7 @@ class Pass:
     stop: bytes
     writes: int
     notes: list[HiddenCells]
-    run: Run = field(default_factory=Run)
+    run: CellRun = field(default_factory=CellRun)
     tombstone: bytes | None = None
     waiting: bool = False
 

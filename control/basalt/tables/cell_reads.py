@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from basalt.runtime.store_calls import Keys, StoreCalls
-from basalt_engine.cells import CHUNK_ROWS, CellRows, CellTable
+from basalt_engine.cells.table import CHUNK_ROWS, CellRows, CellTable
 from basalt_engine.table import Row, Store
 
 SHORT_SCANS_MAX = 16  # of a look on the event loop: it is over within some milliseconds

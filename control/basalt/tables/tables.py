@@ -17,8 +17,8 @@ from basalt.tables.cell_activity import CellActivity
 from basalt.tables.cell_reads import SHORT_SCANS_MAX, Look, Looks
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.states import TableJoin, Transaction, VisibilityLevel
-from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells import CellTable, CellVersion, LargeRowError, Page, PageLimits
+from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
+from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, Page, PageLimits
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Store
 

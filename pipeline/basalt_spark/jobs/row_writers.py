@@ -16,8 +16,8 @@ import msgspec
 
 from basalt.api.bodies.pruning import ExplainedWriter
 from basalt.errors import InputError
-from basalt_engine.cell_keys import CellKey
-from basalt_engine.cells import CellTable
+from basalt_engine.cells.keys import CellKey
+from basalt_engine.cells.table import CellTable
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import WRITER, MessageTable

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.tables.cell_reads import LONG_LOOKS_MAX, SHORT_ROWS_MAX, Looks
 from basalt.tables.tables import CellPut, CellWrites
-from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Row, Table

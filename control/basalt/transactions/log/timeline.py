@@ -17,7 +17,7 @@ from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.states import State, Transaction
-from basalt_engine.cell_names import change_text
+from basalt_engine.cells.names import change_text
 
 JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one
 JOURNAL_AGE_MS_MAX = 86_400_000  # who asks later asks the audit lines and the logs

@@ -21,7 +21,7 @@ from basalt.transactions.rules.outcomes import Outcome, Request
 from basalt.transactions.rules.pointers import POINTERS_PER_MS
 from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.states import Loss, State, Transaction
-from basalt_engine.cell_names import change_text
+from basalt_engine.cells.names import change_text
 from basalt_engine.errors import FencedError
 
 
