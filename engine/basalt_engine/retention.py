@@ -119,11 +119,7 @@ def judge_payload_writer(write_pointer: int, topic: TopicRule, snapshot: Transac
 
 
 def judge_payload(
-    key: PayloadKey,
-    topic: TopicRule | None,
-    snapshot: TransactionSnapshot | None,
-    lifetime_ms_max: int,
-    now_ms: int,
+    key: PayloadKey, topic: TopicRule | None, snapshot: TransactionSnapshot | None, lifetime_ms_max: int, now_ms: int
 ) -> Verdict:
     """The verdict over one payload row, as HBase asks for it.
 
@@ -184,10 +180,7 @@ def judge_cell(
 
 
 def judge_cells(
-    rows: Iterable[tuple[bytes, bool | None]],
-    generations: Mapping[bytes, int],
-    horizon: Horizon | None,
-    run: CellRun,
+    rows: Iterable[tuple[bytes, bool | None]], generations: Mapping[bytes, int], horizon: Horizon | None, run: CellRun
 ) -> tuple[list[Verdict], CellRun]:
     """The verdicts over rows in the order of their keys, and what is to be carried on to the rows behind them.
 

@@ -89,11 +89,9 @@ class LedTable:
 
     @property
     def name(self) -> str:
-        """See the SPI."""
         return self._inner.name
 
     def get(self, key: bytes) -> Columns | None:
-        """See the SPI."""
         return self._inner.get(key)
 
     def scan(
@@ -105,11 +103,9 @@ class LedTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """See the SPI."""
         return self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
-        """See the SPI."""
         return self._inner.size_bytes(start, stop)
 
     def write(self, mutations: Sequence[Mutation]) -> None:
@@ -159,11 +155,9 @@ class LedStore:
 
     @property
     def busy(self) -> bool:
-        """See the SPI."""
         return self._inner.busy
 
     def table(self, name: str) -> LedTable:
-        """See the SPI."""
         led = LedCells if name == CELLS else LedTable
         return led(self._inner.table(name), self._term)
 
@@ -176,11 +170,9 @@ class LedStore:
         _within(self._term, lambda: self._inner.lead(epoch))
 
     def checkpoint(self, directory: Path) -> None:
-        """See the SPI."""
         self._inner.checkpoint(directory)
 
     def close(self) -> None:
-        """See the SPI."""
         self._inner.close()
 
 

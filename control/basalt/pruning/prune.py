@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -84,7 +84,7 @@ class Pruner:
         self._clock = clock
         self._transactions = transactions
         self._cluster = cluster
-        self._publisher = publisher
+        self.publisher = publisher
         self._compactions_max = compactions_max
         self._window = window
         self._surveyor = Surveyor(store, clock, cluster, lifetime_ms_max, forget_outside)
@@ -92,11 +92,6 @@ class Pruner:
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
         self.pruned_total = 0
-
-    @property
-    def publisher(self) -> SnapshotPublisher | None:
-        """Who tells the region servers, where there are any."""
-        return self._publisher
 
     async def survey(self) -> Survey:
         """Survey the writers in the present invalid list."""
@@ -152,8 +147,7 @@ class Pruner:
         await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
 
     async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
-        decided = await asyncio.to_thread(self._judge, survey)
-        pruned, waiting, compactions = decided
+        pruned, waiting, compactions = await asyncio.to_thread(self._judge, survey)
         regions = 0 if survey.regions is None else len(survey.regions.regions)
         names = tuple(region.id for region in compactions)
         return PruneResult(dry_run, self._clock.now_ms(), len(survey.invalid), waiting, pruned, regions, names)
@@ -188,8 +182,8 @@ class Pruner:
         await self._publish()
 
     async def _publish(self) -> None:
-        if self._publisher is not None:
-            await self._publisher.publish()
+        if self.publisher is not None:
+            await self.publisher.publish()
 
     async def _compact(self, survey: Survey, result: PruneResult) -> None:
         if self._cluster is None or survey.regions is None:
@@ -212,7 +206,8 @@ class Pruner:
             return
         listed = {region.id for region in survey.regions.regions}
         before_ms = survey.terms.now_ms - GONE_REGION_MS
-        gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
+        reports = survey.regions.reports.items()
+        gone = [name for name, report in reports if name not in listed and report.report_ms < before_ms]
         for name in gone[:GONE_REPORTS_MAX]:
             await self._call.write(self._system.remove, REPORT_KIND, name)
 
@@ -227,10 +222,6 @@ class Pruner:
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
         return sorted({pointer for entry in found for pointer in entry.pointers})
-
-
-def _is_gone(name: str, report: RegionReport, listed: Collection[str], before_ms: int) -> bool:
-    return name not in listed and report.report_ms < before_ms
 
 
 class Survey(NamedTuple):

@@ -28,14 +28,7 @@ from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import (
-    NO_SNAPSHOT,
-    Fate,
-    Verdict,
-    is_old_generation,
-    judge_message,
-    judge_payload_writer,
-)
+from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload_writer
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
@@ -60,14 +53,7 @@ class _Found(NamedTuple):
 class GarbageRows:
     """Deals with the notes of all topics."""
 
-    def __init__(
-        self,
-        store: Store,
-        logs: TopicLogs,
-        usage: Usage,
-        writer: GroupCommit,
-        decisions: Decisions,
-    ) -> None:
+    def __init__(self, store: Store, logs: TopicLogs, usage: Usage, writer: GroupCommit, decisions: Decisions) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)

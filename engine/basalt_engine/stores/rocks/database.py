@@ -154,14 +154,7 @@ def open_files_max(limit: int) -> int:
 class Database:
     """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
 
-    def __init__(
-        self,
-        path: Path,
-        options: RocksOptions,
-        *,
-        create: bool,
-        read_only: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, options: RocksOptions, *, create: bool, read_only: bool = False) -> None:
         """Open what is there, or `create` it; without `create` a family that is missing is damage.
 
         With `read_only` nothing is changed or locked, and others may have it open so, too.
