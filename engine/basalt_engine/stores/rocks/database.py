@@ -193,9 +193,12 @@ class Database:
 
     def get(self, family: Rdict, key: bytes, *, checked: bool = False) -> bytes | None:
         """The value under the key. With `checked` RocksDB itself verifies a large value, and names the bad file."""
-        found: bytes | None = (
-            self._call(family.get, key, None, self._checked) if checked else self._call(family.get, key)
-        )
+        try:  # as `_call` does, which takes longer: every put of a row looks for it
+            found: bytes | None = family.get(key, None, self._checked) if checked else family.get(key)
+        except DbClosedError:
+            raise
+        except Exception as error:
+            raise from_rocksdb(error, self.path) from error
         return found
 
     def _call(self, call: Callable[..., Any], *arguments: object) -> Any:

@@ -258,9 +258,10 @@ class StagedWrite:
 
     def _set(self, table: str, key: bytes, changed: _Row) -> None:
         row = changed.row
-        check_column_count(row.column_count)
+        columns = row.column_count
+        check_column_count(columns)
         handle = self._database.handle(table)
-        if row.column_count:
+        if columns:
             self.batch.put(key, packed(row.inline, row.large, row.large_crc32c), handle)
         else:
             self.batch.delete(key, handle)

@@ -86,10 +86,10 @@ class RocksTable:
                 columns = self._with_large(key, value, row) if row.large else row.inline
                 if columns is None:
                     continue
-                yield (found := Row(key, columns))
+                yield Row(key, columns)
                 rows += 1
                 if bytes_max is not None:
-                    read_bytes += found.size_bytes
+                    read_bytes += len(key) + sum(map(len, columns.values()))
                     if read_bytes >= bytes_max:
                         return
             more = more and rows != rows_max
