@@ -87,7 +87,8 @@ class Pruner:
         self.publisher = publisher
         self._compactions_max = compactions_max
         self._window = window
-        self._surveyor = Surveyor(store, clock, cluster, lifetime_ms_max, forget_outside)
+        self._lifetime_ms = lifetime_ms_max
+        self._forget_outside = forget_outside
         self._asked_ms: dict[str, int] = {}
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
@@ -95,7 +96,37 @@ class Pruner:
 
     async def survey(self) -> Survey:
         """Survey the writers in the present invalid list."""
-        return await self._surveyor.survey(await self._transactions.manager_snapshot())
+        moment = await self._transactions.manager_snapshot()
+        if self._cluster is None:
+            return await self._call.long(self._survey_notes, moment)
+        return await self._call.long(self._survey_cluster, moment, self._cluster)
+
+    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
+        state = STATE.get(self._system) or PruneState()
+        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
+
+    def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
+        before = cluster.regions()
+        reports = self._reports()
+        regions = still_there(before, cluster.regions())
+        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
+        certificates = Certificates(regions, reports, self._terms(state))
+        return Survey(moment, state, certificates, certificates)
+
+    def _reports(self) -> dict[str, RegionReport]:
+        """All reports that can be read, by region; one that cannot is as good as none."""
+        found = {}
+        for name, body in self._system.scan(REPORT_KIND):
+            try:
+                found[name] = RegionReport.decode(body)
+            except CorruptionError as error:
+                log.warning("the report of region %s is not read: %s", name, error.message)
+        return found
+
+    def _terms(self, state: PruneState) -> Terms:
+        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
+        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
+        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:
         """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
@@ -243,53 +274,6 @@ class Survey(NamedTuple):
         return self.certificate.terms
 
 
-class Surveyor:
-    """Takes surveys of one store."""
-
-    def __init__(
-        self, store: Store, clock: Clock, cluster: HBaseCluster | None, lifetime_ms_max: int, forget_outside: bool
-    ) -> None:
-        self._system = SystemTable(store.table(SystemTable.name))
-        self._call = StoreCalls(store)
-        self._clock = clock
-        self._cluster = cluster
-        self._lifetime_ms = lifetime_ms_max
-        self._forget_outside = forget_outside
-
-    async def survey(self, moment: ManagerSnapshot) -> Survey:
-        """Survey the writers in the invalid list of this snapshot of the manager."""
-        if self._cluster is None:
-            return await self._call.long(self._survey_notes, moment)
-        return await self._call.long(self._survey_cluster, moment, self._cluster)
-
-    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
-        state = STATE.get(self._system) or PruneState()
-        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
-
-    def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
-        before = cluster.regions()
-        reports = self.reports()
-        regions = still_there(before, cluster.regions())
-        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
-        certificates = Certificates(regions, reports, self._terms(state))
-        return Survey(moment, state, certificates, certificates)
-
-    def reports(self) -> dict[str, RegionReport]:
-        """All reports that can be read, by region; one that cannot is as good as none."""
-        found = {}
-        for name, body in self._system.scan(REPORT_KIND):
-            try:
-                found[name] = RegionReport.decode(body)
-            except CorruptionError as error:
-                log.warning("the report of region %s is not read: %s", name, error.message)
-        return found
-
-    def _terms(self, state: PruneState) -> Terms:
-        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
-        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
-
-
 def read_notes(system: SystemTable) -> Notes:
     """All notes that there are; to be read after the invalid list that is asked about."""
     found: dict[int, list[str]] = {}
@@ -310,11 +294,11 @@ def still_there(before: Sequence[Region], after: Sequence[Region]) -> list[Regio
 
 def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
     """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
-    found = (-1, -1)
-    for number, region in enumerate(regions):
+
+    def known(region: Region) -> tuple[int, int]:
         report = reports.get(region.id)
-        known = (-1, -1)
-        if report is not None and region.server and report.server == region.server:
-            known = (report.snapshot_epoch, report.snapshot_sequence)
-        found = known if number == 0 else min(found, known)
-    return found
+        if report is None or not region.server or report.server != region.server:
+            return -1, -1
+        return report.snapshot_epoch, report.snapshot_sequence
+
+    return min(map(known, regions), default=(-1, -1))

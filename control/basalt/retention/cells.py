@@ -125,9 +125,8 @@ class CellVersions:
         old = [note for note in notes if note.generation < living]
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
-        await self._writer.run(
-            lambda _: None
-        )  # after it, every write to a past generation is done: none is staged later
+        # After it, every write to a past generation is done: none is staged later.
+        await self._writer.run(lambda _: None)
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
         await self._writer.run(lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))

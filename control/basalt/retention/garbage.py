@@ -117,9 +117,7 @@ class GarbageRows:
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
             counted = [(row, self._usage.count(topic, row)) for row in rows]
             found.append(_Found(note, counted, len(page.rows), page.rest))
-            if (
-                page.rest is not None
-            ):  # go on with the rest of it before the notes behind it, or it waits for the next run
+            if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
         return found
 
