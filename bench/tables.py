@@ -16,7 +16,7 @@ import uvloop
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.api.codecs.avro import encode_work
-from basalt_engine.cell_names import change_key
+from basalt_engine.cells.names import change_key
 from basalt_engine.keys import table_prefix
 from bench import processes
 from bench.figures import Figure

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -122,15 +123,9 @@ class TopicKeys(NamedTuple):
         return self.payload_start(write_pointer) + _POSITION.pack(write_ms, payload_sequence)
 
 
-def position(publish_ms: int, sequence: int) -> bytes:
-    """The 10 bytes that end a row key and begin a message id."""
-    return _POSITION.pack(publish_ms, sequence)
-
-
-def position_fields(suffix: bytes) -> tuple[int, int]:
-    """The time and sequence in the last 10 bytes of a row key."""
-    publish_ms, sequence = _POSITION.unpack(suffix)
-    return publish_ms, sequence
+# The 10 bytes that end a row key and begin a message id: a time and a sequence; and back.
+position: Callable[[int, int], bytes] = _POSITION.pack
+position_fields: Callable[[bytes], tuple[int, int]] = _POSITION.unpack
 
 
 class MessageKey(NamedTuple):

@@ -75,6 +75,15 @@ class Extras(NamedTuple):
 
 NO_EXTRAS = Extras()
 
+# The bytes per message of the sections that batches with these flags have before their payloads.
+_FIXED_BYTES = [
+    8 * bool(flags & Flag.EVENT_TIMES)
+    + 8 * bool(flags & Flag.TTLS)
+    + 4 * bool(flags & Flag.KEYS)
+    + 4 * bool(flags & Flag.HEADERS)
+    for flags in range(16)
+]
+
 
 def encode(
     payloads: Sequence[Buffer],
@@ -172,7 +181,7 @@ class RecordBatch:
         self.count = count
         self._data = body
         self._extras_at = 4 * count
-        self._payloads_at = 4 * count + _fixed_bytes(flags) * count
+        self._payloads_at = 4 * count + _FIXED_BYTES[flags] * count
         self._made_ends: list[int] | None = None
         self._made_extras: list[Extras] | None = None
         # Without flags nothing follows the payloads, so that nobody need add up their lengths.
@@ -268,17 +277,6 @@ class RecordBatch:
             Extras(key, header, None if time == _NO_EVENT_TIME else time, ttl or None)
             for key, header, time, ttl in zip(keys, headers, times, ttls, strict=True)
         ]
-
-
-def _fixed_bytes(flags: int) -> int:
-    if not flags:
-        return 0
-    return (
-        (8 if flags & Flag.EVENT_TIMES else 0)
-        + (8 if flags & Flag.TTLS else 0)
-        + (4 if flags & Flag.KEYS else 0)
-        + (4 if flags & Flag.HEADERS else 0)
-    )
 
 
 def count_messages(data: Buffer) -> int:

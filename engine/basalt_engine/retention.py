@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from basalt_engine.cell_keys import POINTER_BYTES, CellKey
+from basalt_engine.cells.keys import POINTER_BYTES, CellKey
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
@@ -119,11 +119,7 @@ def judge_payload_writer(write_pointer: int, topic: TopicRule, snapshot: Transac
 
 
 def judge_payload(
-    key: PayloadKey,
-    topic: TopicRule | None,
-    snapshot: TransactionSnapshot | None,
-    lifetime_ms_max: int,
-    now_ms: int,
+    key: PayloadKey, topic: TopicRule | None, snapshot: TransactionSnapshot | None, lifetime_ms_max: int, now_ms: int
 ) -> Verdict:
     """The verdict over one payload row, as HBase asks for it.
 
@@ -152,7 +148,7 @@ class Horizon(NamedTuple):
     purge_bound: int
 
 
-class Run(NamedTuple):
+class CellRun(NamedTuple):
     """The state of a walk over versions: the current cell's key without a writer, and whether a version is settled."""
 
     cell: bytes = b""
@@ -184,11 +180,8 @@ def judge_cell(
 
 
 def judge_cells(
-    rows: Iterable[tuple[bytes, bool | None]],
-    generations: Mapping[bytes, int],
-    horizon: Horizon | None,
-    run: Run,
-) -> tuple[list[Verdict], Run]:
+    rows: Iterable[tuple[bytes, bool | None]], generations: Mapping[bytes, int], horizon: Horizon | None, run: CellRun
+) -> tuple[list[Verdict], CellRun]:
     """The verdicts over rows in the order of their keys, and what is to be carried on to the rows behind them.
 
     A row is its key and whether it is a tombstone (None: neither that nor a value). `generations` are by table prefix.
@@ -197,7 +190,7 @@ def judge_cells(
     for data, tombstone in rows:
         cell = data[:-POINTER_BYTES]
         if cell != run.cell:
-            run = Run(cell)
+            run = CellRun(cell)
         try:
             key = CellKey.decode(data)
         except CorruptionError:
@@ -208,5 +201,5 @@ def judge_cells(
             continue
         verdict, settled = judge_cell(key, tombstone, generations.get(key.prefix), horizon, run.settled)
         verdicts.append(verdict)
-        run = Run(cell, settled)
+        run = CellRun(cell, settled)
     return verdicts, run

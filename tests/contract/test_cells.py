@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from basalt_engine import cells
-from basalt_engine.cell_keys import TableKeys
-from basalt_engine.cells import CellTable, CellVersion, LargeRowError, PageLimits, visible
+from basalt_engine.cells import table as cells
+from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, PageLimits, visible
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot

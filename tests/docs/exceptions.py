@@ -7,15 +7,14 @@ from __future__ import annotations
 TESTED_ELSEWHERE = {
     "control/basalt/cluster/leader.py": "tests/control/server/test_failover.py",
     "control/basalt/server/process.py": "tests/system/test_starting.py",
-    "engine/basalt_engine/cells.py": "tests/contract/test_cells.py",
-    "engine/basalt_engine/stores/hbase/gateway.py": "tests/hbase/test_store.py",
-    "engine/basalt_engine/stores/hbase/table.py": "tests/hbase/test_store.py",
+    "engine/basalt_engine/cells/table.py": "tests/contract/test_cells.py",
     "engine/basalt_engine/stores/hbase/thrift2.py": "tests/hbase/test_store.py",
     "engine/basalt_engine/stores/memory.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/database.py": "tests/engine/stores/test_rocks_failures.py",
     "engine/basalt_engine/stores/rocks/damage.py": "tests/engine/stores/test_rocks_damage.py",
     "engine/basalt_engine/stores/rocks/store.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/table.py": "tests/contract/test_rows.py",
+    "engine/basalt_engine/table.py": "tests/contract/test_writes.py",
     "pipeline/basalt_spark/jobs/job_run.py": "tests/spark/test_job_run.py",
     "pipeline/basalt_spark/sink/writers.py": "tests/spark/test_writers.py",
 }

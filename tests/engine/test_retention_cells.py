@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cell_keys import CellKey, TableKeys
-from basalt_engine.cells import CellVersion, is_tombstone, visible
+from basalt_engine.cells.keys import CellKey, TableKeys
+from basalt_engine.cells.table import CellVersion, is_tombstone, visible
 from basalt_engine.keys import table_prefix
-from basalt_engine.retention import DELETED, SUPERSEDED, Fate, Horizon, Run, judge_cells
+from basalt_engine.retention import DELETED, SUPERSEDED, CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from tests.vector_lines import cases
 
@@ -76,7 +76,7 @@ def test_every_reader_sees_the_same_whatever_was_dropped_so_far(
     history: History, purge_bound: int, data: st.DataObject
 ) -> None:
     horizon = Horizon(InvalidList(history.invalid), history.bound, purge_bound)
-    verdicts, _ = judge_cells(history.rows, GENERATIONS, horizon, Run())
+    verdicts, _ = judge_cells(history.rows, GENERATIONS, horizon, CellRun())
     dropped = [
         (key, verdict) for (key, _), verdict in zip(history.rows, verdicts, strict=True) if verdict.fate is Fate.DROP
     ]
@@ -95,7 +95,7 @@ def test_every_reader_sees_the_same_whatever_was_dropped_so_far(
 @given(histories())
 def test_nothing_is_left_of_what_nobody_gets(history: History) -> None:
     horizon = Horizon(InvalidList(history.invalid), history.bound, history.bound)
-    verdicts, _ = judge_cells(history.rows, GENERATIONS, horizon, Run())
+    verdicts, _ = judge_cells(history.rows, GENERATIONS, horizon, CellRun())
     kept = [version for version, verdict in zip(history.versions, verdicts, strict=True) if verdict.fate is Fate.KEEP]
     decided = [version for version in kept if version.write_pointer <= history.bound]
     assert all(version.value is not None and version.write_pointer not in history.invalid for version in decided)
@@ -106,8 +106,8 @@ def test_nothing_is_left_of_what_nobody_gets(history: History) -> None:
 @given(histories(), st.integers(0, 20), st.integers(1, 5))
 def test_rows_in_batches_get_the_verdicts_of_one_batch(history: History, purge_bound: int, size: int) -> None:
     horizon = Horizon(InvalidList(history.invalid), history.bound, purge_bound)
-    whole, _ = judge_cells(history.rows, GENERATIONS, horizon, Run())
-    run, parts = Run(), []
+    whole, _ = judge_cells(history.rows, GENERATIONS, horizon, CellRun())
+    run, parts = CellRun(), []
     for start in range(0, len(history.rows), size):
         verdicts, run = judge_cells(history.rows[start : start + size], GENERATIONS, horizon, run)
         parts += verdicts
@@ -120,8 +120,8 @@ def test_an_older_snapshot_drops_no_more(history: History, earlier: int) -> None
     bound = min(earlier, history.bound)
     older = Horizon(InvalidList(history.invalid), bound, bound)
     newer = Horizon(InvalidList(history.invalid), history.bound, history.bound)
-    first, _ = judge_cells(history.rows, GENERATIONS, older, Run())
-    second, _ = judge_cells(history.rows, GENERATIONS, newer, Run())
+    first, _ = judge_cells(history.rows, GENERATIONS, older, CellRun())
+    second, _ = judge_cells(history.rows, GENERATIONS, newer, CellRun())
     assert all(late.fate is Fate.DROP for early, late in zip(first, second, strict=True) if early.fate is Fate.DROP)
 
 
@@ -130,10 +130,10 @@ def test_an_older_snapshot_drops_no_more(history: History, earlier: int) -> None
 def test_who_misses_newer_versions_drops_no_more_of_the_others(history: History) -> None:
     """As a compaction of some of a region's files does."""
     horizon = Horizon(InvalidList(history.invalid), history.bound, 0)
-    whole, _ = judge_cells(history.rows, GENERATIONS, horizon, Run())
+    whole, _ = judge_cells(history.rows, GENERATIONS, horizon, CellRun())
     of_all = dict(zip(history.rows, whole, strict=True))
     some = history.rows[::2]
-    verdicts, _ = judge_cells(some, GENERATIONS, horizon, Run())
+    verdicts, _ = judge_cells(some, GENERATIONS, horizon, CellRun())
     dropped = [row for row, verdict in zip(some, verdicts, strict=True) if verdict.fate is Fate.DROP]
     assert all(of_all[row].fate is Fate.DROP for row in dropped)
     assert DELETED not in verdicts
@@ -152,7 +152,7 @@ def test_the_vectors_are_judged(data: bytes, meaning: dict[str, Any]) -> None:
         (bytes.fromhex(row["key"]), is_tombstone(columns))
         for row, columns in zip(meaning["rows"], contents, strict=True)
     ]
-    verdicts, _ = judge_cells(rows, generations, horizon, Run())
+    verdicts, _ = judge_cells(rows, generations, horizon, CellRun())
     assert rows[0][0] == data
     wanted = [(row["fate"], row["reason"]) for row in meaning["rows"]]
     assert [(verdict.fate.value, verdict.reason) for verdict in verdicts] == wanted
@@ -161,6 +161,6 @@ def test_the_vectors_are_judged(data: bytes, meaning: dict[str, Any]) -> None:
 def test_what_was_learnt_of_a_cell_is_carried_on() -> None:
     horizon = Horizon(InvalidList(), 10, 0)
     keys = [STOCK.cell_key(b"r", b"c", writer) for writer in (9, 8)]
-    _, run = judge_cells([(keys[0], False)], GENERATIONS, horizon, Run())
+    _, run = judge_cells([(keys[0], False)], GENERATIONS, horizon, CellRun())
     assert run == (CellKey.decode(keys[0]).encode()[:-8], True)
     assert judge_cells([(keys[1], True)], GENERATIONS, horizon, run)[0] == [SUPERSEDED]

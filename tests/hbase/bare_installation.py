@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.regions import RegionReport, RegionSnapshot

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cell_keys import CellKey
+from basalt_engine.cells.keys import CellKey
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import GENERATION_MAX
 from basalt_engine.regions import RegionSnapshot
-from basalt_engine.retention import Horizon, Run, judge_cells
+from basalt_engine.retention import CellRun, Horizon, judge_cells
 from basalt_engine.snapshot import InvalidList
 from tests.hbase.frames import Frames, framed
 from tests.vector_lines import lines
@@ -109,7 +109,7 @@ def assert_alike(
     horizon = None
     if snapshot is not None:
         horizon = Horizon(InvalidList(snapshot.invalid), snapshot.visibility_upper_bound, purge_bound)
-    expected, run = [], Run()
+    expected, run = [], CellRun()
     for start in range(0, len(ordered), piece):
         part = [(key, tombstone(content)) for key, content in ordered[start : start + piece]]
         found, run = judge_cells(part, tables, horizon, run)

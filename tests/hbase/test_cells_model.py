@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from basalt_engine.cell_keys import CellKey
-from basalt_engine.retention import Fate, Horizon, Run, judge_cells
+from basalt_engine.cells.keys import CellKey
+from basalt_engine.retention import CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import InvalidList
 
 WORLDS, STEPS = 300, 400
@@ -148,7 +148,7 @@ class World:
     def filtered(self, rows: Rows, purge_bound: int) -> Rows:
         horizon = Horizon(InvalidList(self.known.invalid), self.known.bound, purge_bound)
         keys = sorted(rows)
-        verdicts, _ = judge_cells([(key, rows[key].content is None) for key in keys], {PREFIX: 1}, horizon, Run())
+        verdicts, _ = judge_cells([(key, rows[key].content is None) for key in keys], {PREFIX: 1}, horizon, CellRun())
         return {key: rows[key] for key, verdict in zip(keys, verdicts, strict=True) if verdict.fate is Fate.KEEP}
 
     def flush(self) -> None:

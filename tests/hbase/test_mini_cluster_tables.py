@@ -16,7 +16,7 @@ from basalt.catalog.tables import TableName
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Transaction
-from basalt_engine.cell_keys import CellKey, TableKeys
+from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import table_prefix
 from basalt_engine.regions import RegionSnapshot

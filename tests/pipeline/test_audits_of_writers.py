@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt_engine.cell_keys import TableKeys
-from basalt_engine.cells import CellTable
+from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cells.table import CellTable
 from basalt_engine.keys import TopicKeys, position, table_prefix, topic_prefix
 from basalt_engine.messages import WRITER, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable

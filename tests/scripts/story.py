@@ -19,8 +19,8 @@ from basalt.errors import BasaltError
 from basalt.messaging.read.log_reader import Fetch
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
-from basalt_engine.cell_names import change_key
-from basalt_engine.cells import CellTable, CellVersion
+from basalt_engine.cells.names import change_key
+from basalt_engine.cells.table import CellTable, CellVersion
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable

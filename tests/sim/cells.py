@@ -17,7 +17,7 @@ from basalt.catalog.topics import topic_name
 from basalt.retention import cells as sweep
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Transaction
-from basalt_engine.cell_names import change_key
+from basalt_engine.cells.names import change_key
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.sim.history import Ending, Told

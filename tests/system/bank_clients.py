@@ -8,7 +8,7 @@ from typing import Any
 
 from basalt.api.bodies.work import ConsumeRequest, Work, WorkPublish
 from basalt.api.codecs import avro
-from basalt_engine.cell_names import change_key
+from basalt_engine.cells.names import change_key
 from tests.control.api.codecs import client_codecs
 from tests.system.bank import ACCOUNTS, MOVES, OPENING, SESSION, TABLE, VERSIONS
 from tests.system.caller import AVRO, JSON

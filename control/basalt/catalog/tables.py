@@ -19,7 +19,7 @@ from basalt.errors import (
     TableNotFoundError,
 )
 from basalt.runtime.group_commit import NotLoadedError
-from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.clock import Clock
 from basalt_engine.keys import is_table_prefix, table_prefix
 from basalt_engine.metadata import TopicMetadata

@@ -81,7 +81,7 @@ class Term:
 
 
 class LedTable:
-    """One table of a `LedStore`."""
+    """One table of a `LedStore`: a write raises `FencedError` when the term is over."""
 
     def __init__(self, inner: Table, term: Term) -> None:
         self._inner = inner
@@ -89,11 +89,9 @@ class LedTable:
 
     @property
     def name(self) -> str:
-        """See the SPI."""
         return self._inner.name
 
     def get(self, key: bytes) -> Columns | None:
-        """See the SPI."""
         return self._inner.get(key)
 
     def scan(
@@ -105,19 +103,15 @@ class LedTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """See the SPI."""
         return self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
-        """See the SPI."""
         return self._inner.size_bytes(start, stop)
 
     def write(self, mutations: Sequence[Mutation]) -> None:
-        """See the SPI; `FencedError` when the term is over."""
         _within(self._term, lambda: self._inner.write(mutations))
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """See the SPI; `FencedError` when the term is over."""
         return _within(self._term, lambda: self._inner.check_and_write(key, column, expected, columns))
 
 
@@ -125,7 +119,6 @@ class LedCells(LedTable):
     """The table of cells: a row counts only if the term still lasted when it had been read, and so does their end."""
 
     def get(self, key: bytes) -> Columns | None:
-        """See the SPI; `FencedError` when the term is over."""
         found = self._inner.get(key)
         self._term.check()
         return found
@@ -139,7 +132,6 @@ class LedCells(LedTable):
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """See the SPI; `FencedError` when the term is over."""
         for row in self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max):
             self._term.check()
             yield row
@@ -147,7 +139,7 @@ class LedCells(LedTable):
 
 
 class LedStore:
-    """A handle that belongs to one term."""
+    """A handle that belongs to one term: a write raises `FencedError` when it is over."""
 
     def __init__(self, inner: Store, term: Term) -> None:
         self._inner = inner
@@ -159,28 +151,22 @@ class LedStore:
 
     @property
     def busy(self) -> bool:
-        """See the SPI."""
         return self._inner.busy
 
     def table(self, name: str) -> LedTable:
-        """See the SPI."""
         led = LedCells if name == CELLS else LedTable
         return led(self._inner.table(name), self._term)
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        """See the SPI; `FencedError` when the term is over."""
         _within(self._term, lambda: self._inner.write(writes))
 
     def lead(self, epoch: int) -> None:
-        """See the SPI; `FencedError` when the term is over."""
         _within(self._term, lambda: self._inner.lead(epoch))
 
     def checkpoint(self, directory: Path) -> None:
-        """See the SPI."""
         self._inner.checkpoint(directory)
 
     def close(self) -> None:
-        """See the SPI."""
         self._inner.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -83,23 +83,49 @@ class Pruner:
         self._clock = clock
         self._transactions = transactions
         self._cluster = cluster
-        self._publisher = publisher
+        self.publisher = publisher
         self._compactions_max = compactions_max
         self._window = window
-        self._surveyor = Surveyor(store, clock, cluster, lifetime_ms_max, forget_outside)
+        self._lifetime_ms = lifetime_ms_max
+        self._forget_outside = forget_outside
         self._asked_ms: dict[str, int] = {}
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
         self.pruned_total = 0
 
-    @property
-    def publisher(self) -> SnapshotPublisher | None:
-        """Who tells the region servers, where there are any."""
-        return self._publisher
-
     async def survey(self) -> Survey:
         """Survey the writers in the present invalid list."""
-        return await self._surveyor.survey(await self._transactions.manager_snapshot())
+        moment = await self._transactions.manager_snapshot()
+        if self._cluster is None:
+            return await self._call.long(self._survey_notes, moment)
+        return await self._call.long(self._survey_cluster, moment, self._cluster)
+
+    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
+        state = STATE.get(self._system) or PruneState()
+        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
+
+    def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
+        before = cluster.regions()
+        reports = self._reports()
+        regions = still_there(before, cluster.regions())
+        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
+        certificates = Certificates(regions, reports, self._terms(state))
+        return Survey(moment, state, certificates, certificates)
+
+    def _reports(self) -> dict[str, RegionReport]:
+        """All reports that can be read, by region; one that cannot is as good as none."""
+        found = {}
+        for name, body in self._system.scan(REPORT_KIND):
+            try:
+                found[name] = RegionReport.decode(body)
+            except CorruptionError as error:
+                log.warning("the report of region %s is not read: %s", name, error.message)
+        return found
+
+    def _terms(self, state: PruneState) -> Terms:
+        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
+        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
+        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:
         """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
@@ -151,8 +177,7 @@ class Pruner:
         await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
 
     async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
-        decided = await asyncio.to_thread(self._judge, survey)
-        pruned, waiting, compactions = decided
+        pruned, waiting, compactions = await asyncio.to_thread(self._judge, survey)
         regions = 0 if survey.regions is None else len(survey.regions.regions)
         names = tuple(region.id for region in compactions)
         return PruneResult(dry_run, self._clock.now_ms(), len(survey.invalid), waiting, pruned, regions, names)
@@ -187,8 +212,8 @@ class Pruner:
         await self._publish()
 
     async def _publish(self) -> None:
-        if self._publisher is not None:
-            await self._publisher.publish()
+        if self.publisher is not None:
+            await self.publisher.publish()
 
     async def _compact(self, survey: Survey, result: PruneResult) -> None:
         if self._cluster is None or survey.regions is None:
@@ -211,7 +236,8 @@ class Pruner:
             return
         listed = {region.id for region in survey.regions.regions}
         before_ms = survey.terms.now_ms - GONE_REGION_MS
-        gone = [name for name, report in survey.regions.reports.items() if _is_gone(name, report, listed, before_ms)]
+        reports = survey.regions.reports.items()
+        gone = [name for name, report in reports if name not in listed and report.report_ms < before_ms]
         for name in gone[:GONE_REPORTS_MAX]:
             await self._call.write(self._system.remove, REPORT_KIND, name)
 
@@ -226,10 +252,6 @@ class Pruner:
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
         return sorted({pointer for entry in found for pointer in entry.pointers})
-
-
-def _is_gone(name: str, report: RegionReport, listed: Collection[str], before_ms: int) -> bool:
-    return name not in listed and report.report_ms < before_ms
 
 
 class Survey(NamedTuple):
@@ -249,53 +271,6 @@ class Survey(NamedTuple):
     def terms(self) -> Terms:
         """The numbers that the rule compares with."""
         return self.certificate.terms
-
-
-class Surveyor:
-    """Takes surveys of one store."""
-
-    def __init__(
-        self, store: Store, clock: Clock, cluster: HBaseCluster | None, lifetime_ms_max: int, forget_outside: bool
-    ) -> None:
-        self._system = SystemTable(store.table(SystemTable.name))
-        self._call = StoreCalls(store)
-        self._clock = clock
-        self._cluster = cluster
-        self._lifetime_ms = lifetime_ms_max
-        self._forget_outside = forget_outside
-
-    async def survey(self, moment: ManagerSnapshot) -> Survey:
-        """Survey the writers in the invalid list of this snapshot of the manager."""
-        if self._cluster is None:
-            return await self._call.long(self._survey_notes, moment)
-        return await self._call.long(self._survey_cluster, moment, self._cluster)
-
-    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
-        state = STATE.get(self._system) or PruneState()
-        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
-
-    def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
-        before = cluster.regions()
-        reports = self.reports()
-        regions = still_there(before, cluster.regions())
-        state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
-        certificates = Certificates(regions, reports, self._terms(state))
-        return Survey(moment, state, certificates, certificates)
-
-    def reports(self) -> dict[str, RegionReport]:
-        """All reports that can be read, by region; one that cannot is as good as none."""
-        found = {}
-        for name, body in self._system.scan(REPORT_KIND):
-            try:
-                found[name] = RegionReport.decode(body)
-            except CorruptionError as error:
-                log.warning("the report of region %s is not read: %s", name, error.message)
-        return found
-
-    def _terms(self, state: PruneState) -> Terms:
-        lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
-        return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
 
 def read_notes(system: SystemTable) -> Notes:
@@ -318,11 +293,11 @@ def still_there(before: Sequence[Region], after: Sequence[Region]) -> list[Regio
 
 def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
     """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
-    found = (-1, -1)
-    for number, region in enumerate(regions):
+
+    def known(region: Region) -> tuple[int, int]:
         report = reports.get(region.id)
-        known = (-1, -1)
-        if report is not None and region.server and report.server == region.server:
-            known = (report.snapshot_epoch, report.snapshot_sequence)
-        found = known if number == 0 else min(found, known)
-    return found
+        if report is None or not region.server or report.server != region.server:
+            return -1, -1
+        return report.snapshot_epoch, report.snapshot_sequence
+
+    return min(map(known, regions), default=(-1, -1))

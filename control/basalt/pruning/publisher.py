@@ -78,14 +78,13 @@ class SnapshotPublisher:
 
     async def _write(self, moment: ManagerSnapshot) -> RegionSnapshot | None:
         """Write a copy that is newer than the one there; None when somebody else wrote one in between."""
-        before, order = await self._call(self._read) if self._written is None else _known(*self._written)
+        last = self._written
+        before, order = await self._call(self._read) if last is None else (last[0], last[1].order)
         sequence = _sequence_after(order, moment.epoch)
         now_ms = self._clock.now_ms()
         # Before any region server can know it: a run that prunes reckons with the longest that one may know.
         state = await self._call.write(
-            change_state,
-            self._system,
-            lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms),
+            change_state, self._system, lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms)
         )
         snapshot = RegionSnapshot(
             epoch=moment.epoch,
@@ -118,10 +117,6 @@ class SnapshotPublisher:
         except CorruptionError as error:
             log.error("the published snapshot is written over: %s", error.message)
             return body, NEVER
-
-
-def _known(body: bytes, snapshot: RegionSnapshot) -> tuple[bytes, Order]:
-    return body, snapshot.order
 
 
 def _sequence_after(order: Order, epoch: int) -> int:

@@ -86,6 +86,19 @@ class Terms(NamedTuple):
         restored_ms = self.restored // POINTERS_PER_MS if pointer <= self.restored else 0
         return max(begun_ms, restored_ms, self.since_ms) + self.skew_ms
 
+    def early_cause(self, pointer: int) -> Cause | None:
+        """The first thing in the way of this writer, before anybody looks for its rows."""
+        if self.end_ms(pointer) >= self.now_ms:
+            return Cause.LIFETIME
+        return Cause.OUTSIDE if pointer in self.outside else None
+
+    def early_holds(self, pointer: int) -> list[Hold]:
+        """The same as a hold; none when its rows are to be looked for."""
+        cause = self.early_cause(pointer)
+        if cause is Cause.LIFETIME:
+            return [Hold(cause, f"ends in {self.end_ms(pointer) - self.now_ms + 1} ms")]
+        return [] if cause is None else [Hold(cause, "it also wrote outside Basalt, where pruning does not look")]
+
     def must_be_decided(self, pointer: int) -> int:
         """Up to where a file's snapshot must have been decided, to have filtered out this invalid writer."""
         return max(pointer, self.restored)
@@ -93,14 +106,6 @@ class Terms(NamedTuple):
     def newest(self, file: StoreFile) -> int:
         """The last writer that can have written to the file; a server's clock may be late."""
         return file.newest + self.skew_ms * POINTERS_PER_MS
-
-
-OUTSIDE_HOLD = Hold(Cause.OUTSIDE, "it also wrote outside Basalt, where pruning does not look")
-
-
-def lifetime_hold(terms: Terms, pointer: int) -> Hold:
-    """The hold of a writer that may still write."""
-    return Hold(Cause.LIFETIME, f"ends in {terms.end_ms(pointer) - terms.now_ms + 1} ms")
 
 
 Reports = Mapping[str, RegionReport]  # by region id
@@ -134,12 +139,10 @@ class Certificates:
 
     def cause(self, pointer: int) -> Cause | None:
         """The first thing in the way of this writer; costs a search."""
-        end_ms = self.terms.end_ms(pointer)
-        if end_ms >= self.terms.now_ms:
-            return Cause.LIFETIME
-        if pointer in self.terms.outside:
-            return Cause.OUTSIDE
-        if end_ms >= self._certain_ms:
+        early = self.terms.early_cause(pointer)
+        if early is not None:
+            return early
+        if self.terms.end_ms(pointer) >= self._certain_ms:
             return self._uncertain
         first = bisect_left(self._newest, pointer)
         held = first < len(self._newest) and self._least[first] < self.terms.must_be_decided(pointer)
@@ -148,11 +151,9 @@ class Certificates:
     def holds(self, pointer: int) -> list[Hold]:
         """All that is in the way of this writer."""
         end_ms = self.terms.end_ms(pointer)
-        if end_ms >= self.terms.now_ms:
-            return [lifetime_hold(self.terms, pointer)]
-        if pointer in self.terms.outside:
-            return [OUTSIDE_HOLD]
-        return [hold for region in self.regions for hold in holds_of(region, self.reports, self.terms, pointer, end_ms)]
+        return self.terms.early_holds(pointer) or [
+            hold for region in self.regions for hold in holds_of(region, self.reports, self.terms, pointer, end_ms)
+        ]
 
 
 def certain_until(region: Region, reports: Reports, terms: Terms) -> tuple[int, Cause]:
@@ -254,19 +255,14 @@ class EmbeddedCertificate:
 
     def cause(self, pointer: int) -> Cause | None:
         """The first thing in the way of this writer."""
-        if self.terms.end_ms(pointer) >= self.terms.now_ms:
-            return Cause.LIFETIME
-        if pointer in self.terms.outside:
-            return Cause.OUTSIDE
-        return Cause.NOTE if pointer in self._notes else None
+        return self.terms.early_cause(pointer) or (Cause.NOTE if pointer in self._notes else None)
 
     def holds(self, pointer: int) -> list[Hold]:
         """All that is in the way of this writer."""
-        if self.cause(pointer) is Cause.LIFETIME:
-            return [lifetime_hold(self.terms, pointer)]
-        if pointer in self.terms.outside:
-            return [OUTSIDE_HOLD]
-        return [Hold(Cause.NOTE, f"retention has not dealt with note {name}") for name in self._notes.get(pointer, ())]
+        notes = self._notes.get(pointer, ())
+        return self.terms.early_holds(pointer) or [
+            Hold(Cause.NOTE, f"retention has not dealt with note {name}") for name in notes
+        ]
 
 
 class Blocked(NamedTuple):

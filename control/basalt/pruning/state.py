@@ -36,9 +36,8 @@ class PruneState(msgspec.Struct, frozen=True):
     def publishing(self, lifetime_ms: int, published_at: tuple[int, int], now_ms: int) -> PruneState:
         """The state when a snapshot with this lifetime is about to be published."""
         if not self.first_published_ms:
-            return msgspec.structs.replace(self, first_published_ms=now_ms).publishing(
-                lifetime_ms, published_at, now_ms
-            )
+            begun = msgspec.structs.replace(self, first_published_ms=now_ms)
+            return begun.publishing(lifetime_ms, published_at, now_ms)
         if lifetime_ms >= self.lifetime_ms:
             return msgspec.structs.replace(self, lifetime_ms=lifetime_ms, lowered_to_ms=None, lowered_at=None)
         if lifetime_ms == self.lowered_to_ms:

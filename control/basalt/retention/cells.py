@@ -25,10 +25,10 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells
 from basalt.tables.garbage_cells import CellActivity, GarbageCells
 from basalt.transactions.manager import ManagerSnapshot
-from basalt_engine.cell_keys import TableKeys
-from basalt_engine.cells import CellTable, is_tombstone
+from basalt_engine.cells.keys import TableKeys
+from basalt_engine.cells.table import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata
-from basalt_engine.retention import DELETED, UNREADABLE, Fate, Horizon, Run, judge_cells
+from basalt_engine.retention import DELETED, UNREADABLE, CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
@@ -50,7 +50,7 @@ class Looked(NamedTuple):
     rows: int
     size_bytes: int
     next: bytes | None
-    run: Run
+    run: CellRun
     tombstone: bytes | None
     older: list[bytes]
     tombstones: list[bytes]
@@ -67,7 +67,7 @@ class Pass:
     stop: bytes
     writes: int
     notes: list[GarbageCells]
-    run: Run = field(default_factory=Run)
+    run: CellRun = field(default_factory=CellRun)
     tombstone: bytes | None = None
     waiting: bool = False
 
@@ -124,9 +124,8 @@ class CellVersions:
         old = [note for note in notes if note.generation < living]
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
-        await self._writer.run(
-            lambda _: None
-        )  # after it, every write to a past generation is done: none is staged later
+        # After it, every write to a past generation is done: none is staged later.
+        await self._writer.run(lambda _: None)
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
         await self._writer.run(lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))

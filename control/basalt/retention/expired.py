@@ -76,10 +76,7 @@ class _Plan(NamedTuple):
 class ExpiredRows:
     """Finds and removes what has expired."""
 
-    def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit,
-        lifetime_ms_max: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, lifetime_ms_max: int) -> None:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)

@@ -28,14 +28,7 @@ from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import (
-    NO_SNAPSHOT,
-    Fate,
-    Verdict,
-    is_old_generation,
-    judge_message,
-    judge_payload_writer,
-)
+from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload_writer
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
@@ -131,7 +124,7 @@ class GarbageRows:
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
             found.append(_Found(note, await self._counted(topic, rows), len(page.rows), page.rest))
-            if page.rest is not None:  # go on with the rest before the notes behind it, or it waits for the next run
+            if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
         return found
 

@@ -18,8 +18,8 @@ from basalt.runtime.store_calls import Keys, StoreCalls
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import TableJoin, Transaction, VisibilityLevel
-from basalt_engine.cell_names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells import CHUNK_ROWS, CellRows, CellTable, CellVersion, LargeRowError, Page, PageLimits
+from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
+from basalt_engine.cells.table import CHUNK_ROWS, CellRows, CellTable, CellVersion, LargeRowError, Page, PageLimits
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Row, Store
 

@@ -40,7 +40,6 @@ class MemoryTable:
         self._rows = rows  # key: its columns, read-only
 
     def get(self, key: bytes) -> Columns | None:
-        """The row's columns, or None when there is no such row."""
         with self._store.locked():
             found: Columns | None = self._rows.get(key)
             return found
@@ -58,7 +57,6 @@ class MemoryTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """Rows with start <= key < stop; limits as the SPI says."""
         chunk_rows = SCAN_CHUNK_ROWS if rows_max is None else min(rows_max, SCAN_CHUNK_ROWS)
         return limited(self._read(start, stop, reverse, chunk_rows), rows_max, bytes_max)
 
@@ -77,7 +75,6 @@ class MemoryTable:
                 start, inclusive = rows[-1].key, (False, False)
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """Put `columns` into the row iff its `column` now equals `expected`."""
         check_key(key)
         check_columns(columns)
         with self._store.locked():
@@ -189,7 +186,6 @@ class MemoryStore:
         return self._lock
 
     def table(self, name: str) -> MemoryTable:
-        """The table of this name; `InputError` when there is none."""
         check_table(name)
         self.locked()
         return self._tables[name]

@@ -25,8 +25,8 @@ import msgspec
 
 from basalt.api.bodies.operations import ExplainedWriter
 from basalt.errors import CorruptionError, InputError, UnavailableError
-from basalt_engine.cell_keys import CellKey
-from basalt_engine.cells import CellTable
+from basalt_engine.cells.keys import CellKey
+from basalt_engine.cells.table import CellTable
 from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable

@@ -168,11 +168,13 @@ class Handler:
         assert scan.stopRow == name + b" ,,", scan.stopRow
         table = self._hbase.tables[name.decode()]
         found = []
-        for start, (state, server) in sorted(table.regions.items())[skipped:]:
+        listed = sorted(table.regions.items())
+        stops = [*(start for start, _ in listed[1:]), b""]
+        for (start, (state, server)), stop in list(zip(listed, stops, strict=True))[skipped:]:
             host, port, code = server.split(",")
             encoded = self._hbase.region_name(name.decode(), start).encode()
             columns = {
-                b"info:regioninfo": b"PBUF",
+                b"info:regioninfo": b"PBUF\x1a" + bytes([len(start)]) + start + b'"' + bytes([len(stop)]) + stop,
                 b"info:state": state.encode(),
                 b"info:server": f"{host}:{port}".encode(),
                 b"info:serverstartcode": int(code).to_bytes(8, "big"),

@@ -134,6 +134,6 @@ async def test_an_operator_may_let_such_writers_go(embedded: Wired):
     tx = await embedded.transactions.begin(outside=True)
     await embedded.transactions.invalidate(tx.id)
     embedded.clock.advance(AFTER_ITS_LIFE_MS)
-    embedded.services.pruner._surveyor._forget_outside = True
+    embedded.services.pruner._forget_outside = True
     assert await prune(embedded) == (tx.id,)
     assert await noted(embedded) == []

@@ -12,7 +12,7 @@ from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
-from basalt_engine.cell_keys import CellKey, TableKeys
+from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put

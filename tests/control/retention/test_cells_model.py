@@ -21,8 +21,8 @@ from basalt.settings import Settings, TransactionSettings
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from basalt.transactions.rules.transaction import Kind
-from basalt_engine.cell_keys import CellKey
-from basalt_engine.cells import CellTable
+from basalt_engine.cells.keys import CellKey
+from basalt_engine.cells.table import CellTable
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.control.retention.crashing_store import CrashingStore

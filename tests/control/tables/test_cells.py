@@ -17,7 +17,7 @@ from basalt.errors import (
 from basalt.tables import tables
 from basalt.tables.tables import LOOKUPS_MAX, READ_ROWS_MAX, CellPut, CellWrites
 from basalt.transactions.rules.transaction import State, VisibilityLevel
-from basalt_engine.cell_names import CELLS_MAX, COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
+from basalt_engine.cells.names import CELLS_MAX, COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
 from tests.control.tables.conftest import STOCK, Shop
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from basalt.tables.tables import LONG_LOOKS_MAX, SHORT_ROWS_MAX, CellPut, CellWrites, Looks
-from basalt_engine.cell_keys import TableKeys
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Row, Table

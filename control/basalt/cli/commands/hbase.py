@@ -24,11 +24,10 @@ from basalt.cli.options import (
 from basalt.cli.output import columns, counted, duration_text
 from basalt.cli.root import group
 from basalt.errors import InputError
-from basalt.hbase_admin.check import View, findings, look_at_gateway
+from basalt.hbase_admin.check import View, findings, look, look_at_gateway
 from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
 from basalt.hbase_admin.install import Installation, UpgradeProgress
 from basalt.hbase_admin.plan import Step, Wanted, alter_line, create_lines, plan_upgrade
-from basalt.retention.cells import look
 from basalt.settings import HBaseSettings, load_settings
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.hbase import tables

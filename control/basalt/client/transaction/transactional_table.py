@@ -20,7 +20,7 @@ from basalt.client.plans.scopes import TableScope
 from basalt.client.transaction.commit_protocol import tell_changes
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import BasaltError
-from basalt_engine.cell_names import CELLS_MAX, change_key, check_column, check_row, check_value
+from basalt_engine.cells.names import CELLS_MAX, change_key, check_column, check_row, check_value
 
 CALL_BYTES_MAX = 4 * 1024 * 1024  # of rows, columns and values; a third more in base64, below a request's 10 MiB
 CALL_DELETED_ROWS_MAX = 100  # each may have many cells, and the server writes a tombstone for every one

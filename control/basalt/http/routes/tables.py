@@ -31,7 +31,7 @@ from basalt.http.routes.operations import Request, RouteTable
 from basalt.http.routes.schemas import NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellPut, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel
-from basalt_engine.cells import CellVersion
+from basalt_engine.cells.table import CellVersion
 
 TABLES_PATH = "/v1/namespaces/{namespace}/tables"
 TABLE_PATH = TABLES_PATH + "/{table}"

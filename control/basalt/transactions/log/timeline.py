@@ -14,7 +14,7 @@ from basalt.transactions.log.transaction_log import Entry, ToldChanges
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction
-from basalt_engine.cell_names import change_text
+from basalt_engine.cells.names import change_text
 
 
 class Step(NamedTuple):

@@ -89,19 +89,19 @@ class Gateway:
 
     def write(self, method: str, table: bytes, *arguments: object, rows: int) -> None:
         """Make a write of so many rows that may be made twice; `StoreError` or `UnknownOutcomeError`."""
-        try:
-            self._try(method, (table, *arguments), again_when_asked=True)
-        except RefusedError as error:
-            raise refused_write(str(error), table.decode(), rows) from error
-        except LostError as error:
-            raise (self._unknown(error) if error.asked else self._away(error)) from error
+        self._write(method, table, arguments, rows, again_when_asked=True)
 
     def write_once(self, method: str, table: bytes, *arguments: object) -> Any:
         """Make a write that must not be made twice; `StoreError` or `UnknownOutcomeError`."""
+        return self._write(method, table, arguments, 1, again_when_asked=False)
+
+    def _write(
+        self, method: str, table: bytes, arguments: tuple[object, ...], rows: int, *, again_when_asked: bool
+    ) -> Any:
         try:
-            return self._try(method, (table, *arguments), again_when_asked=False)
+            return self._try(method, (table, *arguments), again_when_asked=again_when_asked)
         except RefusedError as error:
-            raise refused_write(str(error), table.decode(), 1) from error
+            raise refused_write(str(error), table.decode(), rows) from error
         except LostError as error:
             raise (self._unknown(error) if error.asked else self._away(error)) from error
 
@@ -233,13 +233,7 @@ class Connection:
 class ConnectionPool:
     """Lends a bounded number of connections to threads. The one used last is lent first, so spare ones grow old and are closed."""
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        *,
-        connections_max: int,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, address: tuple[str, int], *, connections_max: int, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock or SystemClock()
         self._slots = threading.BoundedSemaphore(connections_max)

@@ -91,7 +91,6 @@ class HBaseStore:
         return store
 
     def table(self, name: str) -> HBaseTable:
-        """The table of this name; `InputError` when there is none."""
         check_table(name)
         return self._tables[name]
 

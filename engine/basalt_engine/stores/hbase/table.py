@@ -82,13 +82,11 @@ class HBaseTable:
         self._row_size = RowSize()
 
     def get(self, key: bytes) -> Columns | None:
-        """The row's columns, or None when there is no such row."""
         if not 0 < len(key) <= KEY_BYTES_MAX:
             return None
         return columns_of(self._reads.read("get", self._table, _gateway_get(key))) or None
 
     def write(self, mutations: Sequence[Mutation]) -> None:
-        """Apply the mutations in order."""
         self.apply(mutations, Progress())
 
     def scan(
@@ -100,7 +98,6 @@ class HBaseTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """Rows with start <= key < stop; limits as the SPI says."""
         span = Span(start, stop, reverse)
         return Scan(self._fetch, self._prefetcher, self._row_size, span, rows_max, bytes_max)
 
@@ -109,7 +106,6 @@ class HBaseTable:
         return found
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """Put `columns` into the row iff its `column` now equals `expected`."""
         check_key(key)
         check_columns(columns)
         check_put(key, columns)

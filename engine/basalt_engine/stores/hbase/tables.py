@@ -114,11 +114,7 @@ class TableLayout:
 
 
 def layouts(
-    prefix: str,
-    buckets: int,
-    *,
-    flush_interval_ms: int = FLUSH_INTERVAL_MS_DEFAULT,
-    jar: CoprocessorJar | None = None,
+    prefix: str, buckets: int, *, flush_interval_ms: int = FLUSH_INTERVAL_MS_DEFAULT, jar: CoprocessorJar | None = None
 ) -> list[TableLayout]:
     """The tables of an installation, in the order in which they are made."""
     assert 1 <= buckets <= BUCKETS_MAX, buckets

@@ -1,4 +1,4 @@
-"""What is wrong with a data directory: failures of RocksDB and of the operating system as our errors, and damaged files.
+"""Damage to a data directory: failures of RocksDB and of the operating system as our errors, and damaged files.
 
 The binding raises plain `Exception`s, told apart by their words. Files are checked where RocksDB does not: logs before it
 reads them, and blob files, which it opens only to read a value.

@@ -50,7 +50,6 @@ class ReadOnlyRocksStore:
         return cls(Database(directory / "rocks", options, create=False, read_only=True))
 
     def table(self, name: str) -> RocksTable:
-        """The table of this name; `InputError` when there is none."""
         check_table(name)
         return self._tables[name]
 

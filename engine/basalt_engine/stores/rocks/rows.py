@@ -193,8 +193,7 @@ class StagedWrite:
     def _put(self, table: str, mutation: Put) -> None:
         key, columns = mutation
         found = self._row(table, key)
-        old = found.row
-        inline = dict(old.inline)
+        inline = dict(found.row.inline)
         new_large: dict[bytes, bytes] = {}
         for name, value in columns.items():
             if len(value) >= LARGE_VALUE_BYTES_MIN and table in LARGE_TABLES:
@@ -202,30 +201,35 @@ class StagedWrite:
                 new_large[name] = value
             else:
                 inline[name] = value
-        kept = [name for name in old.large if name not in columns]
-        if new_large or len(kept) < len(old.large):
-            large = self._large_columns(table, key, found) if kept else {}
-            self._replace(table, key, old, inline, {name: large[name] for name in kept} | new_large)
-        elif inline:
-            self._set(table, key, _Row(PackedRow(inline, old.large, old.large_crc32c), found.large_values))
+        self._change(table, key, found, inline, [name for name in found.row.large if name not in columns], new_large)
 
     def _delete(self, table: str, mutation: Delete) -> None:
         key, names = mutation
         found = self._row(table, key)
+        inline: dict[bytes, bytes] = {}
+        kept: list[bytes] = []
+        if names is not None:
+            inline = {name: value for name, value in found.row.inline.items() if name not in names}
+            kept = [name for name in found.row.large if name not in names]
+        self._change(table, key, found, inline, kept, {})
+
+    def _change(
+        self,
+        table: str,
+        key: bytes,
+        found: _Row,
+        inline: dict[bytes, bytes],
+        kept: list[bytes],
+        large: dict[bytes, bytes],
+    ) -> None:
+        """Leave the row with these inline columns, those of its large ones that are kept, and new large ones."""
         old = found.row
-        if not old.column_count:
-            return
-        if names is None:
-            self._replace(table, key, old, {}, {})
-            return
-        inline = {name: value for name, value in old.inline.items() if name not in names}
-        kept = [name for name in old.large if name not in names]
-        if len(kept) < len(old.large):
-            large = self._large_columns(table, key, found) if kept else {}
-            self._replace(table, key, old, inline, {name: large[name] for name in kept})
+        if large or len(kept) < len(old.large):
+            before = self._large_columns(table, key, found) if kept else {}
+            self._replace(table, key, old, inline, {name: before[name] for name in kept} | large)
         elif inline or kept:
             self._set(table, key, _Row(PackedRow(inline, old.large, old.large_crc32c), found.large_values))
-        else:
+        elif old.inline:
             self._replace(table, key, old, {}, {})
 
     def _delete_range(self, table: str, mutation: DeleteRange) -> None:
@@ -254,9 +258,10 @@ class StagedWrite:
 
     def _set(self, table: str, key: bytes, changed: _Row) -> None:
         row = changed.row
-        check_column_count(row.column_count)
+        columns = row.column_count
+        check_column_count(columns)
         handle = self._database.handle(table)
-        if row.column_count:
+        if columns:
             self.batch.put(key, packed(row.inline, row.large, row.large_crc32c), handle)
         else:
             self.batch.delete(key, handle)

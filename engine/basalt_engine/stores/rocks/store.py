@@ -102,7 +102,6 @@ class RocksStore:
         return self._lock.locked()
 
     def table(self, name: str) -> RocksTable:
-        """The table of this name; `InputError` when there is none."""
         check_table(name)
         return self._tables[name]
 
@@ -120,7 +119,6 @@ class RocksStore:
             return read(self._durable.database)
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        """Apply the writes in order as one durable batch."""
         with self._lock:
             staged = StagedWrite(self._durable.ready())
             for write in writes:

@@ -57,7 +57,6 @@ class RocksTable:
         self._store = store
 
     def get(self, key: bytes) -> Columns | None:
-        """The row's columns, or None when there is no such row."""
         value = self._store.reading(lambda database: database.get(database.rows(self.name), key))
         if value is None:
             return None
@@ -65,7 +64,6 @@ class RocksTable:
         return self._with_large(key, value, row) if row.large else row.inline
 
     def write(self, mutations: Sequence[Mutation]) -> None:
-        """Apply the mutations in order, as one durable batch."""
         self._store.write([TableWrite(self.name, mutations)])
 
     def scan(
@@ -77,7 +75,6 @@ class RocksTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        """Rows with start <= key < stop; limits as the SPI says."""
         chunk_rows = CHUNK_ROWS_FIRST
         rows = read_bytes = 0
         more = rows_max is None or rows_max > 0
@@ -89,10 +86,10 @@ class RocksTable:
                 columns = self._with_large(key, value, row) if row.large else row.inline
                 if columns is None:
                     continue
-                yield (found := Row(key, columns))
+                yield Row(key, columns)
                 rows += 1
                 if bytes_max is not None:
-                    read_bytes += found.size_bytes
+                    read_bytes += len(key) + sum(map(len, columns.values()))
                     if read_bytes >= bytes_max:
                         return
             more = more and rows != rows_max
@@ -147,7 +144,6 @@ class RocksTable:
             raise CorruptionError(f"row {key.hex()} of table {self.name}: {error}", hint=RESTORE) from None
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        """Put `columns` into the row iff its `column` now equals `expected`."""
         return self._store.check_and_write(self.name, key, column, expected, columns)
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:

@@ -13,7 +13,7 @@ from basalt.client.transaction import commit_protocol, open_transaction, transac
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.transactional_table import in_use
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, UnavailableError
-from basalt_engine.cell_names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
+from basalt_engine.cells.names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
 from basalt_engine.keys import table_prefix
 
 INFO = TransactionInfo("42", 42, "OPEN")

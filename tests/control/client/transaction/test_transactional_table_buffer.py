@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction.transactional_table import CALL_BYTES_MAX, CALL_DELETED_ROWS_MAX, TableBuffer
-from basalt_engine.cell_names import CELLS_MAX
+from basalt_engine.cells.names import CELLS_MAX
 
 names = st.sampled_from([b"a", b"b", b"c", b"d"])
 Table = dict[bytes, dict[bytes, bytes]]

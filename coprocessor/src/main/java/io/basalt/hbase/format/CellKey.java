@@ -55,13 +55,9 @@ public final class CellKey {
   }
 
   public byte[] encode() {
-    byte[] key = new byte[1 + prefix.length + GENERATION_BYTES + 2 * (row.length + column.length + END_BYTES)
-        + POINTER_BYTES];
-    key[0] = (byte) salt;
-    System.arraycopy(prefix, 0, key, 1, prefix.length);
-    int offset = 1 + prefix.length;
-    BigEndian.writeInt(key, offset, (int) generation);
-    offset = escape(row, key, offset + GENERATION_BYTES);
+    int suffixBytesMax = GENERATION_BYTES + 2 * (row.length + column.length + END_BYTES) + POINTER_BYTES;
+    byte[] key = TopicPrefix.key(salt, prefix, generation, suffixBytesMax);
+    int offset = escape(row, key, 1 + prefix.length + GENERATION_BYTES);
     offset = escape(column, key, offset);
     BigEndian.writeLong(key, offset, WritePointers.POINTER_MAX - writePointer);
     return Arrays.copyOf(key, offset + POINTER_BYTES);

@@ -30,23 +30,12 @@ public final class MessageKey {
 
   /** The key in these bytes. */
   public static MessageKey decode(byte[] key) throws CorruptionException {
-    int end = TopicPrefix.end(key, key.length);
-    if (end == TopicPrefix.NONE) {
-      throw new CorruptionException("a message key has no topic prefix");
-    }
-    if (key.length != end + SUFFIX_BYTES) {
-      throw new CorruptionException(
-          "a message key is " + key.length + " bytes, expected " + (end + SUFFIX_BYTES));
-    }
-    return new MessageKey(key, end);
+    return new MessageKey(key, TopicPrefix.end(key, SUFFIX_BYTES, "message"));
   }
 
   public byte[] encode() {
-    byte[] key = new byte[1 + prefix.length + SUFFIX_BYTES];
+    byte[] key = TopicPrefix.key(salt, prefix, generation, SUFFIX_BYTES);
     int end = 1 + prefix.length;
-    key[0] = (byte) salt;
-    System.arraycopy(prefix, 0, key, 1, prefix.length);
-    BigEndian.writeInt(key, end, (int) generation);
     BigEndian.writeLong(key, end + PUBLISH_MS_OFFSET, publishMs);
     BigEndian.writeShort(key, end + SEQUENCE_OFFSET, sequence);
     return key;

@@ -30,23 +30,12 @@ public final class PayloadKey {
 
   /** The key in these bytes. */
   public static PayloadKey decode(byte[] key) throws CorruptionException {
-    int end = TopicPrefix.end(key, key.length);
-    if (end == TopicPrefix.NONE) {
-      throw new CorruptionException("a payload key has no topic prefix");
-    }
-    if (key.length != end + SUFFIX_BYTES) {
-      throw new CorruptionException(
-          "a payload key is " + key.length + " bytes, expected " + (end + SUFFIX_BYTES));
-    }
-    return new PayloadKey(key, end);
+    return new PayloadKey(key, TopicPrefix.end(key, SUFFIX_BYTES, "payload"));
   }
 
   public byte[] encode() {
-    byte[] key = new byte[1 + prefix.length + SUFFIX_BYTES];
+    byte[] key = TopicPrefix.key(salt, prefix, generation, SUFFIX_BYTES);
     int end = 1 + prefix.length;
-    key[0] = (byte) salt;
-    System.arraycopy(prefix, 0, key, 1, prefix.length);
-    BigEndian.writeInt(key, end, (int) generation);
     BigEndian.writeLong(key, end + WRITE_POINTER_OFFSET, writePointer);
     BigEndian.writeLong(key, end + WRITE_MS_OFFSET, writeMs);
     BigEndian.writeShort(key, end + PAYLOAD_SEQUENCE_OFFSET, payloadSequence);

@@ -33,6 +33,28 @@ public final class TopicPrefix {
     return behind(nameEnd(key, middle + 2, length));
   }
 
+  /** Where the topic prefix of a key of this kind ends, behind which it has so many bytes. */
+  static int end(byte[] key, int suffixBytes, String kind) throws CorruptionException {
+    int end = end(key, key.length);
+    if (end == NONE) {
+      throw new CorruptionException("a " + kind + " key has no topic prefix");
+    }
+    if (key.length != end + suffixBytes) {
+      throw new CorruptionException(
+          "a " + kind + " key is " + key.length + " bytes, expected " + (end + suffixBytes));
+    }
+    return end;
+  }
+
+  /** A key of this salt, prefix and generation, with room for the rest of so many bytes behind the prefix. */
+  static byte[] key(int salt, byte[] prefix, long generation, int suffixBytes) {
+    byte[] key = new byte[1 + prefix.length + suffixBytes];
+    key[0] = (byte) salt;
+    System.arraycopy(prefix, 0, key, 1, prefix.length);
+    BigEndian.writeInt(key, 1 + prefix.length, (int) generation);
+    return key;
+  }
+
   /** A prefix as text: how its rule is looked up. */
   public static String text(byte[] data, int offset, int length) {
     return new String(data, offset, length, StandardCharsets.ISO_8859_1);

@@ -2,8 +2,8 @@ package io.basalt.hbase.report;
 
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.WritePointers;
-import io.basalt.hbase.rule.FileCertificate;
 import io.basalt.hbase.rule.FilterPass;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import java.lang.ref.WeakReference;
 import java.util.ArrayList;
 import java.util.Collection;

@@ -3,7 +3,7 @@ package io.basalt.hbase.report;
 import io.basalt.hbase.format.BigEndian;
 import io.basalt.hbase.format.CorruptionException;
 import io.basalt.hbase.format.Snapshot;
-import io.basalt.hbase.rule.FileCertificate;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import java.io.ByteArrayOutputStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;

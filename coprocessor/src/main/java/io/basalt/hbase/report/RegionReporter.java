@@ -4,7 +4,7 @@ import io.basalt.hbase.fence.Fence;
 import io.basalt.hbase.format.CorruptionException;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.knowledge.InstallationTables;
-import io.basalt.hbase.rule.FileCertificate;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import java.io.IOException;
 import java.util.LinkedHashMap;
 import java.util.Map;

@@ -2,7 +2,7 @@ package io.basalt.hbase.report;
 
 import io.basalt.hbase.fence.Fence;
 import io.basalt.hbase.format.WritePointers;
-import io.basalt.hbase.rule.FileCertificate;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import io.basalt.hbase.rule.Retention;
 import java.io.IOException;
 import java.util.ArrayList;

@@ -39,33 +39,4 @@ public enum Count {
   Count(String name) {
     this.name = name;
   }
-
-  /** Under what rows of this verdict are counted. */
-  static Count of(Verdict verdict) {
-    switch (verdict) {
-      case UNREADABLE:
-        return ROWS_UNREADABLE;
-      case UNKNOWN_TOPIC:
-      case UNKNOWN_TABLE:
-        return ROWS_UNKNOWN_TOPIC;
-      case NO_SNAPSHOT:
-        return ROWS_NO_SNAPSHOT;
-      case OLD_GENERATION:
-        return ROWS_DROPPED_OLD_GENERATION;
-      case EXPIRED:
-        return ROWS_DROPPED_EXPIRED;
-      case ROLLED_BACK:
-        return ROWS_DROPPED_ROLLED_BACK;
-      case INVALID:
-        return ROWS_DROPPED_INVALID;
-      case INVALID_RETAINED:
-        return ROWS_ROLLED_BACK;
-      case SUPERSEDED:
-        return ROWS_DROPPED_SUPERSEDED;
-      case DELETED:
-        return ROWS_DROPPED_DELETED;
-      default:
-        return ROWS_KEPT;
-    }
-  }
 }

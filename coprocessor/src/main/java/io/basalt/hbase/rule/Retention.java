@@ -7,8 +7,8 @@ import io.basalt.hbase.format.WritePointers;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice: its twins are
- * {@code basalt_engine.retention} and {@code cell_retention}. The rules as tables: docs/formats/retention.md, cells.md.
+ * The fate of one stored row: keep it, drop it, or roll it back; and why. Pure, and written twice: its twin is
+ * {@code basalt_engine.retention}. The rules as tables: docs/formats/retention.md, cells.md.
  *
  * <p>Only positive knowledge drops: whatever is unknown is kept.
  */

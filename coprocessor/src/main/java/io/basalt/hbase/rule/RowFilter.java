@@ -188,8 +188,8 @@ public abstract class RowFilter {
     for (Verdict verdict : VERDICTS) {
       long rows = rowsByVerdict[verdict.ordinal()];
       rowsByVerdict[verdict.ordinal()] = 0;
-      counters.add(Count.of(verdict), rows);
-      counters.add(Count.ROWS_KEPT, verdict.fate == Fate.KEEP && Count.of(verdict) != Count.ROWS_KEPT ? rows : 0);
+      counters.add(verdict.count, rows);
+      counters.add(Count.ROWS_KEPT, verdict.fate == Fate.KEEP && verdict.count != Count.ROWS_KEPT ? rows : 0);
     }
     for (Count count : COUNTS) {
       counters.add(count, counts[count.ordinal()]);

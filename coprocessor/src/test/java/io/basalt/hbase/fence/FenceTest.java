@@ -175,7 +175,7 @@ class FenceTest {
     assertThrows(DoNotRetryIOException.class, () -> fence.enter(refused));
     fence.leave(refused); // HBase calls the last hook after an exception in the first, too
     fence.before(Batches.fenceOf(6));
-    assertEquals(InFlightBatches.NONE, fence.fence.oldestInFlightMs());
+    assertEquals(Fence.NONE_IN_FLIGHT, fence.fence.oldestInFlightMs());
   }
 
   @Test
@@ -285,7 +285,7 @@ class FenceTest {
   @Test
   void theOldestBatchInFlightIsTold() throws IOException {
     Fenced fence = fenceWithLease(0);
-    assertEquals(InFlightBatches.NONE, fence.fence.oldestInFlightMs());
+    assertEquals(Fence.NONE_IN_FLIGHT, fence.fence.oldestInFlightMs());
     MiniBatchOperationInProgress<Mutation> first = letIn(fence, Batches.put("a"));
     long firstMs = clock.getAndAdd(5);
     MiniBatchOperationInProgress<Mutation> second = letIn(fence, Batches.put("b"));
@@ -293,7 +293,7 @@ class FenceTest {
     fence.leave(first);
     assertEquals(firstMs + 5, fence.fence.oldestInFlightMs());
     fence.leave(second);
-    assertEquals(InFlightBatches.NONE, fence.fence.oldestInFlightMs());
+    assertEquals(Fence.NONE_IN_FLIGHT, fence.fence.oldestInFlightMs());
   }
 
   @Test

@@ -10,7 +10,7 @@ import io.basalt.hbase.format.CorruptionException;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.SnapshotBytes;
 import io.basalt.hbase.knowledge.InstallationTables;
-import io.basalt.hbase.rule.FileCertificate;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import java.io.IOException;
 import java.util.Collections;
 import java.util.HashMap;

@@ -9,7 +9,7 @@ import io.basalt.hbase.fence.Batches;
 import io.basalt.hbase.fence.Fence;
 import io.basalt.hbase.format.SnapshotBytes;
 import io.basalt.hbase.format.WritePointers;
-import io.basalt.hbase.rule.FileCertificate;
+import io.basalt.hbase.rule.FilterPass.FileCertificate;
 import java.io.IOException;
 import java.util.Collections;
 import java.util.concurrent.atomic.AtomicInteger;

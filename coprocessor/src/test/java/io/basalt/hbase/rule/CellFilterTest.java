@@ -171,7 +171,7 @@ class CellFilterTest {
         Arrays.asList("a:80", "a:70"),
         left(Long.MAX_VALUE, Rows.tombstone("a", 80), Rows.version("a", 70)));
     assertEquals(2, counters.value(Count.ROWS_NO_SNAPSHOT));
-    assertEquals(FileCertificate.UNDECIDED, pass.decided());
+    assertEquals(FilterPass.FileCertificate.UNDECIDED, pass.decided());
   }
 
   @Test

@@ -236,20 +236,20 @@ class RetentionScannerTest {
     assertKept(true, Rows.row(Rows.batch(key), Rows.writer(key, FAILED)));
     assertDropped(true, Rows.row(Rows.batch(Rows.expiredKey()), Rows.writer(Rows.expiredKey(), FAILED)));
     assertEquals(1, counters.value(Count.ROWS_NO_SNAPSHOT));
-    assertEquals(FileCertificate.UNDECIDED, pass.decided());
+    assertEquals(FilterPass.FileCertificate.UNDECIDED, pass.decided());
   }
 
   @Test
   void anErrorWhereNoneShouldBeKeepsTheRowAndVouchesForNothing() throws IOException {
     assertKept(true, Rows.row(Rows.batch(Rows.liveKey()), null));
     assertEquals(1, counters.value(Count.HOOK_FAILURES));
-    assertEquals(FileCertificate.UNDECIDED, pass.decided());
+    assertEquals(FilterPass.FileCertificate.UNDECIDED, pass.decided());
   }
 
   @Test
   void severalRowsInOneAnswerAreKept() throws IOException {
     assertKept(true, Rows.row(Rows.batch(Rows.expiredKey()), Rows.batch(Rows.messageKey(Rows.TOPIC, 1, 5))));
-    assertEquals(FileCertificate.UNDECIDED, pass.decided());
+    assertEquals(FilterPass.FileCertificate.UNDECIDED, pass.decided());
   }
 
   // Many rows.

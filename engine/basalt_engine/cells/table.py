@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from basalt_engine.cell_keys import TableKeys, cell_of
-from basalt_engine.cell_names import COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
+from basalt_engine.cells.keys import TableKeys, cell_of
+from basalt_engine.cells.names import COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
 from basalt_engine.errors import CorruptionError, InputError
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Columns, Put, Row, prefix_stop

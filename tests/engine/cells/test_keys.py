@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.cell_keys import CellKey, TableKeys, cell_of
-from basalt_engine.cell_names import (
+from basalt_engine.cells.keys import CellKey, TableKeys, cell_of
+from basalt_engine.cells.names import (
     COLUMN_BYTES_MAX,
     ROW_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -21,7 +21,7 @@ from basalt_engine.cell_names import (
     escaped,
     unescaped,
 )
-from basalt_engine.cells import CellTable, decode_version
+from basalt_engine.cells.table import CellTable, decode_version
 from basalt_engine.errors import CorruptionError, InputError
 from basalt_engine.keys import (
     GENERATION_MAX,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from basalt_engine.cell_names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
+from basalt_engine.cells.names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import NAME_CHARS_MAX, TABLE_MARK, base_bucket
 from basalt_engine.snapshot import POINTER_MAX

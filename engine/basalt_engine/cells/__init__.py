@@ -1,0 +1,1 @@
+"""Cells of transactional tables: names, keys, table."""
