@@ -101,7 +101,7 @@ def key_text(key: bytes) -> str:
 
 
 _LISTS = (edits.Invalidated, edits.Pruned, edits.Restored)
-_NAMES: dict[type, str] = {
+_NAMES: dict[type, str] = {  # the others are called as their class
     edits.Began: "begun",
     edits.OneShot: "one_shot",
     edits.Checkpointed: "checkpoint",
@@ -110,15 +110,7 @@ _NAMES: dict[type, str] = {
     edits.SessionBegan: "in_session",
     ToldChanges: "changes_told",
     edits.Doomed: "conflict_lost",
-    edits.Committing: "committing",
-    edits.Committed: "committed",
     edits.Aborting: "abort_decided",
-    edits.Aborted: "aborted",
-    edits.Invalidated: "invalidated",
-    edits.Pruned: "pruned",
-    edits.Truncated: "truncated",
-    edits.Restored: "restored",
-    edits.Reset: "reset",
 }
 _ENDS = ("one_shot", "committed", "aborted", "invalidated")
 _END_NAMES = {State.COMMITTED: "committed", State.ABORTED: "aborted", State.INVALID: "invalidated"}
