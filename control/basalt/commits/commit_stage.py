@@ -245,7 +245,6 @@ class TopicParticipant:
         self._writer = writer
         self._markers = markers
         self._store_drops = store_drops
-        self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
         """Forget where rows of transactions up to this pointer lie: their roll backs search for them."""

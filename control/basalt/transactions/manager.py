@@ -110,7 +110,7 @@ class Totals:
         edits.Invalidated: "invalidated",
         edits.Doomed: "conflicts",
     }
-    _EARLY = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
+    _MAY_TIME_OUT = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
 
     def __init__(self) -> None:
         names = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out", "forced")
@@ -120,19 +120,12 @@ class Totals:
     def count(self, made: Sequence[Edit]) -> None:
         """Count edits that are durable."""
         for edit in made:
-            event = self._EVENTS.get(type(edit))
-            if event is not None:
-                self.events[event] += 1
-        if not self._EARLY.isdisjoint(map(type, made)):
-            self._count_early(made)
-
-    def _count_early(self, made: Sequence[Edit]) -> None:
-        """Of several that ended together the others, and those that timed out: of ABORTING and ABORTED the first says so."""
-        for edit in made:
-            if isinstance(edit, edits.Aborting | edits.Aborted | edits.Invalidated):
-                count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
-                self.events["timed_out"] += count if edit.timed_out else 0
-                self.events["invalidated"] += count - 1
+            kind = type(edit)
+            count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
+            if kind in self._EVENTS:
+                self.events[self._EVENTS[kind]] += count
+            if kind in self._MAY_TIME_OUT and edit.timed_out:  # type: ignore[attr-defined]
+                self.events["timed_out"] += count  # of ABORTING and ABORTED the first says so
 
 
 class ExternalWriter(msgspec.Struct, frozen=True):
