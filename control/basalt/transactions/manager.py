@@ -37,19 +37,12 @@ from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Mutation, Put, Store
 
-ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
+ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
-OUTCOMES = (
-    *ENDS,
-    edits.OneShot,
-    edits.Pruned,
-    edits.Truncated,
-    edits.Restored,
-    edits.Reset,
-    edits.SessionOpened,
-    edits.SessionsForgotten,
+OUTCOMES = ENDS.union((
+    edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored, edits.SessionOpened, edits.SessionsForgotten,
     edits.CounterOwnerClaimed,
-)
+))  # fmt: skip
 
 T = TypeVar("T")
 
@@ -294,20 +287,21 @@ class TransactionManager:
         entry, state = self._entry(group), self.state
         ended: list[Ended] = []
         for edit in made:
-            if isinstance(edit, ENDS):
+            kind = type(edit)
+            if kind in ENDS:
                 ended += self._ended_by(edit, group)
-            elif isinstance(edit, edits.Reset):
-                ended += [Ended(transaction, None) for transaction in state.transactions()]
             state.apply(edit)
-            outcome = self.atomic or isinstance(edit, OUTCOMES) or phase is Phase.OUTCOME
+            outcome = self.atomic or kind in OUTCOMES or phase is Phase.OUTCOME
             (entry.outcomes if outcome else entry.intents).append(edit)
         return ended
 
-    def _ended_by(self, edit: edits.Committed | edits.Aborted | edits.Invalidated, group: Group) -> list[Ended]:
-        if not isinstance(edit, edits.Invalidated):
+    def _ended_by(self, edit: Edit, group: Group) -> list[Ended]:
+        if isinstance(edit, edits.Committed | edits.Aborted):
             ending = self.state.find(edit.id)
             end = State.COMMITTED if isinstance(edit, edits.Committed) else State.ABORTED
             return [] if ending is None else [Ended(ending, end)]
+        if not isinstance(edit, edits.Invalidated):
+            return [Ended(transaction, None) for transaction in self.state.transactions()]
         found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
         for transaction in found:
             group.add(SystemTable.name, *ExternalWriter.notes(transaction))

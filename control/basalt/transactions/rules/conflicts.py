@@ -55,16 +55,19 @@ class CommittedChanges:
                 if before is not None:
                     self._latest[key] = before
 
-    def show(self, committed: CommittedSet) -> None:
-        """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`."""
+    def show(self, committed: CommittedSet, size_bytes: int) -> None:
+        """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`.
+
+        `size_bytes` is what its changes take in memory.
+        """
         assert not self._visible or self._visible[-1].seen_from <= committed.seen_from, (
             "commits become visible in order"
         )
         if committed.changes:
             self._enter(committed)
             self._visible.append(committed)
-            self._sizes.append(memory_bytes(committed.changes))
-            self.memory_bytes += self._sizes[-1]
+            self._sizes.append(size_bytes)
+            self.memory_bytes += size_bytes
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
         """The commit that this transaction lost to, if any: of several, the one of the lowest key."""

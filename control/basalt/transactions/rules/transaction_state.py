@@ -186,12 +186,12 @@ class TransactionState(TransactionTable):
         return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
 
     def may_defer_changes(
-        self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int = 0
+        self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int
     ) -> bool:
         """True when a change set may be kept for the commit and need not be logged now. Nothing changes here.
 
         False where it must be told by `set_changes`, which finds out why: it clashes, or the transaction is not one whose
-        change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what other deferred sets take.
+        change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what all deferred sets take with this one.
         """
         found = self.by_id.get(transaction_id)
         if found is None or not found.changes_unlogged or found.state is not State.OPEN:
@@ -199,7 +199,7 @@ class TransactionState(TransactionTable):
         if found.doomed is not None or now_ms >= found.deadline_ms:
             return False
         check_changes(self.limits, found, changes)
-        self.check_change_memory(memory_bytes(changes) + deferred_bytes)
+        self.check_change_memory(deferred_bytes)
         return self.conflicts.conflict(transaction_id, changes) is None
 
     def log_no_changes(self, transaction_ids: Iterable[int]) -> Proposal:

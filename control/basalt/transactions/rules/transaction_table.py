@@ -204,17 +204,19 @@ class TransactionTable:
             edits.Aborted: self._aborted,
             edits.Invalidated: self._invalidated,
             edits.OneShot: self._one_shot,
-            edits.Pruned: self._pruned,
-            edits.Truncated: self._truncated,
+            edits.Pruned: lambda edit: self._relist(self.invalid.without(edit.pointers)),
+            edits.Truncated: lambda edit: self._relist(
+                self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
+            ),
             edits.Led: self._led,
-            edits.Restored: self._restored,
+            edits.Restored: lambda edit: self._relist(self.invalid.with_added(edit.pointers)),
             edits.Reset: self._reset,
             edits.TableJoined: self._table_joined,
-            edits.SessionOpened: self._session_opened,
+            edits.SessionOpened: lambda edit: self.session_table.opened(edit, self._is_open(edit.name)),
             edits.SessionBegan: self._session_began,
-            edits.SessionsForgotten: self._sessions_forgotten,
-            edits.CounterOwnerClaimed: self._counter_owner_claimed,
-            edits.TopicsUsed: self._topics_used,
+            edits.SessionsForgotten: lambda edit: self.session_table.forgotten(edit, map(self._is_open, edit.names)),
+            edits.CounterOwnerClaimed: lambda edit: self.session_table.claimed(edit),  # noqa: PLW0108  # a reset makes it anew
+            edits.TopicsUsed: lambda edit: self.one_shots.apply(edit, self.last_pointer),
             edits.ChangesUnlogged: self._changes_unlogged,
         }
 
@@ -245,7 +247,7 @@ class TransactionTable:
     def _index(self, image: StateImage) -> None:
         pointers: list[int] = []
         for committed in image.committed:
-            self.conflicts.show(committed)
+            self.conflicts.show(committed, memory_bytes(committed.changes))
         for transaction in image.transactions:
             if transaction.session is not None:
                 self.session_table.entered(transaction.session.name, transaction.id)
@@ -447,7 +449,8 @@ class TransactionTable:
         transaction = self._moved(edit.id, State.COMMITTED, Event.COMMIT_INLINE, Event.FINISH)
         if transaction.changes and transaction.kind is Kind.SHORT:
             seen_from = self.last_pointer + 1  # whoever begins next
-            self.conflicts.show(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
+            committed = CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes)
+            self.conflicts.show(committed, self._change_bytes[edit.id])
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.ended_ms)
         if transaction.session is not None:
@@ -488,13 +491,8 @@ class TransactionTable:
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
 
-    def _pruned(self, edit: edits.Pruned) -> None:
-        self.invalid = self.invalid.without(edit.pointers)
-        self._view = None
-
-    def _restored(self, edit: edits.Restored) -> None:
-        self.invalid = self.invalid.with_added(edit.pointers)
-        self._view = None
+    def _relist(self, invalid: InvalidList) -> None:
+        self.invalid, self._view = invalid, None
 
     def _led(self, edit: edits.Led) -> None:
         if edit.epoch <= self.leader_epoch:
@@ -513,9 +511,6 @@ class TransactionTable:
         )
         self._start(kept)
 
-    def _session_opened(self, edit: edits.SessionOpened) -> None:
-        self.session_table.opened(edit, self._is_open(edit.name))
-
     def _session_began(self, edit: edits.SessionBegan) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
         known = self.session_table.get(edit.session.name)
@@ -524,22 +519,9 @@ class TransactionTable:
         self.by_id[edit.id] = transaction = replace(transaction, session=edit.session)
         self.session_table.began(edit, transaction)
 
-    def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
-        self.session_table.forgotten(edit, map(self._is_open, edit.names))
-
-    def _counter_owner_claimed(self, edit: edits.CounterOwnerClaimed) -> None:
-        self.session_table.claimed(edit)
-
     def _is_open(self, session: str) -> bool:
         """True when the session has an open transaction, which may still commit by a call of its client."""
         return any(self.by_id[key].state is State.OPEN for key in self.session_table.open_in(session))
-
-    def _topics_used(self, edit: edits.TopicsUsed) -> None:
-        self.one_shots.apply(edit, self.last_pointer)
-
-    def _truncated(self, edit: edits.Truncated) -> None:
-        self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
-        self._view = None
 
     def _advance(self, pointer: int) -> None:
         if pointer <= self.last_pointer:

@@ -26,6 +26,7 @@ from basalt.api.bodies.work import (
 from basalt.api.codecs import avro, batches, json_bodies, records, records_avro
 from basalt.errors import BasaltError, MalformedBodyError
 from basalt.transactions import codec
+from basalt.transactions.rules.transaction import Kind
 
 ID = bytes(range(20))
 WRITE_POINTER = 1_700_000_000_000_000_001
@@ -48,7 +49,7 @@ TRANSACTION = codec.TransactionFields(
     [WRITE_POINTER - 9, WRITE_POINTER - 8],
     [WRITE_POINTER - 1],
     WRITE_POINTER - 1,
-    "short",
+    Kind.SHORT,
     WRITE_POINTER,
     [WRITE_POINTER + 1],
 )
