@@ -31,7 +31,7 @@ from basalt.operations import diagnosis
 from basalt.operations.audit import Audit
 from basalt.operations.transaction_bodies import transaction_fields, transaction_table, transaction_topic
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.timeline import Step, key_text, timeline_of
+from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
 from basalt.transactions.manager import ExternalWriter
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction, TransactionIds
@@ -184,7 +184,7 @@ class Inspection:
                 "reason": line.reason,
                 "outcome": line.outcome,
             }
-            steps.append(Step(line.at_ms, True, line.act.replace(" ", "_"), detail))
+            steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
         return Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
 
@@ -253,7 +253,7 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: Step) -> TimelineStep:
+    def _step(self, step: TimelineEvent) -> TimelineStep:
         winner = step.detail.get("winner")
         detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
         return TimelineStep(step.at_ms, step.exact, step.event, detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from basalt.operations import diagnosis as prospects
+from basalt.operations import diagnosis
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.transaction import Join, Kind, Loss, State, TableJoin
 from basalt.transactions.rules.transaction_state import TransactionState
@@ -47,52 +47,52 @@ def state() -> TransactionState:
 )
 def test_what_happens_when_its_time_is_up_and_what_to_do_before(state, given, then, next_step):
     transaction = replace(state.get(begin(state)), **given)
-    assert then in prospects.at_deadline(transaction)
-    assert next_step in prospects.next_step(transaction, "7", T0)
+    assert then in diagnosis.at_deadline(transaction)
+    assert next_step in diagnosis.next_step(transaction, "7", T0)
 
 
 def test_who_has_to_do_something_next(state):
     transaction = state.get(begin(state))
     late_ms = transaction.deadline_ms
     doomed = replace(transaction, doomed=Loss(1, b"key", ""))
-    assert "its client, which has to commit" in prospects.waits_for(transaction, T0)
-    assert "lost a write conflict" in prospects.waits_for(doomed, T0)
-    assert "expiry" in prospects.waits_for(doomed, late_ms)
-    assert "1 topic" in prospects.waits_for(replace(transaction, state=State.COMMITTING, topics=(ORDERS,)), late_ms)
-    assert "roll back" in prospects.waits_for(replace(transaction, state=State.ABORTING), T0)
-    assert "expiry job ends it" in prospects.next_step(transaction, "7", late_ms).replace("job expiry", "expiry job")
+    assert "its client, which has to commit" in diagnosis.waits_for(transaction, T0)
+    assert "lost a write conflict" in diagnosis.waits_for(doomed, T0)
+    assert "expiry" in diagnosis.waits_for(doomed, late_ms)
+    assert "1 topic" in diagnosis.waits_for(replace(transaction, state=State.COMMITTING, topics=(ORDERS,)), late_ms)
+    assert "roll back" in diagnosis.waits_for(replace(transaction, state=State.ABORTING), T0)
+    assert "expiry job ends it" in diagnosis.next_step(transaction, "7", late_ms).replace("job expiry", "expiry job")
 
 
 def test_its_owner_is_the_first_to_ask(state):
     transaction = state.get(begin(state))
-    assert prospects.next_step(transaction, "7", T0).startswith("ask its owner etl")
-    assert prospects.next_step(replace(transaction, owner=""), "7", T0).startswith("find its client")
+    assert diagnosis.next_step(transaction, "7", T0).startswith("ask its owner etl")
+    assert diagnosis.next_step(replace(transaction, owner=""), "7", T0).startswith("find its client")
 
 
 def test_a_transaction_hangs_for_a_reason(state):
     transaction = state.get(begin(state))
     lifetime_ms = transaction.deadline_ms - T0
-    assert prospects.why_hanging(transaction, T0 + lifetime_ms // 2, None, False) == ()
-    assert prospects.why_hanging(transaction, T0 + lifetime_ms // 2 + 1, None, False) == ("past half of its time-out",)
-    assert prospects.why_hanging(transaction, T0, None, True) == ("holds readers back",)
-    assert prospects.why_hanging(transaction, T0 + 5, 5, False) == ()
-    assert prospects.why_hanging(transaction, T0 + 6, 5, False) == ("old",)
+    assert diagnosis.why_hanging(transaction, T0 + lifetime_ms // 2, None, False) == ()
+    assert diagnosis.why_hanging(transaction, T0 + lifetime_ms // 2 + 1, None, False) == ("past half of its time-out",)
+    assert diagnosis.why_hanging(transaction, T0, None, True) == ("holds readers back",)
+    assert diagnosis.why_hanging(transaction, T0 + 5, 5, False) == ()
+    assert diagnosis.why_hanging(transaction, T0 + 6, 5, False) == ("old",)
     ending = replace(transaction, state=State.ABORTING)
-    assert prospects.why_hanging(ending, transaction.deadline_ms, 10**9, False) == ("its end is not finished",)
-    assert prospects.why_hanging(replace(ending, was_invalid=True), 10**15, None, True) == ()
+    assert diagnosis.why_hanging(ending, transaction.deadline_ms, 10**9, False) == ("its end is not finished",)
+    assert diagnosis.why_hanging(replace(ending, was_invalid=True), 10**15, None, True) == ()
 
 
 def test_only_the_oldest_holds_back_compactions_and_pruning(state):
     first = begin(state)
     second = begin(state, T0 + 1)
-    held = prospects.held_back(state.image(), state.get(first))
+    held = diagnosis.held_back(state.image(), state.get(first))
     assert (held.visibility, held.pruning, held.decided) == (True, True, first - 1)
     assert held.visibility_bound == state.visibility_upper_bound()
-    later = prospects.held_back(state.image(), state.get(second))
+    later = diagnosis.held_back(state.image(), state.get(second))
     assert (later.pruning, later.visibility_bound) == (False, held.visibility_bound)
     apply(state, state.abort(first, T0 + 2))
     # It began while the first one was open, so its snapshot still hides that one's writes.
-    assert prospects.held_back(state.image(), state.get(second)).visibility
+    assert diagnosis.held_back(state.image(), state.get(second)).visibility
 
 
 def test_one_that_sees_more_than_the_oldest_does_not_hold_compactions_back(state):
@@ -100,12 +100,12 @@ def test_one_that_sees_more_than_the_oldest_does_not_hold_compactions_back(state
     committed = begin(state, T0 + 1)
     second_reader = begin(state, T0 + 2)
     apply(state, state.commit(committed, T0 + 3, inline=True))
-    assert prospects.held_back(state.image(), state.get(first)).visibility
-    assert prospects.held_back(state.image(), state.get(second_reader)).visibility_bound < first
+    assert diagnosis.held_back(state.image(), state.get(first)).visibility
+    assert diagnosis.held_back(state.image(), state.get(second_reader)).visibility_bound < first
     apply(state, state.abort(first, T0 + 4))
     apply(state, state.abort(second_reader, T0 + 5))
     late = begin(state, T0 + 6)
-    held = prospects.held_back(state.image(), state.get(late))
+    held = diagnosis.held_back(state.image(), state.get(late))
     assert held.visibility_bound == state.visibility_upper_bound() == committed
 
 
@@ -115,13 +115,13 @@ def test_change_sets_are_kept_because_of_the_oldest_short_one_alone(state):
     apply(state, state.set_changes(winner, [b"a", b"b"], T0 + 1))
     apply(state, state.commit(winner, T0 + 2, inline=True))
     later = begin(state, T0 + 3)
-    held = prospects.held_back(state.image(), state.get(first))
+    held = diagnosis.held_back(state.image(), state.get(first))
     assert (held.change_sets, held.changes) == (1, 2)
-    assert prospects.held_back(state.image(), state.get(later)).change_sets == 0
+    assert diagnosis.held_back(state.image(), state.get(later)).change_sets == 0
     other = begin(state, T0 + 4)
     apply(state, state.set_changes(other, [b"c"], T0 + 4))
     apply(state, state.commit(other, T0 + 5, inline=True))
-    assert prospects.held_back(state.image(), state.get(first)).change_sets == 1, (
+    assert diagnosis.held_back(state.image(), state.get(first)).change_sets == 1, (
         "the second set is kept for `later` too"
     )
     assert isinstance(state.abort(first, T0 + 6).edits[0], edits.Aborted)
