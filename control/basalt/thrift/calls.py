@@ -278,7 +278,6 @@ class Calls:
         raise ApplicationError(INTERNAL_ERROR, _words(error)) from error
 
     def _exception(self, error: BasaltError, arguments: Arguments) -> Any:
-        """The exception of the service that says the same, or None."""
         if isinstance(error, TransactionConflictError):
             transaction_id = _id(arguments)
             transaction = self._transactions.state.find(transaction_id)

@@ -264,7 +264,6 @@ class SnapshotBytes:
         return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
 
     def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
-        """The snapshot through which the transaction of these bytes reads."""
         return TransactionSnapshot(
             read_pointer=fields.read_pointer,
             write_pointer=fields.write_pointer,

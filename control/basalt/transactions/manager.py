@@ -88,7 +88,6 @@ class ActiveSnapshots:
                 del self._bounds[bound]
 
     def bound(self, visibility_upper_bound: int) -> int:
-        """The bound with these readers counted in."""
         return min(visibility_upper_bound, *self._bounds) if self._bounds else visibility_upper_bound
 
 
@@ -111,7 +110,6 @@ class Totals:
         self.commits = Durations()
 
     def count(self, made: Sequence[Edit]) -> None:
-        """Count edits that are durable."""
         for edit in made:
             kind = type(edit)
             count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
@@ -139,7 +137,6 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     @classmethod
     def notes(cls, transaction: Transaction) -> list[Mutation]:
-        """The notes about a transaction that goes to the invalid list."""
         if not transaction.outside:
             return []
         body = msgspec.json.encode(cls(transaction.owner))
@@ -225,7 +222,6 @@ class TransactionManager:
         return self._state is not None
 
     def current(self) -> TransactionSnapshot:
-        """The newest durable snapshot."""
         return self._current
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
@@ -311,7 +307,6 @@ class TransactionManager:
         return group.part(self, lambda: _Entry(self))
 
     def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
-        """Add the edits to the group, as one entry of the log."""
         if entry:
             group.add(self._log.table_name, self._log.encode_next(entry), phase=phase)
 

@@ -753,7 +753,7 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
     small = (
         (outcomes, {"BLOCK_OUTCOMES": 2}),
         (transaction, {"CHUNK_POINTERS_MAX": 2}),
-        (transaction_table, {"STALE_DEADLINES_MAX": 2, "PACKED_TOGETHER": 3}),
+        (transaction_table, {"PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),
     )

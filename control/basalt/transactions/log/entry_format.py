@@ -38,7 +38,6 @@ _BYTE = struct.Struct(">B")
 
 
 def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
-    """The entry of these edits, `first_edit` edits having been logged before."""
     parts = [_HEADER.pack(VERSION, first_edit, len(group))]
     for edit in group:
         number = NUMBERS[type(edit)]
@@ -76,7 +75,6 @@ def _decode_edit(reader: Reader) -> Edit:
 
 
 def sealed(data: bytes) -> bytes:
-    """The data and its CRC-32C."""
     return data + crc32c(data).to_bytes(CRC_BYTES, "big")
 
 
@@ -107,7 +105,7 @@ def opened(data: bytes, what: str, version: int, header_bytes: int) -> bytes:
 
 
 class Reader:
-    """Reads fields one after the other; `what` names the bytes in errors."""
+    """Reads fields one after the other, of the types that the page of the format names; `what` names the bytes in errors."""
 
     __slots__ = ("_data", "_what", "offset", "stop")
 
@@ -125,7 +123,6 @@ class Reader:
         )
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
         end = self.offset + length
         if end > self.stop:
             raise self.failure(f"{length} bytes expected, {self.stop - self.offset} left")
@@ -134,7 +131,6 @@ class Reader:
         return data
 
     def unpack(self, fixed: struct.Struct) -> tuple[int, ...]:
-        """Several fields of fixed size at once."""
         end = self.offset + fixed.size
         if end > self.stop:
             raise self.failure(f"{fixed.size} bytes expected, {self.stop - self.offset} left")
@@ -143,18 +139,15 @@ class Reader:
         return values
 
     def byte(self, maximum: int = 255) -> int:
-        """A number of one byte, at most `maximum`."""
         value = self.take(1)[0]
         if value > maximum:
             raise self.failure(f"{value} where at most {maximum} is possible", self.offset - 1)
         return value
 
     def flag(self) -> bool:
-        """A byte that is 0 or 1."""
         return self.byte(maximum=1) == 1
 
     def long(self) -> int:
-        """A signed 64-bit number."""
         value: int = _LONG.unpack(self.take(8))[0]
         return value
 
@@ -166,16 +159,13 @@ class Reader:
         return value
 
     def count(self) -> int:
-        """A 32-bit count or length."""
         value: int = _INT.unpack(self.take(4))[0]
         return value
 
     def data(self) -> bytes:
-        """Bytes after their 32-bit length."""
         return self.take(self.count())
 
     def text(self) -> str:
-        """UTF-8 after its 16-bit length."""
         start = self.offset
         length: int = _SHORT.unpack(self.take(2))[0]
         try:
@@ -188,7 +178,6 @@ class Reader:
         return self.text() or None
 
     def set(self) -> frozenset[bytes]:
-        """The items of a set, which must ascend."""
         items: list[bytes] = []
         for _ in range(self.count()):
             start = self.offset
@@ -214,7 +203,6 @@ class Reader:
         return value
 
     def pointers(self) -> tuple[int, ...]:
-        """Ascending numbers."""
         start = self.offset
         count = self.varint()
         if count > self.stop - self.offset:  # each takes a byte at least; do not try to read millions
@@ -232,7 +220,6 @@ class Reader:
         return tuple(numbers)
 
     def end(self) -> None:
-        """Nothing may be left."""
         if self.offset != self.stop:
             raise self.failure(f"{self.stop - self.offset} bytes too many")
 

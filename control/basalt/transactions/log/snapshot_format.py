@@ -59,7 +59,6 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 def encode_snapshot(image: StateImage) -> bytes:
-    """The snapshot of a state."""
     return b"".join(snapshot_pieces(image))
 
 

@@ -57,7 +57,6 @@ class TransactionState(TransactionTable):
         return found
 
     def find(self, transaction_id: int) -> Transaction | None:
-        """A transaction that has not ended, or None."""
         return self.by_id.get(transaction_id)
 
     def outcome(self, transaction_id: int) -> Outcome:
@@ -122,7 +121,6 @@ class TransactionState(TransactionTable):
         return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
 
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
-        """A further write pointer for an open transaction."""
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "checkpoint", now_ms)
@@ -352,7 +350,6 @@ class TransactionState(TransactionTable):
         return found
 
     def _usable(self, transaction_id: int, event: Event, call: str) -> Transaction:
-        """The transaction, if it is open and not doomed."""
         found = self._standing(transaction_id, event, call)
         assert isinstance(found, Transaction), "only an open transaction allows more work"
         if found.doomed is not None:

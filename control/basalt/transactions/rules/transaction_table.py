@@ -7,7 +7,6 @@ transactions in progress. Only edits that change the invalid list copy it.
 from __future__ import annotations
 
 import enum
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -40,7 +39,6 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
 
 PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
-STALE_DEADLINES_MAX = 1_024  # entries of ended transactions that may lie about before the heap is built anew
 
 
 class RequestCall(enum.IntEnum):
@@ -74,7 +72,6 @@ class OutcomeMemory:
         return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
 
     def get(self, transaction_id: int) -> Outcome | None:
-        """The outcome of this transaction, unless it was forgotten."""
         found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
         if found is not None:
             return found
@@ -145,7 +142,6 @@ class RequestMemory:
         return len(self._requests)
 
     def get(self, request_id: str) -> Request | None:
-        """The request of this id, unless it was forgotten."""
         return self._requests.get(request_id)
 
     def put(self, request: Request) -> None:
@@ -156,7 +152,6 @@ class RequestMemory:
             self._requests.popitem(last=False)
 
     def entries(self) -> tuple[Request, ...]:
-        """All requests, oldest first."""
         return tuple(self._requests.values())
 
 
@@ -221,7 +216,6 @@ class TransactionTable:
         }
 
     def _start(self, image: StateImage) -> None:
-        """Be in this state, and no other."""
         self.edits_applied = image.edits_applied
         self.last_pointer = image.last_pointer
         self.read_pointer = image.read_pointer
@@ -325,7 +319,6 @@ class TransactionTable:
 
     @property
     def in_progress_count(self) -> int:
-        """The number of write pointers in progress."""
         return len(self.in_progress)
 
     def propose_begin(
@@ -350,7 +343,6 @@ class TransactionTable:
 
     @property
     def oldest(self) -> Transaction | None:
-        """The oldest transaction in progress."""
         first = self.in_progress.first
         return None if first is None else self.by_id[first]
 
@@ -581,37 +573,22 @@ class TransactionTable:
 
 
 class Deadlines:
-    """The deadlines of open transactions, in a heap; those of ended ones are dropped when they come up."""
+    """The deadlines of open transactions. Once a second somebody asks, and all are looked at: 20,000 in some milliseconds."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
         self._deadlines: dict[int, int] = {}
 
     def add(self, transaction_id: int, deadline_ms: int) -> None:
-        """The transaction is open until then."""
         self._deadlines[transaction_id] = deadline_ms
-        heapq.heappush(self._heap, (deadline_ms, transaction_id))
 
     def remove(self, transaction_id: int) -> None:
         """The transaction is not open any more; nothing happens if it was not."""
         self._deadlines.pop(transaction_id, None)
-        if len(self._heap) > 2 * len(self._deadlines) + STALE_DEADLINES_MAX:
-            self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
-            heapq.heapify(self._heap)
-        while self._heap and self._heap[0][1] not in self._deadlines:
-            heapq.heappop(self._heap)
 
     def next_ms(self) -> int | None:
-        """The earliest deadline."""
-        return self._heap[0][0] if self._heap else None
+        return min(self._deadlines.values(), default=None)
 
     def due(self, now_ms: int) -> list[int]:
         """The ids whose deadline has come, earliest deadline first. Changes nothing."""
-        found = []
-        ahead = [0]
-        while ahead:
-            index = ahead.pop()
-            if index < len(self._heap) and self._heap[index][0] <= now_ms:
-                found.append(self._heap[index])
-                ahead += (2 * index + 1, 2 * index + 2)
-        return [key for _, key in sorted(found) if key in self._deadlines]
+        found = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
+        return [key for _, key in sorted(found)]
