@@ -380,7 +380,7 @@ def _change_set(item: tuple[int, Iterable[bytes]]) -> bytes:
 
 
 def _block(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
-    """How many, unless none; each; and the end."""
+    """The number of items unless it is 0; each; and the end."""
     return b"".join((_number(len(items)) if items else b"", *map(encode, items), _number(0)))
 
 
