@@ -46,8 +46,11 @@ class Beginning(NamedTuple):
     request_id: str | None = None
 
 
-class _GroupPart:
-    """A part whose changes are in the group already. A failed write needs no undoing: the log is read again."""
+class _OneShotsInGroup:
+    """The topics to which one-shot transactions of one group write: the log hears of each once."""
+
+    def __init__(self) -> None:
+        self.topics: set[TopicKey] = set()
 
     def closing(self, group: Group) -> None:
         pass
@@ -57,25 +60,6 @@ class _GroupPart:
 
     def failed(self) -> None:
         pass
-
-
-class _EndedInGroup(_GroupPart):
-    """The transactions that end in one group."""
-
-    def __init__(self, topics: TopicParticipant) -> None:
-        self._topics = topics
-        self.transactions: list[Transaction] = []
-
-    def durable(self) -> None:
-        for transaction in self.transactions:
-            self._topics.ended(transaction)
-
-
-class _OneShotsInGroup(_GroupPart):
-    """The topics to which one-shot transactions of one group write: of each the log is told once."""
-
-    def __init__(self) -> None:
-        self.topics: set[TopicKey] = set()
 
 
 class CommitStage:
@@ -96,8 +80,8 @@ class CommitStage:
             if state is State.INVALID:
                 self._topics.invalidate(group, transaction)
             if transaction.topics:
-                # Made after the manager's own part of the group, so that readers who are woken see the new state.
-                group.part(self, lambda: _EndedInGroup(self._topics)).transactions.append(transaction)
+                # Called after the manager's own part of the group, so that readers who are woken see the new state.
+                group.when_durable(partial(self._topics.ended, transaction))
 
     def begin(
         self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False
@@ -156,11 +140,11 @@ class CommitStage:
             self._topics.commit(group, plan, made.transaction_id, None)
             manager.apply(group, made.edits)
         else:
-            told = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
-            joins = [join for join in self._joins(plan) if join[:2] not in told]
+            logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
+            joins = [join for join in self._joins(plan) if join[:2] not in logged]
             use = state.one_shots.use(made.transaction_id, joins)
             self._topics.commit(group, plan, made.transaction_id, None)
-            told.update(join[:2] for join in joins)
+            logged.update(join[:2] for join in joins)
             manager.apply(group, use.before)
             manager.apply(group, made.edits)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
@@ -245,7 +229,6 @@ class TopicParticipant:
         self._writer = writer
         self._markers = markers
         self._store_drops = store_drops
-        self.nothing = TopicPlan([])
 
     def recovered(self, last_pointer: int) -> None:
         """Forget where rows of transactions up to this pointer lie: their roll backs search for them."""

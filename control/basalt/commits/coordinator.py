@@ -143,8 +143,6 @@ class Coordinator:
         return await self._run(stage)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
-        """A further write pointer for the transaction."""
-
         def propose(group: Group) -> Proposal:
             self.manager.check_order(group)
             return self.state.checkpoint(transaction_id, group.now_ms)
@@ -172,7 +170,6 @@ class Coordinator:
         return await self._run(stage)
 
     async def get(self, transaction_id: int) -> Transaction:
-        """A transaction in progress, as it durably is."""
         return await self._run(lambda group: self.state.get(transaction_id))
 
     async def outcome(self, transaction_id: int) -> Outcome:
@@ -278,7 +275,6 @@ class Coordinator:
         return len(made)
 
     async def list(self) -> list[Transaction]:
-        """All transactions that have not ended, oldest first."""
         return self.state.transactions()
 
 
@@ -370,12 +366,9 @@ class SessionCalls:
         return found
 
     async def get(self, name: str) -> SessionStanding:
-        """A session, as it durably is."""
         return await self._manager.run(lambda group: self._standing(self._manager.state.sessions.get(name)))
 
     async def list(self) -> list[SessionStanding]:
-        """All sessions, by name."""
-
         def stage(group: Group) -> list[SessionStanding]:
             found = sorted(self._manager.state.sessions.known(), key=lambda session: session.name)
             return [self._standing(session) for session in found]
@@ -398,5 +391,4 @@ class SessionCalls:
 
 
 def _unfinished(transactions: Iterable[Transaction]) -> list[Transaction]:
-    """Those whose end is decided and not done."""
     return [transaction for transaction in transactions if transaction.state is State.ABORTING]

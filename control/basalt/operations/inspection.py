@@ -36,7 +36,7 @@ from basalt.messaging.read.log_reader import Budget
 from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.timeline import Step, key_text, timeline_of
+from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
 from basalt.transactions.manager import ExternalWriter
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import (
@@ -198,7 +198,7 @@ class Inspection:
                 "reason": line.reason,
                 "outcome": line.outcome,
             }
-            steps.append(Step(line.at_ms, True, line.act.replace(" ", "_"), detail))
+            steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
         return Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
 
@@ -267,7 +267,7 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: Step) -> TimelineStep:
+    def _step(self, step: TimelineEvent) -> TimelineStep:
         winner = step.detail.get("winner")
         detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
         return TimelineStep(step.at_ms, step.exact, step.event, detail)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from basalt.commits.coordinator import Coordinator
@@ -40,14 +42,21 @@ from basalt.transactions.rules.transaction import POINTERS_PER_MS, Kind, State, 
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.varints import encode_varint
 
 EDIT_POINTERS_MAX = 10_000  # of one truncation, in one log entry: some 80 KiB
 ENTRIES_MAX = 250_000  # of a set of ids to truncate: a fifth of a second, in which nobody else is served
+
+SNAPSHOT_VERSION = 4
+_SHORT, _LONG, _CHECKPOINT = 0, 1, 2  # ordinals of Tephra's InProgressType
+_OPEN_STATES = (State.OPEN, State.COMMITTING, State.ABORTING)
 
 BAD_ARGUMENT = "java.lang.IllegalArgumentException"
 SIZE_EXCEEDED = "org.apache.tephra.TransactionSizeException"
 
 T = TypeVar("T")
+Arguments = dict[str, Any]  # of a call, by name
+OwnerOf = Callable[[Arguments], str]
 Encode = Callable[[Any], Pieces]
 
 _OPERATOR = Author("thrift", "a client of the Thrift face")
@@ -81,18 +90,14 @@ class Calls:
         self._bytes = SnapshotBytes()
         self._pruning: asyncio.Task[None] | None = None
         self._taking_snapshot = asyncio.Lock()  # one at a time: each holds the whole state in memory twice
-        self._handlers: dict[str, Callable[[dict[str, Any]], Awaitable[Pieces]]] = {
-            "startLong": self._start_long,
-            "startLongClientId": self._start_long_as_client,
-            "startShort": self._start_short,
-            "startShortTimeout": self._start_short,
-            "startShortClientId": self._start_short_as_client,
-            "startShortWithTimeout": self._start_short,
-            "startShortWithClientIdAndTimeOut": self._start_short_as_client,
-            "canCommitTx": self._can_commit_whole,
-            "canCommitOrThrow": self._can_commit,
-            "commitTx": self._commit_whole,
-            "commitOrThrow": self._commit,
+        self._handlers: dict[str, Callable[[Arguments], Awaitable[Pieces]]] = {
+            "startLong": lambda arguments: self._start(Kind.LONG, None, ""),
+            "startLongClientId": lambda arguments: self._start(Kind.LONG, None, _client_id(arguments)),
+            **{name: partial(self._start_short, owner_of) for name, owner_of in _SHORT_STARTS.items()},
+            "canCommitTx": lambda arguments: self._can_commit(arguments, _TRUE),
+            "canCommitOrThrow": lambda arguments: self._can_commit(arguments, _VOID),
+            "commitTx": lambda arguments: self._commit(arguments, _TRUE),
+            "commitOrThrow": lambda arguments: self._commit(arguments, _VOID),
             "abortTx": self._abort,
             "invalidateTx": self._invalidate,
             "getSnapshot": self._get_snapshot,
@@ -106,23 +111,19 @@ class Calls:
         }
         assert self._handlers.keys() == METHODS.keys(), "every method of the service has a handler"
         # What every transaction calls needs no coroutine. Where these cannot, those above do the same.
-        self._prompt: dict[str, Callable[[dict[str, Any], Waiter[Any]], Pieces | Encode | None]] = {
-            "startShort": self._begin_start,
-            "startShortTimeout": self._begin_start,
-            "startShortClientId": self._begin_start_as_client,
-            "startShortWithTimeout": self._begin_start,
-            "startShortWithClientIdAndTimeOut": self._begin_start_as_client,
-            "canCommitTx": lambda arguments, waiter: self._told_changes(arguments, _TRUE),
-            "canCommitOrThrow": lambda arguments, waiter: self._told_changes(arguments, _VOID),
-            "commitTx": lambda arguments, waiter: self._begin_commit(arguments, waiter, _true),
-            "commitOrThrow": lambda arguments, waiter: self._begin_commit(arguments, waiter, _void),
+        self._prompt: dict[str, Callable[[Arguments, Waiter[Any]], Pieces | Encode | None]] = {
+            **{name: partial(self._begin_start, owner_of) for name, owner_of in _SHORT_STARTS.items()},
+            "canCommitTx": lambda arguments, waiter: self._keep_changes(arguments, _TRUE),
+            "canCommitOrThrow": lambda arguments, waiter: self._keep_changes(arguments, _VOID),
+            "commitTx": lambda arguments, waiter: self._begin_commit(arguments, waiter, lambda outcome: _TRUE),
+            "commitOrThrow": lambda arguments, waiter: self._begin_commit(arguments, waiter, lambda outcome: _VOID),
         }
 
     def entries_max(self, method: Method) -> int:
         """The most entries that the set in a call's arguments may have: write pointers, or else changes."""
         return ENTRIES_MAX if method.name == "truncateInvalidTx" else self._limits.changes_max
 
-    def begin(self, method: Method, arguments: dict[str, Any], waiter: Waiter[Any]) -> Pieces | Encode | None:
+    def begin(self, method: Method, arguments: Arguments, waiter: Waiter[Any]) -> Pieces | Encode | None:
         """The result of one call; or how to encode it, once the waiter is told; or None, when `answer` is to do it.
 
         Raises what `refused` makes a result of.
@@ -130,11 +131,11 @@ class Calls:
         prompt = self._prompt.get(method.name)
         return None if prompt is None else prompt(arguments, waiter)
 
-    async def answer(self, method: Method, arguments: dict[str, Any]) -> Pieces:
+    async def answer(self, method: Method, arguments: Arguments) -> Pieces:
         """The result of one call. Raises what `refused` makes a result of."""
         return await self._handlers[method.name](arguments)
 
-    def refused(self, method: Method, error: BaseException, arguments: dict[str, Any]) -> Pieces:
+    def refused(self, method: Method, error: BaseException, arguments: Arguments) -> Pieces:
         """The result that throws an exception that the call declares; raises `ApplicationError`, or what is our bug."""
         if isinstance(error, TooManyEntriesError):
             error = TooLargeError(f"{error}; do less in one transaction")
@@ -144,35 +145,22 @@ class Calls:
 
     # The calls.
 
-    async def _start_long(self, arguments: dict[str, Any]) -> Pieces:
-        return await self._start(Kind.LONG, None, "")
+    async def _start_short(self, owner_of: OwnerOf, arguments: Arguments) -> Pieces:
+        return await self._start(Kind.SHORT, _timeout_ms(arguments), owner_of(arguments))
 
-    async def _start_long_as_client(self, arguments: dict[str, Any]) -> Pieces:
-        return await self._start(Kind.LONG, None, _client_id(arguments))
+    async def _start(self, kind: Kind, timeout_ms: int | None, owner: str) -> Pieces:
+        # Clients of this face write to stores of their own, so a time-out cannot pass for a roll back.
+        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, outside=True))
 
-    async def _start_short(self, arguments: dict[str, Any]) -> Pieces:
-        return await self._start(Kind.SHORT, _timeout_ms(arguments), "")
-
-    async def _start_short_as_client(self, arguments: dict[str, Any]) -> Pieces:
-        return await self._start(Kind.SHORT, _timeout_ms(arguments), _client_id(arguments))
-
-    async def _can_commit_whole(self, arguments: dict[str, Any]) -> Pieces:
+    async def _can_commit(self, arguments: Arguments, result: Pieces) -> Pieces:
         await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))
-        return _TRUE
+        return result
 
-    async def _can_commit(self, arguments: dict[str, Any]) -> Pieces:
-        await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))
-        return _VOID
-
-    async def _commit_whole(self, arguments: dict[str, Any]) -> Pieces:
+    async def _commit(self, arguments: Arguments, result: Pieces) -> Pieces:
         await self.change_sets.commit(_id(arguments))
-        return _TRUE
+        return result
 
-    async def _commit(self, arguments: dict[str, Any]) -> Pieces:
-        await self.change_sets.commit(_id(arguments))
-        return _VOID
-
-    async def _abort(self, arguments: dict[str, Any]) -> Pieces:
+    async def _abort(self, arguments: Arguments) -> Pieces:
         transaction_id = _id(arguments)
         try:
             await self._transactions.abort(transaction_id)
@@ -180,19 +168,19 @@ class Calls:
             log.debug("abort of transaction %d, which is not known", transaction_id)
         return _VOID
 
-    async def _invalidate(self, arguments: dict[str, Any]) -> Pieces:
+    async def _invalidate(self, arguments: Arguments) -> Pieces:
         try:
             invalidated = await self._transactions.invalidate(_id(arguments))
         except (TransactionNotFoundError, TransactionEndedError):
             invalidated = False
         return (METHODS["invalidateTx"].encode(success=invalidated),)
 
-    async def _checkpoint(self, arguments: dict[str, Any]) -> Pieces:
+    async def _checkpoint(self, arguments: Arguments) -> Pieces:
         transaction = await self._transactions.checkpoint(_id(arguments))
         level = arguments["tx"].get("visibilityLevel", VisibilityLevel.SNAPSHOT)
         return self._encoded(transaction, level)
 
-    async def _truncate(self, arguments: dict[str, Any]) -> Pieces:
+    async def _truncate(self, arguments: Arguments) -> Pieces:
         invalid = self._transactions.state.invalid
         pointers = sorted(pointer for pointer in _needed(arguments, "txns") if pointer in invalid)
 
@@ -205,7 +193,7 @@ class Calls:
         removed = await self._audited("truncate", f"{len(pointers)} writers of the invalid list", do, _truncated)
         return _TRUE if removed else _FALSE
 
-    async def _truncate_before(self, arguments: dict[str, Any]) -> Pieces:
+    async def _truncate_before(self, arguments: Arguments) -> Pieces:
         before_ms = min(max(_needed(arguments, "time"), 0), POINTER_MAX // POINTERS_PER_MS)
         what = f"the invalid list before {before_ms} ms"
         try:
@@ -215,10 +203,10 @@ class Calls:
             return (METHODS["truncateInvalidTxBefore"].encode(e=thrown),)
         return _TRUE if removed else _FALSE
 
-    async def _invalid_size(self, arguments: dict[str, Any]) -> Pieces:
+    async def _invalid_size(self, arguments: Arguments) -> Pieces:
         return (METHODS["invalidTxSize"].encode(success=len(self._transactions.state.invalid)),)
 
-    async def _status(self, arguments: dict[str, Any]) -> Pieces:
+    async def _status(self, arguments: Arguments) -> Pieces:
         works = not self._served.is_stopping()
         try:
             self._transactions.state  # noqa: B018  # raises while it reads its log
@@ -226,7 +214,7 @@ class Calls:
             works = False
         return (METHODS["status"].encode(success="OK" if works else "NOTOK"),)
 
-    async def _get_snapshot(self, arguments: dict[str, Any]) -> Pieces:
+    async def _get_snapshot(self, arguments: Arguments) -> Pieces:
         async with self._taking_snapshot:
             await self._transactions.manager_snapshot()  # waits while the log is read
             image, told = self._transactions.state.image(), self.change_sets.all()
@@ -238,37 +226,28 @@ class Calls:
             return (METHODS["getSnapshot"].encode(e=thrown),)
         return (METHODS["getSnapshot"].encode(success=encoded),)
 
-    async def _prune_now(self, arguments: dict[str, Any]) -> Pieces:
+    async def _prune_now(self, arguments: Arguments) -> Pieces:
         if self._pruning is None or self._pruning.done():
             self._pruning = asyncio.get_running_loop().create_task(self._prune())
         return _VOID
 
-    async def _reset(self, arguments: dict[str, Any]) -> Pieces:
+    async def _reset(self, arguments: Arguments) -> Pieces:
         await self._audited("reset", "every transaction and session", self._transactions.sessions.reset)
         return _VOID
 
     # The same, at once or answered by the group commit.
 
-    def _begin_start(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
-        began = self.change_sets.begin(waiter, _timeout_ms(arguments), "")
+    def _begin_start(self, owner_of: OwnerOf, arguments: Arguments, waiter: Waiter[Transaction]) -> Encode | None:
+        began = self.change_sets.begin(waiter, _timeout_ms(arguments), owner_of(arguments))
         return self._encoded if began else None
 
-    def _begin_start_as_client(self, arguments: dict[str, Any], waiter: Waiter[Transaction]) -> Encode | None:
-        began = self.change_sets.begin(waiter, _timeout_ms(arguments), _client_id(arguments))
-        return self._encoded if began else None
+    def _keep_changes(self, arguments: Arguments, result: Pieces) -> Pieces | None:
+        return result if self.change_sets.tell(_id(arguments), _needed(arguments, "changes")) else None
 
-    def _told_changes(self, arguments: dict[str, Any], result: Pieces) -> Pieces | None:
-        told = self.change_sets.tell(_id(arguments), _needed(arguments, "changes"))
-        return result if told else None
-
-    def _begin_commit(self, arguments: dict[str, Any], waiter: Waiter[Any], encode: Encode) -> Encode | None:
+    def _begin_commit(self, arguments: Arguments, waiter: Waiter[Any], encode: Encode) -> Encode | None:
         return encode if self.change_sets.submit_commit(waiter, _id(arguments)) else None
 
     # How.
-
-    async def _start(self, kind: Kind, timeout_ms: int | None, owner: str) -> Pieces:
-        # Clients of this face write to stores of their own, so a time-out cannot pass for a roll back.
-        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, outside=True))
 
     def _encoded(self, transaction: Transaction, level: int | None = None) -> Pieces:
         return _TRANSACTION_START, *self._bytes.pieces(transaction, level), _RESULT_STOP
@@ -287,7 +266,7 @@ class Calls:
         except BasaltError as error:
             log.warning("pruneNow came to nothing: %s", error.message)
 
-    def _thrown(self, method: Method, error: BasaltError, arguments: dict[str, Any]) -> Pieces:
+    def _thrown(self, method: Method, error: BasaltError, arguments: Arguments) -> Pieces:
         thrown = self._exception(error, arguments)
         if isinstance(thrown, types.TTransactionConflictException) and method.name == "checkpoint":
             thrown = types.TTransactionNotInProgressException(error.message)  # doomed; the call has no other exception
@@ -298,8 +277,7 @@ class Calls:
             return _FALSE
         raise ApplicationError(INTERNAL_ERROR, _words(error)) from error
 
-    def _exception(self, error: BasaltError, arguments: dict[str, Any]) -> Any:
-        """The exception of the service that says the same, or None."""
+    def _exception(self, error: BasaltError, arguments: Arguments) -> Any:
         if isinstance(error, TransactionConflictError):
             transaction_id = _id(arguments)
             transaction = self._transactions.state.find(transaction_id)
@@ -315,22 +293,14 @@ class Calls:
         return None
 
 
-def _true(_: Any) -> Pieces:
-    return _TRUE
-
-
-def _void(_: Any) -> Pieces:
-    return _VOID
-
-
-def _needed(arguments: dict[str, Any], name: str) -> Any:
+def _needed(arguments: Arguments, name: str) -> Any:
     try:
         return arguments[name]
     except KeyError:
         raise ApplicationError(PROTOCOL_ERROR, f"the call lacks {name}") from None
 
 
-def _id(arguments: dict[str, Any]) -> int:
+def _id(arguments: Arguments) -> int:
     """The transaction that a call is about: it brings its id, or the whole of it."""
     for name in ("txId", "txid"):
         if name in arguments:
@@ -339,13 +309,13 @@ def _id(arguments: dict[str, Any]) -> int:
     return int(_needed(whole, "id") if isinstance(whole, dict) else whole)
 
 
-def _client_id(arguments: dict[str, Any]) -> str:
+def _client_id(arguments: Arguments) -> str:
     if "clientId" not in arguments:
         raise InputError("clientId must not be null", field="clientId")
     return str(arguments["clientId"])
 
 
-def _timeout_ms(arguments: dict[str, Any]) -> int | None:
+def _timeout_ms(arguments: Arguments) -> int | None:
     return int(arguments["timeout"]) * 1_000 if "timeout" in arguments else None
 
 
@@ -362,44 +332,37 @@ def _truncated(removed: int) -> str:
     return f"{removed} writers forgotten: rows of theirs that are left are visible now" if removed else "nothing to do"
 
 
-VERSION = 4
-_SHORT, _LONG, _CHECKPOINT = 0, 1, 2  # ordinals of Tephra's InProgressType
-_OPEN_STATES = (State.OPEN, State.COMMITTING, State.ABORTING)
-
-
 def encode_state(image: StateImage, told: Mapping[int, Iterable[bytes]], now_ms: int) -> bytes:
-    """The bytes of a snapshot taken at `now_ms`; `told` are the change sets that the image does not have."""
+    """The state in the bytes of Tephra's snapshots, taken at `now_ms`; `told` are the change sets that the image does not have.
+
+    Written only, for tools that read them. Format: docs/formats/tephra-snapshot.md.
+    """
     open_ones = [each for each in image.transactions if each.state in _OPEN_STATES and not each.was_invalid]
     sets = {each.id: told.get(each.id, each.changes) for each in open_ones}
-    committing = {key: changes for key, changes in sets.items() if changes}
-    out = bytearray()
-    for number in (VERSION, now_ms, image.read_pointer, image.last_pointer):
-        _number(out, number)
-    _numbers(out, image.invalid.pointers)
-    _in_progress(out, open_ones)
-    _change_sets(out, committing)
-    _change_sets(out, _committed(image))
-    return bytes(out)
+    entries = [
+        entry
+        for each in open_ones
+        for entry in (
+            (each.id, each, _SHORT if each.kind is Kind.SHORT else _LONG, each.checkpoints),
+            *((pointer, each, _CHECKPOINT, ()) for pointer in each.checkpoints),
+        )
+    ]
+    numbers = (SNAPSHOT_VERSION, now_ms, image.read_pointer, image.last_pointer)
+    return b"".join((
+        *map(_number, numbers),
+        _block(image.invalid.pointers, _number),
+        _block(sorted(entries, key=itemgetter(0)), _in_progress),
+        _block(sorted((key, changes) for key, changes in sets.items() if changes), _change_set),
+        _block(sorted(_committed(image).items()), _change_set),
+    ))  # fmt: skip
 
 
-def _in_progress(out: bytearray, transactions: list[Transaction]) -> None:
-    entries: list[tuple[int, Transaction, int, tuple[int, ...]]] = []
-    for each in transactions:
-        entries.append((each.id, each, _SHORT if each.kind is Kind.SHORT else _LONG, each.checkpoints))
-        entries += [(pointer, each, _CHECKPOINT, ()) for pointer in each.checkpoints]
-    entries.sort(key=lambda entry: entry[0])
-    if entries:
-        _number(out, len(entries))
-    for pointer, each, kind, checkpoints in entries:
-        for number in (pointer, each.deadline_ms, _visibility_upper_bound(each), kind):
-            _number(out, number)
-        _numbers(out, checkpoints)
-    _number(out, 0)
-
-
-def _visibility_upper_bound(transaction: Transaction) -> int:
+def _in_progress(entry: tuple[int, Transaction, int, tuple[int, ...]]) -> bytes:
+    pointer, transaction, kind, checkpoints = entry
     in_progress = transaction.in_progress
-    return in_progress[0] - 1 if in_progress else min(transaction.id - 1, transaction.read_pointer)
+    seen = in_progress[0] - 1 if in_progress else min(transaction.id - 1, transaction.read_pointer)
+    numbers = (pointer, transaction.deadline_ms, seen, kind)
+    return b"".join(map(_number, numbers)) + _block(checkpoints, _number)
 
 
 def _committed(image: StateImage) -> dict[int, frozenset[bytes]]:
@@ -411,33 +374,24 @@ def _committed(image: StateImage) -> dict[int, frozenset[bytes]]:
     return kept
 
 
-def _change_sets(out: bytearray, sets: Mapping[int, Iterable[bytes]]) -> None:
-    if sets:
-        _number(out, len(sets))
-    for pointer in sorted(sets):
-        changes = sorted(sets[pointer])
-        _number(out, pointer)
-        if changes:
-            _number(out, len(changes))
-        for change in changes:
-            _number(out, len(change))
-            out += change
-        _number(out, 0)
-    _number(out, 0)
+def _change_set(item: tuple[int, Iterable[bytes]]) -> bytes:
+    pointer, changes = item
+    return _number(pointer) + _block(sorted(changes), lambda change: _number(len(change)) + change)
 
 
-def _numbers(out: bytearray, numbers: tuple[int, ...]) -> None:
-    if numbers:
-        _number(out, len(numbers))
-    for number in numbers:
-        _number(out, number)
-    _number(out, 0)
+def _block(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
+    """The number of items unless it is 0; each; and the end."""
+    return b"".join((_number(len(items)) if items else b"", *map(encode, items), _number(0)))
 
 
-def _number(out: bytearray, number: int) -> None:
-    """Zigzag, then seven bits at a time, lowest first. All our numbers are 0 or more."""
-    left = number << 1
-    while left > 127:
-        out.append(left & 127 | 128)
-        left >>= 7
-    out.append(left)
+def _number(number: int) -> bytes:
+    return encode_varint(number << 1)  # zigzag, of numbers that are all 0 or more
+
+
+_SHORT_STARTS: dict[str, OwnerOf] = {
+    "startShort": lambda _: "",
+    "startShortTimeout": lambda _: "",
+    "startShortClientId": _client_id,
+    "startShortWithTimeout": lambda _: "",
+    "startShortWithClientIdAndTimeOut": _client_id,
+}

@@ -46,10 +46,7 @@ class DeferredChangeSets:
         self._state: TransactionState | None = None  # the one that the sets were told to
         self._sets: dict[int, frozenset[bytes]] = {}
         self._bytes = 0
-        self._sets_max, self._bytes_max = (
-            ENDED_SETS_MAX,
-            ENDED_BYTES_MAX,
-        )  # before those of ended transactions are dropped
+        self._sets_max, self._bytes_max = ENDED_SETS_MAX, ENDED_BYTES_MAX
 
     def begin(self, waiter: Waiter[Transaction], timeout_ms: int | None, owner: str) -> bool:
         """Begin a short transaction with writes outside Basalt, whose change set is logged with its commit."""
@@ -66,15 +63,15 @@ class DeferredChangeSets:
         self._follow(state)
         kept = frozenset(changes)
         before = self._sets.get(transaction_id)
-        before_bytes = memory_bytes(before) if before else 0
+        added_bytes = memory_bytes(kept) - (memory_bytes(before) if before else 0)
         may_defer, now_ms = state.may_defer_changes, self._clock.now_ms()
         try:
-            deferred = may_defer(transaction_id, kept, now_ms, self._bytes - before_bytes)
+            deferred = may_defer(transaction_id, kept, now_ms, self._bytes + added_bytes)
         except BusyError:
             self._drop_ended()
-            deferred = may_defer(transaction_id, kept, now_ms, self._bytes - before_bytes)
+            deferred = may_defer(transaction_id, kept, now_ms, self._bytes + added_bytes)
         if deferred:
-            self._bytes += memory_bytes(kept) - before_bytes
+            self._bytes += added_bytes
             self._sets[transaction_id] = kept
             if len(self._sets) > self._sets_max or self._bytes > self._bytes_max:
                 self._drop_ended()

@@ -64,7 +64,6 @@ class Registration:
         self._client.add_listener(self._changed)
 
     def start(self) -> None:
-        """Register, now or once ZooKeeper answers."""
         self._client.start_async()
 
     def stop(self) -> None:

@@ -83,7 +83,6 @@ class ThriftFace:
 
     @property
     def port(self) -> int | None:
-        """The port on which it listens; None when there is no server."""
         return None if self._server is None else self._server.port
 
     async def stop(self) -> None:
@@ -115,7 +114,6 @@ class ThriftMetrics(Collector):
         self.calls: Counter[tuple[str, str]] = Counter()
 
     def collect(self) -> Iterator[Metric]:
-        """Every series of the face."""
         calls = CounterMetricFamily("basalt_thrift_calls", "Calls of the Thrift face", labels=("method", "outcome"))
         for labels, count in self.calls.items():
             calls.add_metric(labels, count)

@@ -128,7 +128,6 @@ def read_arguments(frame: bytes, start: int, fields: Mapping[int, Field], entrie
 
 
 def fields_of(specification: Mapping[int, tuple[Any, ...]]) -> dict[int, Field]:
-    """The fields of a struct, as thriftpy2 specifies it."""
     return {number: _field(*entry) for number, entry in specification.items()}
 
 
@@ -201,7 +200,6 @@ class _Reader:
         return frozenset(struct.unpack_from(f">{count}q", self._data, start))
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value of any type."""
         self._unknown_left -= 1
         if self._unknown_left < 0 or depth > UNKNOWN_DEPTH_MAX:
             _refuse("there is too much in fields that nobody knows")
@@ -286,7 +284,6 @@ def reply(head: bytes, sequence: bytes, result: Pieces) -> Pieces:
 
 
 def exception(name: str, sequence: bytes, kind: int, message: str) -> Pieces:
-    """The frame of a TApplicationException."""
     body = unframed_exception(kind, message, name, sequence)
     return (_I32_VALUE.pack(len(body)) + body,)
 
@@ -316,7 +313,6 @@ class Method:
     throws: Mapping[type[Exception], str]
 
     def encode(self, **fields: Any) -> bytes:
-        """The bytes of the result struct with this field set."""
         encoded: bytes = serialize(self.result(**fields), _PROTOCOL)
         return encoded
 

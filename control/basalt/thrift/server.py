@@ -124,7 +124,6 @@ class TephraServer:
         return True
 
     def leave(self, connection: Connection, error: Exception | None) -> None:
-        """It is gone."""
         self._connections.discard(connection)
         self._metrics.connections = len(self._connections)
         if self._stopping and not self._connections:
@@ -136,7 +135,6 @@ class TephraServer:
         return self._held_bytes <= HELD_BYTES_MAX
 
     def answered(self, method: str, outcome: str) -> None:
-        """Count a call."""
         self._metrics.calls[method, outcome] += 1
 
     def refuse(self, peer: str, reason: str) -> None:
@@ -185,18 +183,15 @@ class ThriftCall:
         return False
 
     def done(self) -> bool:
-        """Not before it is told."""
         return False
 
     def set_result(self, result: Any, /) -> None:
-        """It is done, or refused by what is durable now."""
         if isinstance(result, BasaltError):
             self._connection.told(self, result)
         else:
             self._connection.told(self, None, result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It is refused, or failed."""
         self._connection.told(self, exception)
 
 
@@ -288,7 +283,6 @@ class Connection(asyncio.Protocol):
     # What the group commit tells.
 
     def told(self, call: ThriftCall, error: BaseException | None, result: Any = None) -> None:
-        """The call has come to its end."""
         try:
             pieces = (
                 call.encode(result) if error is None else self._server.calls.refused(call.method, error, call.arguments)

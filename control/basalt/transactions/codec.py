@@ -18,31 +18,18 @@ from typing import NamedTuple, NoReturn
 
 from basalt.api.bodies.work import LONG_MAX, Buffer
 from basalt.errors import MalformedBodyError
-from basalt.transactions.rules.transaction import Kind, Transaction
+from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 
 NO_SHORT_IN_PROGRESS = LONG_MAX  # Tephra's NO_TX_IN_PROGRESS: no open short transaction is older than anything
-TYPE_SHORT, TYPE_LONG = 1, 2
-VISIBILITY_SNAPSHOT, VISIBILITY_EXCLUDE_CURRENT, VISIBILITY_ALL = 1, 2, 3
-
-_KINDS = {TYPE_SHORT: "short", TYPE_LONG: "long"}
-_TYPES = {kind: number for number, kind in _KINDS.items()}
-_KIND_NAMES = {Kind.SHORT: "short", Kind.LONG: "long"}
-_VISIBILITIES = (VISIBILITY_SNAPSHOT, VISIBILITY_EXCLUDE_CURRENT, VISIBILITY_ALL)
+_KINDS, _LEVELS = frozenset(Kind), frozenset(VisibilityLevel)
 
 _STOP, _I32, _I64, _LIST = 0, 8, 10, 15  # Thrift type ids
 _FIELD_TYPES = {1: _I64, 2: _I64, 3: _LIST, 4: _LIST, 5: _I64, 6: _I32, 7: _I64, 8: _LIST, 9: _I32}
-_FIELD_NAMES = {
-    1: "id",
-    2: "readPointer",
-    3: "invalids",
-    4: "inProgress",
-    5: "firstShort",
-    6: "type",
-    7: "writePointer",
-    8: "checkpointWritePointers",
-    9: "visibilityLevel",
-}
+_FIELD_NAMES = dict(enumerate(
+    ("id", "readPointer", "invalids", "inProgress", "firstShort", "type", "writePointer", "checkpointWritePointers",
+     "visibilityLevel"), 1,
+))  # fmt: skip
 _NO_IDS = array("q")
 _FIELD = "transaction"  # where the bytes stand in the body of a poll
 _FIELD_HEADER = struct.Struct(">bh")
@@ -63,7 +50,7 @@ _IN_PROGRESS_ID, _CHECKPOINTS_ID = 4, 8
 
 
 class TransactionFields(NamedTuple):
-    """The fields of a transaction's bytes. Lists ascend; `kind` is "short" or "long"; `visibility` one of VISIBILITY_*.
+    """The fields of a transaction's bytes. Lists ascend.
 
     Decoded lists are arrays, shared between transactions that carry the same one: never change them.
     """
@@ -73,10 +60,10 @@ class TransactionFields(NamedTuple):
     invalid: Sequence[int] = ()
     in_progress: Sequence[int] = ()
     first_short: int = NO_SHORT_IN_PROGRESS
-    kind: str = "short"
+    kind: Kind = Kind.SHORT
     write_pointer: int = 0
     checkpoints: Sequence[int] = ()
-    visibility: int = VISIBILITY_SNAPSHOT
+    visibility: int = VisibilityLevel.SNAPSHOT
 
 
 class EncodedLongs:
@@ -105,16 +92,14 @@ def encode_in_pieces(fields: TransactionFields, *, invalid: EncodedLongs | None 
         invalid = EncodedLongs(fields.invalid)
     elif invalid.count != len(fields.invalid):
         raise ValueError(f"{invalid.count} encoded invalid ids for a list of {len(fields.invalid)}")
-    if fields.visibility not in _VISIBILITIES or fields.kind not in _TYPES:
+    if fields.visibility not in _LEVELS or fields.kind not in _KINDS:
         raise ValueError(f"no transaction has kind {fields.kind!r} and visibility {fields.visibility}")
     try:
         return (
             _BEFORE_LISTS.pack(_I64, 1, fields.id, _I64, 2, fields.read_pointer),
             invalid.segment,
             _encode_list(_IN_PROGRESS_ID, fields.in_progress),
-            _BETWEEN_LISTS.pack(
-                _I64, 5, fields.first_short, _I32, 6, _TYPES[fields.kind], _I64, 7, fields.write_pointer
-            ),
+            _BETWEEN_LISTS.pack(_I64, 5, fields.first_short, _I32, 6, fields.kind, _I64, 7, fields.write_pointer),
             _encode_list(_CHECKPOINTS_ID, fields.checkpoints),
             _AFTER_LISTS.pack(_I32, 9, fields.visibility, _STOP),
         )
@@ -129,7 +114,7 @@ def decode_transaction(body: Buffer) -> TransactionFields:
     NO_SHORT_IN_PROGRESS, type LONG, writePointer 0, visibilityLevel SNAPSHOT.
     """
     raw = bytes(body)
-    numbers: dict[int, int] = {5: NO_SHORT_IN_PROGRESS, 6: TYPE_LONG, 7: 0, 9: VISIBILITY_SNAPSHOT}
+    numbers: dict[int, int] = {5: NO_SHORT_IN_PROGRESS, 6: Kind.LONG, 7: 0, 9: VisibilityLevel.SNAPSHOT}
     lists: dict[int, Sequence[int]] = {}
     seen: set[int] = set()
     position = 0
@@ -210,7 +195,7 @@ def _checked(numbers: dict[int, int], lists: dict[int, Sequence[int]]) -> Transa
             _refuse(None, f"{name} of {minimum} or more", f"{numbers[field_id]}")
     if numbers[6] not in _KINDS:
         _refuse(None, "type 1 (short) or 2 (long)", f"{numbers[6]}")
-    if numbers[9] not in _VISIBILITIES:
+    if numbers[9] not in _LEVELS:
         _refuse(None, "visibilityLevel 1 to 3", f"{numbers[9]}")
     return TransactionFields(
         id=numbers[1],
@@ -218,7 +203,7 @@ def _checked(numbers: dict[int, int], lists: dict[int, Sequence[int]]) -> Transa
         invalid=lists.get(3, _NO_IDS),
         in_progress=lists.get(4, _NO_IDS),
         first_short=numbers[5],
-        kind=_KINDS[numbers[6]],
+        kind=Kind(numbers[6]),
         write_pointer=numbers[7],
         checkpoints=lists.get(8, _NO_IDS),
         visibility=numbers[9],
@@ -271,7 +256,7 @@ class SnapshotBytes:
             invalid=transaction.invalid.pointers,
             in_progress=transaction.in_progress,
             first_short=transaction.first_short,
-            kind=_KIND_NAMES[transaction.kind],
+            kind=transaction.kind,
             write_pointer=transaction.write_pointer,
             checkpoints=transaction.checkpoints,
             visibility=int(transaction.level) if level is None else level,
@@ -279,14 +264,13 @@ class SnapshotBytes:
         return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
 
     def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
-        """The snapshot through which the transaction of these bytes reads."""
         return TransactionSnapshot(
             read_pointer=fields.read_pointer,
             write_pointer=fields.write_pointer,
             in_progress=tuple(fields.in_progress),
             invalid=self._invalid(fields.invalid),
             own=frozenset((fields.id, fields.write_pointer, *fields.checkpoints)),
-            excluded=fields.write_pointer if fields.visibility == VISIBILITY_EXCLUDE_CURRENT else None,
+            excluded=fields.write_pointer if fields.visibility == VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT else None,
         )
 
     def _encoded_invalid(self, invalid: InvalidList) -> EncodedLongs:

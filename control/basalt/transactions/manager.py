@@ -36,19 +36,12 @@ from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Mutation, Put, Store
 
-ENDS = (edits.Committed, edits.Aborted, edits.Invalidated)
+ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
-OUTCOMES = (
-    *ENDS,
-    edits.OneShot,
-    edits.Pruned,
-    edits.Truncated,
-    edits.Restored,
-    edits.Reset,
-    edits.SessionOpened,
-    edits.SessionsForgotten,
+OUTCOMES = ENDS.union((
+    edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored, edits.SessionOpened, edits.SessionsForgotten,
     edits.CounterOwnerClaimed,
-)
+))  # fmt: skip
 
 T = TypeVar("T")
 
@@ -94,7 +87,6 @@ class ActiveSnapshots:
                 del self._bounds[bound]
 
     def bound(self, visibility_upper_bound: int) -> int:
-        """The bound with these readers counted in."""
         return min(visibility_upper_bound, *self._bounds) if self._bounds else visibility_upper_bound
 
 
@@ -109,7 +101,7 @@ class Totals:
         edits.Invalidated: "invalidated",
         edits.Doomed: "conflicts",
     }
-    _EARLY = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
+    _MAY_TIME_OUT = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
 
     def __init__(self) -> None:
         names = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out", "forced")
@@ -117,21 +109,13 @@ class Totals:
         self.commits = Durations()
 
     def count(self, made: Sequence[Edit]) -> None:
-        """Count edits that are durable."""
         for edit in made:
-            event = self._EVENTS.get(type(edit))
-            if event is not None:
-                self.events[event] += 1
-        if not self._EARLY.isdisjoint(map(type, made)):
-            self._count_early(made)
-
-    def _count_early(self, made: Sequence[Edit]) -> None:
-        """Of several that ended together the others, and those that timed out: of ABORTING and ABORTED the first says so."""
-        for edit in made:
-            if isinstance(edit, edits.Aborting | edits.Aborted | edits.Invalidated):
-                count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
-                self.events["timed_out"] += count if edit.timed_out else 0
-                self.events["invalidated"] += count - 1
+            kind = type(edit)
+            count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
+            if kind in self._EVENTS:
+                self.events[self._EVENTS[kind]] += count
+            if kind in self._MAY_TIME_OUT and edit.timed_out:  # type: ignore[attr-defined]
+                self.events["timed_out"] += count  # of ABORTING and ABORTED the first says so
 
 
 class ExternalWriter(msgspec.Struct, frozen=True):
@@ -152,7 +136,6 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     @classmethod
     def notes(cls, transaction: Transaction) -> list[Mutation]:
-        """The notes about a transaction that goes to the invalid list."""
         if not transaction.outside:
             return []
         body = msgspec.json.encode(cls(transaction.owner))
@@ -238,7 +221,6 @@ class TransactionManager:
         return self._state is not None
 
     def current(self) -> TransactionSnapshot:
-        """The newest durable snapshot."""
         return self._current
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
@@ -300,20 +282,21 @@ class TransactionManager:
         entry, state = self._entry(group), self.state
         ended: list[Ended] = []
         for edit in made:
-            if isinstance(edit, ENDS):
+            kind = type(edit)
+            if kind in ENDS:
                 ended += self._ended_by(edit, group)
-            elif isinstance(edit, edits.Reset):
-                ended += [Ended(transaction, None) for transaction in state.transactions()]
             state.apply(edit)
-            outcome = self.atomic or isinstance(edit, OUTCOMES) or phase is Phase.OUTCOME
+            outcome = self.atomic or kind in OUTCOMES or phase is Phase.OUTCOME
             (entry.outcomes if outcome else entry.intents).append(edit)
         return ended
 
-    def _ended_by(self, edit: edits.Committed | edits.Aborted | edits.Invalidated, group: Group) -> list[Ended]:
-        if not isinstance(edit, edits.Invalidated):
+    def _ended_by(self, edit: Edit, group: Group) -> list[Ended]:
+        if isinstance(edit, edits.Committed | edits.Aborted):
             ending = self.state.find(edit.id)
             end = State.COMMITTED if isinstance(edit, edits.Committed) else State.ABORTED
             return [] if ending is None else [Ended(ending, end)]
+        if not isinstance(edit, edits.Invalidated):
+            return [Ended(transaction, None) for transaction in self.state.transactions()]
         found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
         for transaction in found:
             group.add(SystemTable.name, *ExternalWriter.notes(transaction))
@@ -323,7 +306,6 @@ class TransactionManager:
         return group.part(self, lambda: _Entry(self))
 
     def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
-        """Add the edits to the group, as one entry of the log."""
         if entry:
             group.add(self._log.table_name, self._log.encode_next(entry), phase=phase)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from basalt.cli.commands.hbase import check
+from basalt.hbase_admin import check
 from basalt_engine.system import entry_key
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway

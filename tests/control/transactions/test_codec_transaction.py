@@ -19,8 +19,7 @@ from basalt.transactions.codec import (
     decode_transaction,
     encode_transaction,
 )
-
-KINDS = {1: "short", 2: "long"}
+from basalt.transactions.rules.transaction import Kind
 
 
 class TTransaction(TPayload):
@@ -57,7 +56,7 @@ def their_fields(body: bytes) -> TransactionFields:
         read.invalids,
         read.inProgress,
         read.firstShort,
-        KINDS[read.type],
+        Kind(read.type),
         read.writePointer,
         read.checkpointWritePointers,
         read.visibilityLevel,
@@ -80,7 +79,7 @@ TRANSACTIONS = st.builds(
     invalid=ID_LISTS,
     in_progress=ID_LISTS,
     first_short=LONGS,
-    kind=st.sampled_from(["short", "long"]),
+    kind=st.sampled_from(Kind),
     write_pointer=LONGS,
     checkpoints=ID_LISTS,
     visibility=st.sampled_from([1, 2, 3]),
@@ -96,7 +95,7 @@ def test_they_read_what_we_write_and_we_read_what_they_write(fields: Transaction
         invalids=fields.invalid,
         inProgress=fields.in_progress,
         firstShort=fields.first_short,
-        type=1 if fields.kind == "short" else 2,
+        type=int(fields.kind),
         writePointer=fields.write_pointer,
         checkpointWritePointers=fields.checkpoints,
         visibilityLevel=fields.visibility,
@@ -142,7 +141,7 @@ def test_one_id_out_of_order_is_found_anywhere_in_a_long_list(at: int) -> None:
         TransactionFields(9, 8, in_progress=[2, 1]),
         TransactionFields(9, 8, checkpoints=[2, 1]),
         TransactionFields(9, 2**63),
-        TransactionFields(9, 8, kind="medium"),
+        TransactionFields(9, 8, kind=7),
         TransactionFields(9, 8, visibility=0),
     ],
 )
@@ -153,12 +152,12 @@ def test_what_is_no_transaction_is_not_written(fields: TransactionFields) -> Non
 
 def test_missing_fields_take_their_defaults() -> None:
     read = decode_transaction(their_bytes(transactionId=7, readPointer=6))
-    assert listed(read) == TransactionFields(7, 6, [], [], NO_SHORT_IN_PROGRESS, "long", 0, [], 1)
+    assert listed(read) == TransactionFields(7, 6, [], [], NO_SHORT_IN_PROGRESS, Kind.LONG, 0, [], 1)
 
 
 def test_fields_may_come_in_another_order() -> None:
     body = bytes.fromhex("0a0002 0000000000000006 0f0004 0a00000001 0000000000000005 0a0001 0000000000000007 00")
-    assert listed(decode_transaction(body)) == TransactionFields(7, 6, [], [5], kind="long", checkpoints=[])
+    assert listed(decode_transaction(body)) == TransactionFields(7, 6, [], [5], kind=Kind.LONG, checkpoints=[])
 
 
 def test_equal_neighbours_in_a_list_are_accepted() -> None:

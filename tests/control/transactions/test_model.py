@@ -30,6 +30,7 @@ from basalt.transactions.log import snapshot_format, transaction_log
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import outcomes, transaction, transaction_table
+from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.sessions import WorkVersion
 from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, Limits, SessionBinding, State, TableJoin
@@ -320,7 +321,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def told(self, one: Naive | None, key: int, changes: frozenset[bytes]):
         usable = one is not None and one.state is State.OPEN and not one.doomed and self.now_ms < one.deadline_ms
         kept = usable and one.unlogged and not self.loses(one, changes)
-        assert self.state.may_defer_changes(key, changes, self.now_ms) == kept
+        assert self.state.may_defer_changes(key, changes, self.now_ms, memory_bytes(changes)) == kept
         if kept:
             one.changes, one.lost = changes, False
 
@@ -752,7 +753,7 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
     small = (
         (outcomes, {"BLOCK_OUTCOMES": 2}),
         (transaction, {"CHUNK_POINTERS_MAX": 2}),
-        (transaction_table, {"STALE_DEADLINES_MAX": 2, "PACKED_TOGETHER": 3}),
+        (transaction_table, {"PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),
     )

@@ -38,11 +38,11 @@ _BYTE = struct.Struct(">B")
 
 
 def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
-    """The entry of these edits, `first_edit` edits having been logged before."""
     parts = [_HEADER.pack(VERSION, first_edit, len(group))]
     for edit in group:
-        body = _FORMATS[type(edit)].encode(edit)
-        parts += (_EDIT.pack(edit.number, len(body)), body)
+        number = NUMBERS[type(edit)]
+        body = _FORMATS[number].encode(edit)
+        parts += (_EDIT.pack(number, len(body)), body)
     return sealed(b"".join(parts))
 
 
@@ -61,21 +61,20 @@ def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
 def _decode_edit(reader: Reader) -> Edit:
     start = reader.offset
     number, length = reader.byte(), reader.count()
-    kind = _KINDS.get(number)
-    if kind is None:
+    body = _FORMATS.get(number)
+    if body is None:
         raise reader.failure(f"edit number {number}, which never was", start)
     stop, rest = reader.offset + length, reader.stop
     if stop > rest:
         raise reader.failure(f"an edit of {length} bytes in {rest - reader.offset}", start)
     reader.stop = stop
-    edit: Edit = _FORMATS[kind].read(reader)
+    edit: Edit = body.read(reader)
     reader.end()
     reader.stop = rest
     return edit
 
 
 def sealed(data: bytes) -> bytes:
-    """The data and its CRC-32C."""
     return data + crc32c(data).to_bytes(CRC_BYTES, "big")
 
 
@@ -106,7 +105,7 @@ def opened(data: bytes, what: str, version: int, header_bytes: int) -> bytes:
 
 
 class Reader:
-    """Reads fields one after the other; `what` names the bytes in errors."""
+    """Reads fields one after the other, of the types that the page of the format names; `what` names the bytes in errors."""
 
     __slots__ = ("_data", "_what", "offset", "stop")
 
@@ -124,7 +123,6 @@ class Reader:
         )
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
         end = self.offset + length
         if end > self.stop:
             raise self.failure(f"{length} bytes expected, {self.stop - self.offset} left")
@@ -133,7 +131,6 @@ class Reader:
         return data
 
     def unpack(self, fixed: struct.Struct) -> tuple[int, ...]:
-        """Several fields of fixed size at once."""
         end = self.offset + fixed.size
         if end > self.stop:
             raise self.failure(f"{fixed.size} bytes expected, {self.stop - self.offset} left")
@@ -142,18 +139,15 @@ class Reader:
         return values
 
     def byte(self, maximum: int = 255) -> int:
-        """A number of one byte, at most `maximum`."""
         value = self.take(1)[0]
         if value > maximum:
             raise self.failure(f"{value} where at most {maximum} is possible", self.offset - 1)
         return value
 
     def flag(self) -> bool:
-        """A byte that is 0 or 1."""
         return self.byte(maximum=1) == 1
 
     def long(self) -> int:
-        """A signed 64-bit number."""
         value: int = _LONG.unpack(self.take(8))[0]
         return value
 
@@ -165,16 +159,13 @@ class Reader:
         return value
 
     def count(self) -> int:
-        """A 32-bit count or length."""
         value: int = _INT.unpack(self.take(4))[0]
         return value
 
     def data(self) -> bytes:
-        """Bytes after their 32-bit length."""
         return self.take(self.count())
 
     def text(self) -> str:
-        """UTF-8 after its 16-bit length."""
         start = self.offset
         length: int = _SHORT.unpack(self.take(2))[0]
         try:
@@ -187,7 +178,6 @@ class Reader:
         return self.text() or None
 
     def set(self) -> frozenset[bytes]:
-        """The items of a set, which must ascend."""
         items: list[bytes] = []
         for _ in range(self.count()):
             start = self.offset
@@ -213,7 +203,6 @@ class Reader:
         return value
 
     def pointers(self) -> tuple[int, ...]:
-        """Ascending numbers."""
         start = self.offset
         count = self.varint()
         if count > self.stop - self.offset:  # each takes a byte at least; do not try to read millions
@@ -231,7 +220,6 @@ class Reader:
         return tuple(numbers)
 
     def end(self) -> None:
-        """Nothing may be left."""
         if self.offset != self.stop:
             raise self.failure(f"{self.stop - self.offset} bytes too many")
 
@@ -351,31 +339,31 @@ _LONGS = _ascending(
     ahead=(-1,),
 )
 
-_BODIES: dict[type[Edit], dict[str, FieldType]] = {
-    edits.Began: {"id": POINTER, "kind": KIND, "outside": FLAG, "began_ms": LONG, "deadline_ms": LONG, "owner": TEXT,
-                  "request_id": OPTIONAL_TEXT},
-    edits.Checkpointed: {"id": POINTER, "write_pointer": POINTER},
-    edits.Joined: {"id": POINTER, "join": JOIN},
-    edits.Changed: {"id": POINTER, "outside": FLAG, "changes": SET},
-    edits.Doomed: {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT, "loss": LOSS},
-    edits.Committing: {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT},
-    edits.Committed: {"id": POINTER, "ended_ms": LONG, "request_id": OPTIONAL_TEXT},
-    edits.Aborting: {"id": POINTER, "timed_out": FLAG},
-    edits.Aborted: {"id": POINTER, "ended_ms": LONG, "timed_out": FLAG},
-    edits.Invalidated: {"ended_ms": LONG, "timed_out": FLAG, "ids": _LONGS},
-    edits.OneShot: {"id": POINTER, "ended_ms": LONG, "owner": TEXT, "request_id": OPTIONAL_TEXT},
-    edits.Pruned: {"pointers": _LONGS},
-    edits.Truncated: {"before": POINTER},
-    edits.Reset: {"at_ms": LONG},
-    edits.Led: {"epoch": POINTER},
-    edits.Restored: {"pointers": _LONGS},
-    edits.TableJoined: {"id": POINTER, "join": TABLE_JOIN},
-    edits.SessionOpened: {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT},
-    edits.SessionBegan: {"id": POINTER, "session": IN_SESSION},
-    edits.TopicsUsed: {"until": POINTER, "topics": many(JOIN)},
-    edits.ChangesUnlogged: {"id": POINTER},
-    edits.SessionsForgotten: {"names": _ascending(many(TEXT), "names of sessions")},
-    edits.CounterOwnerClaimed: {"name": TEXT, "owner": TEXT},
+_EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
+    1: (edits.Began, {"id": POINTER, "kind": KIND, "outside": FLAG, "began_ms": LONG, "deadline_ms": LONG,
+                      "owner": TEXT, "request_id": OPTIONAL_TEXT}),
+    2: (edits.Checkpointed, {"id": POINTER, "write_pointer": POINTER}),
+    3: (edits.Joined, {"id": POINTER, "join": JOIN}),
+    4: (edits.Changed, {"id": POINTER, "outside": FLAG, "changes": SET}),
+    5: (edits.Doomed, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT, "loss": LOSS}),
+    6: (edits.Committing, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT}),
+    7: (edits.Committed, {"id": POINTER, "ended_ms": LONG, "request_id": OPTIONAL_TEXT}),
+    8: (edits.Aborting, {"id": POINTER, "timed_out": FLAG}),
+    9: (edits.Aborted, {"id": POINTER, "ended_ms": LONG, "timed_out": FLAG}),
+    10: (edits.Invalidated, {"ended_ms": LONG, "timed_out": FLAG, "ids": _LONGS}),
+    11: (edits.OneShot, {"id": POINTER, "ended_ms": LONG, "owner": TEXT, "request_id": OPTIONAL_TEXT}),
+    12: (edits.Pruned, {"pointers": _LONGS}),
+    13: (edits.Truncated, {"before": POINTER}),
+    14: (edits.Reset, {"at_ms": LONG}),
+    15: (edits.Led, {"epoch": POINTER}),
+    16: (edits.Restored, {"pointers": _LONGS}),
+    17: (edits.TableJoined, {"id": POINTER, "join": TABLE_JOIN}),
+    18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT}),
+    19: (edits.SessionBegan, {"id": POINTER, "session": IN_SESSION}),
+    20: (edits.TopicsUsed, {"until": POINTER, "topics": many(JOIN)}),
+    21: (edits.ChangesUnlogged, {"id": POINTER}),
+    22: (edits.SessionsForgotten, {"names": _ascending(many(TEXT), "names of sessions")}),
+    23: (edits.CounterOwnerClaimed, {"name": TEXT, "owner": TEXT}),
 }  # fmt: skip
-_FORMATS = {kind: record(kind, fields) for kind, fields in _BODIES.items()}
-_KINDS = {kind.number: kind for kind in _BODIES}
+_FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
+NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

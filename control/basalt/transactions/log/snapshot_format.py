@@ -59,7 +59,6 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 def encode_snapshot(image: StateImage) -> bytes:
-    """The snapshot of a state."""
     return b"".join(snapshot_pieces(image))
 
 
@@ -207,6 +206,7 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
     concurrent = _read_concurrent(reader, concurrent)
     if flags & _OTHER_INVALID:
         invalid = _read_other_invalid(reader, invalid)
+    marks: dict[str, Any] = {name: bool(flags & bit) for name, bit in _FLAGS.items()}
     return Transaction(
         id=key,
         kind=_KINDS[kind],
@@ -225,7 +225,7 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
         changes=reader.set() if flags & _HAS_CHANGES else None,
         doomed=LOSS.read(reader) if flags & _DOOMED else None,
         session=IN_SESSION.read(reader) if flags & _IN_SESSION else None,
-        **{name: bool(flags & bit) for name, bit in _FLAGS.items()},
+        **marks,
     )
 
 

@@ -17,7 +17,7 @@ from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transa
 from basalt_engine.cells.names import change_text
 
 
-class Step(NamedTuple):
+class TimelineEvent(NamedTuple):
     """One thing that happened to a transaction."""
 
     at_ms: int
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 class Timeline(NamedTuple):
     """The steps of a transaction in their order. `since_ms`: all steps from then on are here; `whole`: all there are."""
 
-    steps: list[Step]
+    steps: list[TimelineEvent]
     since_ms: int
     whole: bool
 
@@ -45,7 +45,9 @@ def timeline_of(
     if not whole:
         steps = [*_remembered_start(known, pointers[0]), *steps]
     if isinstance(known, Outcome) and not any(step.event in _ENDS for step in steps):
-        steps.append(Step(known.at_ms, True, _END_NAMES[known.state], {"timedOut": True} if known.timed_out else {}))
+        steps.append(
+            TimelineEvent(known.at_ms, True, _END_NAMES[known.state], {"timedOut": True} if known.timed_out else {})
+        )
         steps.sort(key=lambda step: step.at_ms)
     return Timeline(steps, since_ms, whole)
 
@@ -54,16 +56,18 @@ def _is_invalid(known: Transaction | Outcome | None) -> bool:
     return known is not None and known.state is State.INVALID
 
 
-def _remembered_start(known: Transaction | Outcome | None, transaction_id: int) -> Iterator[Step]:
+def _remembered_start(known: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineEvent]:
     if known is None:
         return
     # A write pointer holds the time at which it was given out, unless many were given out at once.
     exact = isinstance(known, Transaction)
     began_ms = known.began_ms if isinstance(known, Transaction) else transaction_id // POINTERS_PER_MS
-    yield Step(began_ms, exact, "begun", _without_empty({"owner": known.owner, "kind": known.kind.name.lower()}))
+    yield TimelineEvent(
+        began_ms, exact, "begun", _without_empty({"owner": known.owner, "kind": known.kind.name.lower()})
+    )
 
 
-def _steps_of(edit: Any, entry: Entry, pointers: Sequence[int]) -> Iterator[Step]:
+def _steps_of(edit: Any, entry: Entry, pointers: Sequence[int]) -> Iterator[TimelineEvent]:
     kind = type(edit)
     if kind in _LISTS:
         ids: Sequence[int] = edit.ids if kind is edits.Invalidated else edit.pointers
@@ -79,7 +83,7 @@ def _steps_of(edit: Any, entry: Entry, pointers: Sequence[int]) -> Iterator[Step
         detail = {} if describe is None else _without_empty(describe(edit))
     else:
         return
-    yield Step(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
+    yield TimelineEvent(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
 
 
 def _holds(ascending: Sequence[int], wanted: int) -> bool:
@@ -101,7 +105,7 @@ def key_text(key: bytes) -> str:
 
 
 _LISTS = (edits.Invalidated, edits.Pruned, edits.Restored)
-_NAMES: dict[type, str] = {
+_NAMES: dict[type, str] = {  # the others are called as their class
     edits.Began: "begun",
     edits.OneShot: "one_shot",
     edits.Checkpointed: "checkpoint",
@@ -110,15 +114,7 @@ _NAMES: dict[type, str] = {
     edits.SessionBegan: "in_session",
     ToldChanges: "changes_told",
     edits.Doomed: "conflict_lost",
-    edits.Committing: "committing",
-    edits.Committed: "committed",
     edits.Aborting: "abort_decided",
-    edits.Aborted: "aborted",
-    edits.Invalidated: "invalidated",
-    edits.Pruned: "pruned",
-    edits.Truncated: "truncated",
-    edits.Restored: "restored",
-    edits.Reset: "reset",
 }
 _ENDS = ("one_shot", "committed", "aborted", "invalidated")
 _END_NAMES = {State.COMMITTED: "committed", State.ABORTED: "aborted", State.INVALID: "invalidated"}

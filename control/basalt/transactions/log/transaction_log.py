@@ -120,7 +120,6 @@ class TransactionLog:
 
     @property
     def table_name(self) -> str:
-        """The table that the mutations are for."""
         return self._table.name
 
     def recover(self, journal: Journal | None = None) -> TransactionState:
@@ -213,7 +212,6 @@ class TransactionLog:
         return 0, None
 
     def _read_snapshot(self, rows: dict[int, Row]) -> tuple[int, StateImage]:
-        """The position and the state of a snapshot, from its rows by part."""
         pieces: list[bytes] = []
         position, count = 0, 1
         while len(pieces) < count:

@@ -38,8 +38,7 @@ class CommittedChanges:
 
     def __init__(self) -> None:
         self._latest: dict[bytes, CommittedSet] = {}
-        self._visible: deque[CommittedSet] = deque()
-        self._sizes: deque[int] = deque()  # what each of them takes
+        self._visible: deque[tuple[CommittedSet, int]] = deque()  # each with what it takes
         self.memory_bytes = 0  # of the visible sets; a reserved one counts with its transaction
 
     def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
@@ -51,20 +50,22 @@ class CommittedChanges:
         for key in changes:
             if self._latest[key].id == transaction_id:
                 del self._latest[key]
-                before = next((committed for committed in reversed(self._visible) if key in committed.changes), None)
+                before = next((committed for committed, _ in reversed(self._visible) if key in committed.changes), None)
                 if before is not None:
                     self._latest[key] = before
 
-    def show(self, committed: CommittedSet) -> None:
-        """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`."""
-        assert not self._visible or self._visible[-1].seen_from <= committed.seen_from, (
+    def show(self, committed: CommittedSet, size_bytes: int) -> None:
+        """The commit is visible to transactions from `seen_from` on. Calls come in the order of `seen_from`.
+
+        `size_bytes` is what its changes take in memory.
+        """
+        assert not self._visible or self._visible[-1][0].seen_from <= committed.seen_from, (
             "commits become visible in order"
         )
         if committed.changes:
             self._enter(committed)
-            self._visible.append(committed)
-            self._sizes.append(memory_bytes(committed.changes))
-            self.memory_bytes += self._sizes[-1]
+            self._visible.append((committed, size_bytes))
+            self.memory_bytes += size_bytes
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
         """The commit that this transaction lost to, if any: of several, the one of the lowest key."""
@@ -76,16 +77,16 @@ class CommittedChanges:
 
     def forget(self, first_short: int) -> None:
         """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
-        while self._visible and self._visible[0].seen_from <= first_short:
-            old = self._visible.popleft()
-            self.memory_bytes -= self._sizes.popleft()
+        while self._visible and self._visible[0][0].seen_from <= first_short:
+            old, size_bytes = self._visible.popleft()
+            self.memory_bytes -= size_bytes
             for key in old.changes:
                 if self._latest[key] is old:
                     del self._latest[key]
 
     def visible(self) -> tuple[CommittedSet, ...]:
         """The sets that are kept, in the order of their commits; reserved ones are not among them."""
-        return tuple(self._visible)
+        return tuple(committed for committed, _ in self._visible)
 
     def _enter(self, committed: CommittedSet) -> None:
         for key in committed.changes:

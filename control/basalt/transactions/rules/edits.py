@@ -7,7 +7,6 @@ state (the snapshot of a transaction that begins, say) is not in it: replaying t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import msgspec
 
@@ -16,15 +15,12 @@ from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBindi
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """One thing that has happened. `number` is that of its kind in the log."""
-
-    number: ClassVar[int]
+    """One thing that has happened. Its number and fields in the log: log/entry_format.py."""
 
 
 class Began(Edit, frozen=True):
     """A transaction began; `id` is its first write pointer."""
 
-    number: ClassVar[int] = 1
     id: int
     kind: Kind
     outside: bool
@@ -37,7 +33,6 @@ class Began(Edit, frozen=True):
 class Checkpointed(Edit, frozen=True):
     """A transaction goes on under a further write pointer."""
 
-    number: ClassVar[int] = 2
     id: int
     write_pointer: int
 
@@ -45,7 +40,6 @@ class Checkpointed(Edit, frozen=True):
 class Joined(Edit, frozen=True):
     """A topic takes part in a transaction, or does so from an earlier time on."""
 
-    number: ClassVar[int] = 3
     id: int
     join: Join
 
@@ -53,7 +47,6 @@ class Joined(Edit, frozen=True):
 class Changed(Edit, frozen=True):
     """A transaction told its change set, which replaces the one before. `outside` is the mark it has from now on."""
 
-    number: ClassVar[int] = 4
     id: int
     outside: bool
     changes: frozenset[bytes]
@@ -62,7 +55,6 @@ class Changed(Edit, frozen=True):
 class Doomed(Edit, frozen=True):
     """A transaction lost a write conflict: it can only be aborted or invalidated."""
 
-    number: ClassVar[int] = 5
     id: int
     loss: Loss
     request_id: str | None
@@ -72,7 +64,6 @@ class Doomed(Edit, frozen=True):
 class Committing(Edit, frozen=True):
     """The decision to commit is made; the rows of its participants are being written."""
 
-    number: ClassVar[int] = 6
     id: int
     request_id: str | None
     at_ms: int
@@ -81,7 +72,6 @@ class Committing(Edit, frozen=True):
 class Committed(Edit, frozen=True):
     """A transaction's writes are visible to everyone who begins from now on."""
 
-    number: ClassVar[int] = 7
     id: int
     ended_ms: int
     request_id: str | None
@@ -90,7 +80,6 @@ class Committed(Edit, frozen=True):
 class Aborting(Edit, frozen=True):
     """The decision to abort is made; its participants are being rolled back."""
 
-    number: ClassVar[int] = 8
     id: int
     timed_out: bool
 
@@ -98,7 +87,6 @@ class Aborting(Edit, frozen=True):
 class Aborted(Edit, frozen=True):
     """A transaction's writes are undone."""
 
-    number: ClassVar[int] = 9
     id: int
     ended_ms: int
     timed_out: bool
@@ -107,7 +95,6 @@ class Aborted(Edit, frozen=True):
 class Invalidated(Edit, frozen=True):
     """All write pointers of these transactions went to the invalid list."""
 
-    number: ClassVar[int] = 10
     ids: tuple[int, ...]
     ended_ms: int
     timed_out: bool
@@ -116,7 +103,6 @@ class Invalidated(Edit, frozen=True):
 class OneShot(Edit, frozen=True):
     """A transaction began and was committed at once."""
 
-    number: ClassVar[int] = 11
     id: int
     ended_ms: int
     owner: str
@@ -126,42 +112,36 @@ class OneShot(Edit, frozen=True):
 class Pruned(Edit, frozen=True):
     """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending."""
 
-    number: ClassVar[int] = 12
     pointers: tuple[int, ...]
 
 
 class Truncated(Edit, frozen=True):
     """All write pointers below this one left the invalid list."""
 
-    number: ClassVar[int] = 13
     before: int
 
 
 class Reset(Edit, frozen=True):
     """Everything is forgotten but which write pointers were given out. Only where that is allowed: on test servers."""
 
-    number: ClassVar[int] = 14
     at_ms: int
 
 
 class Restored(Edit, frozen=True):
     """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
 
-    number: ClassVar[int] = 16
     pointers: tuple[int, ...]
 
 
 class Led(Edit, frozen=True):
     """A server leads from here on: it has read all entries before this one, and no former leader adds another."""
 
-    number: ClassVar[int] = 15
     epoch: int
 
 
 class TableJoined(Edit, frozen=True):
     """A transactional table takes part in a transaction: cells may follow, so it ends committed or invalid."""
 
-    number: ClassVar[int] = 17
     id: int
     join: TableJoin
 
@@ -169,7 +149,6 @@ class TableJoined(Edit, frozen=True):
 class SessionOpened(Edit, frozen=True):
     """A run holds a session from now on: a new session, or the same one at a higher epoch."""
 
-    number: ClassVar[int] = 18
     name: str
     run: str
     epoch: int
@@ -179,7 +158,6 @@ class SessionOpened(Edit, frozen=True):
 class SessionBegan(Edit, frozen=True):
     """The transaction that has just begun is one of a session. Comes in the entry of its Began, after it."""
 
-    number: ClassVar[int] = 19
     id: int
     session: SessionBinding
 
@@ -187,14 +165,12 @@ class SessionBegan(Edit, frozen=True):
 class SessionsForgotten(Edit, frozen=True):
     """Nothing is known of these sessions any more but that their epochs are over. Names ascend."""
 
-    number: ClassVar[int] = 22
     names: tuple[str, ...]
 
 
 class CounterOwnerClaimed(Edit, frozen=True):
     """The versions of a session are counted by this owner from now on."""
 
-    number: ClassVar[int] = 23
     name: str
     owner: str
 
@@ -205,7 +181,6 @@ class TopicsUsed(Edit, frozen=True):
     Replaces what was said of them before; with a pointer that was handed out, their use is over.
     """
 
-    number: ClassVar[int] = 20
     until: int
     topics: tuple[Join, ...]
 
@@ -213,7 +188,6 @@ class TopicsUsed(Edit, frozen=True):
 class ChangesUnlogged(Edit, frozen=True):
     """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
 
-    number: ClassVar[int] = 21
     id: int
 
 

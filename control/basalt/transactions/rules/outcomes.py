@@ -123,7 +123,6 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """The approximate memory that the block takes."""
         return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
 
     def unpack(self) -> list[Outcome]:
@@ -132,7 +131,6 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
         return [self._outcome(ids[index], index, columns) for index in range(self.count)]
 
     def get(self, transaction_id: int) -> Outcome | None:
-        """The outcome of this transaction, if it is here."""
         ids, columns = self.unpack_columns()
         index = bisect_left(ids, transaction_id)
         found = index < self.count and ids[index] == transaction_id

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:
-    """Nothing is known about the id."""
     return TransactionNotFoundError(
         f"transaction {transaction_id} is not known: it never began here, or it ended so long ago that its outcome is"
         " forgotten; begin a new one"
@@ -39,7 +38,6 @@ def not_found(transaction_id: int) -> TransactionNotFoundError:
 
 
 def not_writing(write_pointer: int) -> TransactionNotFoundError:
-    """Nothing is known about the write pointer."""
     return TransactionNotFoundError(
         f"write pointer {write_pointer} is not in progress: its transaction never began here, or has ended; begin a new"
         " transaction and write under its pointer"
@@ -47,7 +45,6 @@ def not_writing(write_pointer: int) -> TransactionNotFoundError:
 
 
 def ended(outcome: Outcome, call: str) -> TransactionEndedError:
-    """`call` comes too late for a transaction that is as `outcome` says."""
     story, after = _STORY[outcome.state]
     what = story.format(time=_time(outcome.at_ms))
     if outcome.timed_out:
@@ -56,7 +53,6 @@ def ended(outcome: Outcome, call: str) -> TransactionEndedError:
 
 
 def timed_out(transaction: Transaction, call: str, now_ms: int) -> TransactionEndedError:
-    """`call` comes after the transaction's deadline."""
     return TransactionEndedError(
         f"{_named(transaction.id, transaction.owner)} timed out: its deadline was {_time(transaction.deadline_ms)},"
         f" it is {_time(now_ms)}; begin again, with a longer time-out if the work takes longer"
@@ -64,7 +60,6 @@ def timed_out(transaction: Transaction, call: str, now_ms: int) -> TransactionEn
 
 
 def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
-    """The transaction is doomed."""
     return TransactionConflictError(
         f"{_named(transaction.id, transaction.owner)} lost a write conflict on {_key(loss.key)} to"
         f" {_named(loss.winner, loss.winner_owner)}, which committed first; abort it (or invalidate it, if its writes"
@@ -81,7 +76,6 @@ def changes_lost(transaction: Transaction) -> ChangesLostError:
 
 
 def reused(request: Request, call: str) -> RequestReusedError:
-    """A request id comes again, for something else."""
     first = request.call.name.lower().replace("_", "-")
     return RequestReusedError(
         f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"
@@ -91,7 +85,6 @@ def reused(request: Request, call: str) -> RequestReusedError:
 
 
 def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyError:
-    """No further write pointer may be in progress."""
     blame = ""
     if oldest is not None:
         blame = f" (the oldest is {_named(oldest.id, oldest.owner)}, deadline {_time(oldest.deadline_ms)})"
@@ -101,7 +94,6 @@ def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyEr
 
 
 def too_many_changes(held_bytes: int, added_bytes: int, limit: int, oldest: Transaction | None) -> BusyError:
-    """There is no room for one more change set."""
     blame = ""
     if oldest is not None:
         blame = (
@@ -115,7 +107,6 @@ def too_many_changes(held_bytes: int, added_bytes: int, limit: int, oldest: Tran
 
 
 def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
-    """One transaction has as many checkpoints, topics or tables as one may have."""
     return TooLargeError(
         f"{_named(transaction.id, transaction.owner)} has {limit:,} {parts}, the most that one may have; commit it, and go on"
         " in a new one"
@@ -123,7 +114,6 @@ def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
 
 
 def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
-    """The invalid list cannot be truncated at this time."""
     return ConflictError(
         f"the invalid list cannot be truncated before {_time(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
         f" in progress, deadline {_time(oldest.deadline_ms)}; choose a time up to {_time(oldest.id // POINTERS_PER_MS)}"
@@ -131,14 +121,12 @@ def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
 
 
 def led_by(leader_epoch: int, epoch: int) -> FencedError:
-    """A server that led before wants to lead again."""
     return FencedError(
         f"epoch {epoch} is over: the server of epoch {leader_epoch} leads", hint="ask the present leader"
     )
 
 
 def no_reset() -> ConflictError:
-    """Everything was to be forgotten where data may matter."""
     return ConflictError(
         "this server keeps its transactions: a reset would make what failed writers wrote visible",
         hint="On a test server, set transactions.allow_reset to true and start it again.",
@@ -146,7 +134,6 @@ def no_reset() -> ConflictError:
 
 
 def no_session(name: str) -> SessionNotFoundError:
-    """Nothing is known of the session."""
     return SessionNotFoundError(
         f"there is no session {name!r}: it was never opened, or was deleted, or nobody has used it for so long that it is"
         " forgotten; open it",
@@ -164,7 +151,6 @@ def no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
 
 
 def fenced(session: Session, epoch: int) -> SessionFencedError:
-    """Another run has opened the session since."""
     return SessionFencedError(
         f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
         " this run, or open the session again to take it back",
@@ -173,7 +159,6 @@ def fenced(session: Session, epoch: int) -> SessionFencedError:
 
 
 def replaced(session: Session, run: str) -> SessionFencedError:
-    """A run wants to go on that another one has replaced."""
     return SessionFencedError(
         f"run {run!r} of session {session.name!r} was replaced: run {session.run!r} holds it, at epoch {session.epoch}; stop"
         " this run: it cannot begin by its name any more",
@@ -182,7 +167,6 @@ def replaced(session: Session, run: str) -> SessionFencedError:
 
 
 def foreign(session: Session, counter_owner: str) -> SessionForeignError:
-    """The session's versions are counted by somebody else."""
     writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
     so_far = (
         "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
@@ -196,7 +180,6 @@ def foreign(session: Session, counter_owner: str) -> SessionForeignError:
 
 
 def too_many_sessions(known: int, oldest: Session) -> BusyError:
-    """No further session may be opened."""
     return BusyError(
         f"there are {known} sessions, the most that there may be (session {oldest.name!r} was used longest ago, at"
         f" {_time(oldest.used_ms)}); delete those that are not needed"

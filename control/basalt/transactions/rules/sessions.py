@@ -194,7 +194,6 @@ class SessionRules:
         self._table = table
 
     def known(self) -> list[Session]:
-        """Return all sessions, the one that was used longest ago first."""
         return list(self._table.session_table)
 
     def get(self, name: str) -> Session:

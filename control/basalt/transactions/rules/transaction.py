@@ -78,7 +78,6 @@ class PointerSet:
 
     @classmethod
     def of(cls, pointers: Iterable[int]) -> PointerSet:
-        """The set of these pointers, which may come in any order."""
         ordered = sorted(set(pointers))
         starts = range(0, len(ordered), CHUNK_POINTERS_MAX)
         return cls(tuple(tuple(ordered[start : start + CHUNK_POINTERS_MAX]) for start in starts), len(ordered))
@@ -168,7 +167,6 @@ class TransactionIds:
         self.coordinator = coordinator
 
     def text(self, transaction_id: int) -> str:
-        """The id as it is shown."""
         return f"{self.coordinator}{transaction_id:016x}"
 
     def parse(self, text: str, field: str) -> int:
@@ -365,7 +363,6 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.concurrent.as_tuple()
 
     def snapshot(self) -> TransactionSnapshot:
-        """The snapshot through which this transaction reads."""
         excluded = self.write_pointer if self.level is VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT else None
         return TransactionSnapshot(
             read_pointer=self.read_pointer,
@@ -412,9 +409,13 @@ def check_owner(owner: str) -> None:
         )
 
 
+def _is_text(text: str, chars_max: int) -> bool:
+    return 0 < len(text) <= chars_max and text.isprintable()
+
+
 def check_request_id(request_id: str | None) -> None:
     """`InputError` unless the request id, if there is one, is printable and of a sensible length."""
-    if request_id is not None and not (0 < len(request_id) <= REQUEST_ID_CHARS_MAX and request_id.isprintable()):
+    if request_id is not None and not _is_text(request_id, REQUEST_ID_CHARS_MAX):
         raise InputError(
             f"a request id is 1 to {REQUEST_ID_CHARS_MAX} printable characters, this one has {len(request_id)}:"
             f" {request_id[:40]!r}; use a UUID",
@@ -424,7 +425,7 @@ def check_request_id(request_id: str | None) -> None:
 
 def check_session_name(name: str) -> None:
     """`InvalidNameError` unless the name can be shown in one line, and stand in a path as one segment of it."""
-    if not (0 < len(name) <= SESSION_CHARS_MAX and name.isprintable()) or "/" in name or name in (".", ".."):
+    if not _is_text(name, SESSION_CHARS_MAX) or "/" in name or name in (".", ".."):
         raise InvalidNameError(
             f"a session's name is 1 to {SESSION_CHARS_MAX} printable characters without a slash, not {name[:40]!r};"
             " name the job whose runs shall fence each other",
@@ -434,7 +435,7 @@ def check_session_name(name: str) -> None:
 
 def check_run(run: str) -> None:
     """`InputError` unless the run can be shown in one line of a message."""
-    if not (0 < len(run) <= SESSION_CHARS_MAX and run.isprintable()):
+    if not _is_text(run, SESSION_CHARS_MAX):
         raise InputError(
             f"a run is 1 to {SESSION_CHARS_MAX} printable characters, not {run[:40]!r}; use something that differs in each"
             " run of the job, such as a host name and a start time, or a UUID",
@@ -444,7 +445,7 @@ def check_run(run: str) -> None:
 
 def check_counter_owner(owner: str | None) -> None:
     """`InputError` unless the identity of who counts a session's versions, if there is one, can be shown in one line of a message."""
-    if owner is not None and not (0 < len(owner) <= COUNTER_OWNER_CHARS_MAX and owner.isprintable()):
+    if owner is not None and not _is_text(owner, COUNTER_OWNER_CHARS_MAX):
         raise InputError(
             f"a ledger is 1 to {COUNTER_OWNER_CHARS_MAX} printable characters, not {owner[:40]!r}; use what names the one whose"
             " versions these are, such as the id of a query",

@@ -57,7 +57,6 @@ class TransactionState(TransactionTable):
         return found
 
     def find(self, transaction_id: int) -> Transaction | None:
-        """A transaction that has not ended, or None."""
         return self.by_id.get(transaction_id)
 
     def outcome(self, transaction_id: int) -> Outcome:
@@ -122,7 +121,6 @@ class TransactionState(TransactionTable):
         return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
 
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
-        """A further write pointer for an open transaction."""
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "checkpoint", now_ms)
@@ -186,12 +184,12 @@ class TransactionState(TransactionTable):
         return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
 
     def may_defer_changes(
-        self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int = 0
+        self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int
     ) -> bool:
         """True when a change set may be kept for the commit and need not be logged now. Nothing changes here.
 
         False where it must be told by `set_changes`, which finds out why: it clashes, or the transaction is not one whose
-        change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what other deferred sets take.
+        change set is deferred. Refuses what `set_changes` refuses. `deferred_bytes` is what all deferred sets take with this one.
         """
         found = self.by_id.get(transaction_id)
         if found is None or not found.changes_unlogged or found.state is not State.OPEN:
@@ -199,7 +197,7 @@ class TransactionState(TransactionTable):
         if found.doomed is not None or now_ms >= found.deadline_ms:
             return False
         check_changes(self.limits, found, changes)
-        self.check_change_memory(memory_bytes(changes) + deferred_bytes)
+        self.check_change_memory(deferred_bytes)
         return self.conflicts.conflict(transaction_id, changes) is None
 
     def log_no_changes(self, transaction_ids: Iterable[int]) -> Proposal:
@@ -293,11 +291,11 @@ class TransactionState(TransactionTable):
             return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
         return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
 
-    def finish(self, transaction_id: int, now_ms: int, *, request_id: str | None = None) -> Proposal:
+    def finish(self, transaction_id: int, now_ms: int) -> Proposal:
         """The participants of a committing or aborting transaction are done. Repeated: no edits."""
         found = self._standing(transaction_id, Event.FINISH, "finish")
         if found.state is State.COMMITTING:
-            return Proposal((edits.Committed(transaction_id, now_ms, request_id),), transaction_id)
+            return Proposal((edits.Committed(transaction_id, now_ms, None),), transaction_id)
         if found.state is State.ABORTING:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
         return Proposal((), transaction_id)
@@ -352,7 +350,6 @@ class TransactionState(TransactionTable):
         return found
 
     def _usable(self, transaction_id: int, event: Event, call: str) -> Transaction:
-        """The transaction, if it is open and not doomed."""
         found = self._standing(transaction_id, event, call)
         assert isinstance(found, Transaction), "only an open transaction allows more work"
         if found.doomed is not None:

@@ -7,7 +7,6 @@ transactions in progress. Only edits that change the invalid list copy it.
 from __future__ import annotations
 
 import enum
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -40,7 +39,6 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
 
 PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
-STALE_DEADLINES_MAX = 1_024  # entries of ended transactions that may lie about before the heap is built anew
 
 
 class RequestCall(enum.IntEnum):
@@ -74,7 +72,6 @@ class OutcomeMemory:
         return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
 
     def get(self, transaction_id: int) -> Outcome | None:
-        """The outcome of this transaction, unless it was forgotten."""
         found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
         if found is not None:
             return found
@@ -145,7 +142,6 @@ class RequestMemory:
         return len(self._requests)
 
     def get(self, request_id: str) -> Request | None:
-        """The request of this id, unless it was forgotten."""
         return self._requests.get(request_id)
 
     def put(self, request: Request) -> None:
@@ -156,7 +152,6 @@ class RequestMemory:
             self._requests.popitem(last=False)
 
     def entries(self) -> tuple[Request, ...]:
-        """All requests, oldest first."""
         return tuple(self._requests.values())
 
 
@@ -204,22 +199,23 @@ class TransactionTable:
             edits.Aborted: self._aborted,
             edits.Invalidated: self._invalidated,
             edits.OneShot: self._one_shot,
-            edits.Pruned: self._pruned,
-            edits.Truncated: self._truncated,
+            edits.Pruned: lambda edit: self._relist(self.invalid.without(edit.pointers)),
+            edits.Truncated: lambda edit: self._relist(
+                self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
+            ),
             edits.Led: self._led,
-            edits.Restored: self._restored,
+            edits.Restored: lambda edit: self._relist(self.invalid.with_added(edit.pointers)),
             edits.Reset: self._reset,
             edits.TableJoined: self._table_joined,
-            edits.SessionOpened: self._session_opened,
+            edits.SessionOpened: lambda edit: self.session_table.opened(edit, self._is_open(edit.name)),
             edits.SessionBegan: self._session_began,
-            edits.SessionsForgotten: self._sessions_forgotten,
-            edits.CounterOwnerClaimed: self._counter_owner_claimed,
-            edits.TopicsUsed: self._topics_used,
+            edits.SessionsForgotten: lambda edit: self.session_table.forgotten(edit, map(self._is_open, edit.names)),
+            edits.CounterOwnerClaimed: lambda edit: self.session_table.claimed(edit),  # noqa: PLW0108  # a reset makes it anew
+            edits.TopicsUsed: lambda edit: self.one_shots.apply(edit, self.last_pointer),
             edits.ChangesUnlogged: self._changes_unlogged,
         }
 
     def _start(self, image: StateImage) -> None:
-        """Be in this state, and no other."""
         self.edits_applied = image.edits_applied
         self.last_pointer = image.last_pointer
         self.read_pointer = image.read_pointer
@@ -245,7 +241,7 @@ class TransactionTable:
     def _index(self, image: StateImage) -> None:
         pointers: list[int] = []
         for committed in image.committed:
-            self.conflicts.show(committed)
+            self.conflicts.show(committed, memory_bytes(committed.changes))
         for transaction in image.transactions:
             if transaction.session is not None:
                 self.session_table.entered(transaction.session.name, transaction.id)
@@ -323,7 +319,6 @@ class TransactionTable:
 
     @property
     def in_progress_count(self) -> int:
-        """The number of write pointers in progress."""
         return len(self.in_progress)
 
     def propose_begin(
@@ -348,7 +343,6 @@ class TransactionTable:
 
     @property
     def oldest(self) -> Transaction | None:
-        """The oldest transaction in progress."""
         first = self.in_progress.first
         return None if first is None else self.by_id[first]
 
@@ -447,7 +441,8 @@ class TransactionTable:
         transaction = self._moved(edit.id, State.COMMITTED, Event.COMMIT_INLINE, Event.FINISH)
         if transaction.changes and transaction.kind is Kind.SHORT:
             seen_from = self.last_pointer + 1  # whoever begins next
-            self.conflicts.show(CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes))
+            committed = CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes)
+            self.conflicts.show(committed, self._change_bytes[edit.id])
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.ended_ms)
         if transaction.session is not None:
@@ -488,13 +483,8 @@ class TransactionTable:
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
 
-    def _pruned(self, edit: edits.Pruned) -> None:
-        self.invalid = self.invalid.without(edit.pointers)
-        self._view = None
-
-    def _restored(self, edit: edits.Restored) -> None:
-        self.invalid = self.invalid.with_added(edit.pointers)
-        self._view = None
+    def _relist(self, invalid: InvalidList) -> None:
+        self.invalid, self._view = invalid, None
 
     def _led(self, edit: edits.Led) -> None:
         if edit.epoch <= self.leader_epoch:
@@ -513,9 +503,6 @@ class TransactionTable:
         )
         self._start(kept)
 
-    def _session_opened(self, edit: edits.SessionOpened) -> None:
-        self.session_table.opened(edit, self._is_open(edit.name))
-
     def _session_began(self, edit: edits.SessionBegan) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.JOIN)
         known = self.session_table.get(edit.session.name)
@@ -524,22 +511,9 @@ class TransactionTable:
         self.by_id[edit.id] = transaction = replace(transaction, session=edit.session)
         self.session_table.began(edit, transaction)
 
-    def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
-        self.session_table.forgotten(edit, map(self._is_open, edit.names))
-
-    def _counter_owner_claimed(self, edit: edits.CounterOwnerClaimed) -> None:
-        self.session_table.claimed(edit)
-
     def _is_open(self, session: str) -> bool:
         """True when the session has an open transaction, which may still commit by a call of its client."""
         return any(self.by_id[key].state is State.OPEN for key in self.session_table.open_in(session))
-
-    def _topics_used(self, edit: edits.TopicsUsed) -> None:
-        self.one_shots.apply(edit, self.last_pointer)
-
-    def _truncated(self, edit: edits.Truncated) -> None:
-        self.invalid = self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
-        self._view = None
 
     def _advance(self, pointer: int) -> None:
         if pointer <= self.last_pointer:
@@ -599,37 +573,22 @@ class TransactionTable:
 
 
 class Deadlines:
-    """The deadlines of open transactions, in a heap; those of ended ones are dropped when they come up."""
+    """The deadlines of open transactions. Once a second somebody asks, and all are looked at: 20,000 in some milliseconds."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
         self._deadlines: dict[int, int] = {}
 
     def add(self, transaction_id: int, deadline_ms: int) -> None:
-        """The transaction is open until then."""
         self._deadlines[transaction_id] = deadline_ms
-        heapq.heappush(self._heap, (deadline_ms, transaction_id))
 
     def remove(self, transaction_id: int) -> None:
         """The transaction is not open any more; nothing happens if it was not."""
         self._deadlines.pop(transaction_id, None)
-        if len(self._heap) > 2 * len(self._deadlines) + STALE_DEADLINES_MAX:
-            self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
-            heapq.heapify(self._heap)
-        while self._heap and self._heap[0][1] not in self._deadlines:
-            heapq.heappop(self._heap)
 
     def next_ms(self) -> int | None:
-        """The earliest deadline."""
-        return self._heap[0][0] if self._heap else None
+        return min(self._deadlines.values(), default=None)
 
     def due(self, now_ms: int) -> list[int]:
         """The ids whose deadline has come, earliest deadline first. Changes nothing."""
-        found = []
-        ahead = [0]
-        while ahead:
-            index = ahead.pop()
-            if index < len(self._heap) and self._heap[index][0] <= now_ms:
-                found.append(self._heap[index])
-                ahead += (2 * index + 1, 2 * index + 2)
-        return [key for _, key in sorted(found) if key in self._deadlines]
+        found = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
+        return [key for _, key in sorted(found)]

@@ -27,6 +27,7 @@ from basalt.api.bodies.work import (
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.errors import BasaltError, MalformedBodyError
 from basalt.transactions import codec
+from basalt.transactions.rules.transaction import Kind
 from tests.control.api.codecs import client_codecs
 
 ID = bytes(range(20))
@@ -49,7 +50,7 @@ TRANSACTION = codec.TransactionFields(
     [WRITE_POINTER - 9, WRITE_POINTER - 8],
     [WRITE_POINTER - 1],
     WRITE_POINTER - 1,
-    "short",
+    Kind.SHORT,
     WRITE_POINTER,
     [WRITE_POINTER + 1],
 )

@@ -25,11 +25,11 @@ from basalt.api.bodies.work import (
 )
 from basalt.api.codecs import avro, batches, json_bodies
 from basalt.transactions import codec
+from basalt.transactions.rules.transaction import Kind
 from tests.control.api.codecs import avro_schemas, client_codecs
 
 ROOT = Path(__file__).resolve().parents[4]
 VECTORS = ROOT / "tests" / "vectors"
-TYPES = {"short": 1, "long": 2}
 
 
 def lines(name: str) -> list[tuple[str, bytes, Any]]:
@@ -100,8 +100,7 @@ def records(meaning: list[dict[str, Any]]) -> list[Record]:
 
 
 def transaction(meaning: dict[str, Any]) -> codec.TransactionFields:
-    kinds = {number: kind for kind, number in TYPES.items()}
-    return codec.TransactionFields(*{**meaning, "type": kinds[meaning["type"]]}.values())
+    return codec.TransactionFields(*{**meaning, "type": Kind(meaning["type"])}.values())
 
 
 def decode_transaction(body: bytes) -> codec.TransactionFields:
