@@ -180,7 +180,7 @@ async def _wire(
     jobs = build_jobs(
         settings, store, clock, topics, usage, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
-    scheduler = Scheduler(store, clock, jobs, settings.jobs)
+    scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)
     ranges = Ranges(store, clock, topics, reads, manager, ends, look=_fetch_limits(settings))
     truncation = Truncation(

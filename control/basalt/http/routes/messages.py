@@ -330,21 +330,29 @@ class _Gathered:
         self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
 
 
-def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
-    """A Messages answer as Avro."""
+def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) -> Iterator[_Gathered | Slice]:
+    """Slices that stand alone as they are, the others gathered to about the size of a part."""
     gathered = _Gathered()
     for piece in slices:
-        if piece.count < RUN_MESSAGES_MIN:
+        alone = stands_alone(piece)
+        if not alone:
             gathered.add(piece)
-            if gathered.size_bytes < PART_BYTES:
-                continue
-        if gathered.ids:
-            yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+        if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
+            yield gathered
             gathered = _Gathered()
-        if piece.count >= RUN_MESSAGES_MIN:
-            yield avro.encode_messages_run(*piece.id_parts(), piece.payloads())
+        if alone:
+            yield piece
     if gathered.ids:
-        yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+        yield gathered
+
+
+def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as Avro."""
+    for part in _gathered(slices, lambda piece: piece.count >= RUN_MESSAGES_MIN):
+        if isinstance(part, _Gathered):
+            yield avro.encode_messages_block(part.ids, part.payloads)
+        else:
+            yield avro.encode_messages_run(*part.id_parts(), part.payloads())
     yield avro.END_OF_ARRAY
 
 
@@ -372,41 +380,30 @@ def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
         yield b"".join(joined)
 
 
+def _is_batch(piece: Slice) -> bool:
+    is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
+    return not is_short or piece.batch.kind is not Kind.USER
+
+
 def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
-    gathered = _Gathered()
-    for piece in slices:
-        if piece.batch.kind is not Kind.USER:
-            if gathered.ids:
-                yield batches.encode_list(gathered.ids, gathered.payloads)
-                gathered = _Gathered()
-            yield batches.encode_marker(piece.batch.kind.name.lower(), piece.first_id(), piece.payloads()[0])
-            continue
-        is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
-        if is_short:
-            gathered.add(piece)
-        if gathered.ids and (not is_short or gathered.size_bytes >= PART_BYTES):
-            yield batches.encode_list(gathered.ids, gathered.payloads)
-            gathered = _Gathered()
-        if not is_short:
-            lengths, payloads = piece.span()
-            yield batches.encode_run_head(piece.first_id(), piece.counted_at, piece.count, len(payloads))
+    for part in _gathered(slices, _is_batch):
+        if isinstance(part, _Gathered):
+            yield batches.encode_list(part.ids, part.payloads)
+        elif part.batch.kind is not Kind.USER:
+            yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
+        else:
+            lengths, payloads = part.span()
+            yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
             yield lengths
             yield payloads
-    if gathered.ids:
-        yield batches.encode_list(gathered.ids, gathered.payloads)
 
 
 def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     """A Messages answer as JSON."""
     before = json_bodies.START_OF_MESSAGES
-    gathered = _Gathered()
-    for piece in slices:
-        gathered.add(piece)
-        if gathered.size_bytes >= PART_BYTES:
-            yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
-            before, gathered = b",", _Gathered()
-    if gathered.ids:
-        yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
+    for part in _gathered(slices, lambda _: False):
+        assert isinstance(part, _Gathered)
+        yield before + json_bodies.encode_messages_block(part.ids, part.payloads)
         before = b","
     yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
 
