@@ -11,7 +11,6 @@ from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
-from basalt.commits.sessions import SessionCalls
 from basalt.errors import BasaltError
 from basalt.messaging.index.topic_stats import Usage
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -21,11 +20,11 @@ from basalt.messaging.publish import Messages
 from basalt.messaging.ranges.ranges import Ranges
 from basalt.messaging.read.blocked_readers import Blocking
 from basalt.messaging.read.fetch import end_of
+from basalt.messaging.read.log_reads import LogReads
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.forced_ends import ForcedEnds
-from basalt.operations.inspection import Inspection
+from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
@@ -57,29 +56,29 @@ class Services:
     table_catalog: TableCatalog
     peek: Peek
     usage: Usage
-    blocking: Blocking
     ranges: Ranges
     truncation: Truncation
     transactions: Coordinator
-    sessions: SessionCalls
     ids: TransactionIds
     pruner: Pruner
-    prune_reports: PruneReports
-    inspection: Inspection
-    forced_ends: ForcedEnds
     scheduler: Scheduler
     backups: Backups
-    audit: Audit
+    reads: LogReads
     started_ms: int
     instance: str
+    audit: Audit = field(init=False)
+    blocking: Blocking = field(init=False)
+    inspection: Inspection = field(init=False)
+    forced_ends: ForcedEnds = field(init=False)
+    prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     leadership: Leadership | None = None  # of a server that shares its store with others
     stopping: bool = False
 
     async def readiness(self) -> Readiness:
         """Try each part that a request may need."""
-        parts = [await self._store_part(), self._transactions_part()]
-        parts.append(Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running"))
+        server = Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
+        parts = [await self._store_part(), self._transactions_part(), server]
         if self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -30,8 +29,7 @@ from basalt.messaging.read.log_reads import LogReads
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.forced_ends import ForcedEnds
-from basalt.operations.inspection import Inspection
+from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
@@ -47,7 +45,7 @@ from basalt.thrift.calls import Served
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.limits import Limits
 from basalt.transactions.rules.pointers import TransactionIds
 from basalt_engine.clock import Clock, SystemClock
@@ -69,6 +67,13 @@ class Services(services.Services):
 
     def __post_init__(self) -> None:
         self.collectors.append(self.thrift)
+        self.audit = Audit(self.store, self.clock)
+        self.blocking = Blocking(self.store, self.clock, self.topics, self.reads, self.usage)
+        self.inspection = Inspection(
+            self.store, self.clock, self.transactions, self.ids, self.blocking, self.topics, self.peek, self.audit
+        )
+        self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
+        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, self.ranges.forget_all)
 
     async def start_thrift(self, host: str) -> ThriftFace:
         """The Thrift face, where the settings ask for one."""
@@ -126,15 +131,9 @@ def _open_hbase(settings: HBaseSettings) -> Store:
 
 
 async def open_services(
-    settings: Settings,
-    data_directory: Path | None,
-    *,
-    store: Store | None = None,
-    clock: Clock | None = None,
-    epoch: int = 0,
-    cluster: Cluster | None = None,
-    memory: LogLimits = LOG_LIMITS,
-) -> Services:
+    settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None,
+    epoch: int = 0, cluster: Cluster | None = None, memory: LogLimits = LOG_LIMITS,
+) -> Services:  # fmt: skip
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
@@ -164,7 +163,11 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reads, roll_backs = LogReads(store, clock, topics), RollBacks(store, topics, writer)
-    messaging = _messages(settings, clock, topics, reads, roll_backs, writer, manager)
+    look = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
+    messaging = Messages(
+        clock, topics, reads, roll_backs, writer, manager,
+        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
     decisions = Decisions(manager)
     holds = Holds(store, clock, reads, decisions)
     ends = StableEnds(store, reads, holds, manager)
@@ -182,7 +185,7 @@ async def _wire(
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reads, manager, ends, look=_fetch_limits(settings))
+    ranges = Ranges(store, clock, topics, reads, manager, ends, look=look)
     truncation = Truncation(
         clock, topics, markers, ends, holds, ranges, lambda pointer: ids.text(transaction_manager.id_of(pointer))
     )
@@ -190,40 +193,8 @@ async def _wire(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, usage=usage, transactions=transactions,
         ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
-        **_for_operators(store, clock, topics, reads, usage, transactions, ids, peek, pruner, scheduler, ranges),
+        ranges=ranges, truncation=truncation, reads=reads, started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
-
-
-def _for_operators(
-    store: Store, clock: Clock, topics: TopicLogs, reads: LogReads, usage: Usage,
-    transactions: Coordinator, ids: TransactionIds, peek: Peek, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
-) -> dict[str, Any]:  # fmt: skip
-    """The services that look after transactions and pruning, by their names in `Services`."""
-    audit, blocking = Audit(store, clock), Blocking(store, clock, topics, reads, usage)
-    inspection = Inspection(store, clock, transactions, ids, blocking, topics, peek, audit)
-    return {
-        "sessions": transactions.sessions,
-        "audit": audit,
-        "blocking": blocking,
-        "inspection": inspection,
-        "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
-        "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
-    }
-
-
-def _messages(
-    settings: Settings, clock: Clock, topics: TopicLogs, reads: LogReads, roll_backs: RollBacks, writer: GroupCommit,
-    manager: Transactions,
-) -> Messages:  # fmt: skip
-    return Messages(
-        clock, topics, reads, roll_backs, writer, manager,
-        limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
-
-
-def _fetch_limits(settings: Settings) -> FetchLimits:
-    return FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
 
 
 def _pruner(
@@ -250,16 +221,6 @@ def _hbase_cluster(settings: HBaseSettings) -> Cluster:
 
 
 def transaction_limits(settings: Settings) -> Limits:
-    """The manager's limits, from the settings."""
+    """The manager's limits: what has a key in the settings is as they say."""
     given = settings.transactions
-    return Limits(
-        timeout_ms_default=given.timeout_ms_default,
-        timeout_ms_max=given.timeout_ms_max,
-        long_timeout_ms=given.long_timeout_ms,
-        lifetime_ms_max=given.lifetime_ms_max,
-        changes_max=given.changes_max,
-        change_bytes_max=given.change_bytes_max,
-        sessions_max=given.sessions_max,
-        session_ms_max=given.session_ms_max,
-        allow_reset=given.allow_reset,
-    )
+    return Limits(**{each.name: getattr(given, each.name) for each in fields(Limits) if hasattr(given, each.name)})

@@ -106,7 +106,7 @@ class Whole(Kind):
         if isinstance(value, int):
             return value
         match = _NUMBER.fullmatch(value)
-        unit_names = ", ".join(reversed(self.UNITS))
+        unit_names = ", ".join(reversed([*self.UNITS]))
         if match is None:
             raise ValueError("is not a whole number" + (f" with a unit ({unit_names})" if self.UNITS else ""))
         if match[2] and match[2] not in self.UNITS:

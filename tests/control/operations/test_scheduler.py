@@ -159,7 +159,6 @@ async def test_a_run_that_takes_longer_than_its_interval_is_not_overtaken(bench:
 async def test_the_timer_runs_jobs_by_itself(bench: Bench):
     """With a clock that stands still in the past, every planned time has come for the timer."""
     bench.clock.step(FAR_MS // 4)
-    scheduler = bench.scheduler()
     ran = asyncio.Event()
     bench.tally.gate = asyncio.Event()
     run = bench.tally.run
@@ -169,7 +168,7 @@ async def test_the_timer_runs_jobs_by_itself(bench: Bench):
         return await run()
 
     bench.tally.run = told  # type: ignore[method-assign]
-    await scheduler.start()
+    await bench.scheduler().start()
     await asyncio.wait_for(ran.wait(), 5)
     bench.tally.gate.set()
 

@@ -23,22 +23,8 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, TransactionNotFoundError
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
 from basalt.http.asgi.responses import Headers, Response, next_header
+from basalt.http.routes import schemas
 from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
-from basalt.http.routes.schemas import (
-    ARROW_STREAM,
-    BATCHED,
-    CONSUME_REQUEST,
-    JSON_LINES,
-    JSON_LINES_ALIAS,
-    LINES,
-    MESSAGES,
-    PUBLISH_REQUEST,
-    PUBLISH_RESPONSE,
-    RECORDS_PAGE,
-    RECORDS_REQUEST,
-    STORE_REQUEST,
-    in_both,
-)
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
 from basalt.messaging.read.fetch import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
@@ -127,9 +113,9 @@ async def read_written(
     "POST",
     TOPIC_PATH + "/publish",
     query=_ARROW_QUERY,
-    body={**in_both(PUBLISH_REQUEST), ARROW: ARROW_STREAM},
+    body={**schemas.in_both(schemas.PUBLISH_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
-    answer=in_both(PUBLISH_RESPONSE),
+    answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=_WRITER,
 )
 async def publish(request: Request) -> Response:
@@ -144,9 +130,9 @@ async def publish(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/poll",
     query=READ_QUERY,
-    body=in_both(CONSUME_REQUEST),
+    body=schemas.in_both(schemas.CONSUME_REQUEST),
     body_required=True,
-    answer={**in_both(MESSAGES), BATCHES: BATCHED},
+    answer={**schemas.in_both(schemas.MESSAGES), BATCHES: schemas.BATCHED},
     errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
 )
 async def poll(request: Request) -> Response:
@@ -176,7 +162,7 @@ async def poll(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/store",
     query=_ARROW_QUERY,
-    body={**in_both(STORE_REQUEST), ARROW: ARROW_STREAM},
+    body={**schemas.in_both(schemas.STORE_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
     errors=_WRITER,
 )
@@ -193,7 +179,9 @@ async def store(request: Request) -> None:
     await request.services.messaging.store(title, body.messages, pointer, _extras(body))
 
 
-@route("POST", TOPIC_PATH + "/rollback", body=in_both(PUBLISH_RESPONSE), body_required=True, errors=_WRITER)
+@route(
+    "POST", TOPIC_PATH + "/rollback", body=schemas.in_both(schemas.PUBLISH_RESPONSE), body_required=True, errors=_WRITER
+)
 async def roll_back(request: Request) -> None:
     """Undo a transactional publish, given its answer."""
     title = request.topic
@@ -205,9 +193,9 @@ async def roll_back(request: Request) -> None:
     "POST",
     RECORDS_PATH,
     query=(integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),),
-    body={**in_both(RECORDS_REQUEST), JSON_LINES: LINES},
+    body={**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES},
     body_required=True,
-    answer=in_both(PUBLISH_RESPONSE),
+    answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=(*EXISTING, TransactionEndedError),
     tag="records",
 )
@@ -223,7 +211,7 @@ async def publish_records(request: Request) -> Response:
     "GET",
     RECORDS_PATH,
     query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
-    answer={**in_both(RECORDS_PAGE), JSON_LINES: LINES},
+    answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
     tag="records",
 )
@@ -463,12 +451,12 @@ _LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointe
 _RECORDS: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=records.decode_records_request),
     AVRO: _PUBLISH[AVRO]._replace(decode=records_avro.decode_records_request),
-    JSON_LINES: _LINES,
-    JSON_LINES_ALIAS: _LINES,
+    schemas.JSON_LINES: _LINES,
+    schemas.JSON_LINES_ALIAS: _LINES,
 }
 _RECORD_PARTS: Mapping[bytes, Callable[[Request, Fetch], Iterator[bytes]]] = {
     JSON: _json_record_parts,
     AVRO: _avro_record_parts,
-    JSON_LINES: _record_lines,
-    JSON_LINES_ALIAS: _record_lines,
+    schemas.JSON_LINES: _record_lines,
+    schemas.JSON_LINES_ALIAS: _record_lines,
 }

@@ -141,19 +141,11 @@ class RouteTable:
         self.operations: list[Operation] = []
 
     def __call__(
-        self,
-        method: str,
-        path: str,
-        *,
-        answer: Shape | Content | None = None,
-        answers: Mapping[int, Content] | None = None,
-        query: tuple[Query, ...] = (),
-        body: Content | None = None,
-        body_required: bool = False,
-        errors: tuple[type[BasaltError], ...] = (),
-        tag: str | None = None,
+        self, method: str, path: str, *, answer: Shape | Content | None = None,
+        answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
+        body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
         if_match: bool = False,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
         Where its second argument is annotated with a type, that is its JSON body, which may only be left out where the

@@ -9,17 +9,8 @@ import msgspec
 
 import basalt
 from basalt.api.bodies import json
+from basalt.api.bodies import server as bodies
 from basalt.api.bodies.jobs import AuditLine, JobInfo, JobRun
-from basalt.api.bodies.server import (
-    Alive,
-    Backup,
-    BackupRequest,
-    ManagerSnapshot,
-    Readiness,
-    SettingInfo,
-    StoreInfo,
-    Version,
-)
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic
@@ -40,12 +31,12 @@ admin = "admin"
 
 
 @route("GET", "/livez")
-async def live(request: Request) -> Alive:
+async def live(request: Request) -> bodies.Alive:
     """Whether the process answers."""
-    return Alive(True)
+    return bodies.Alive(True)
 
 
-@route("GET", "/readyz", answers={200: {JSON: Readiness}, 503: {JSON: Readiness}})
+@route("GET", "/readyz", answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
 async def ready(request: Request) -> Response:
     """Whether every part works."""
     readiness = await request.services.readiness()
@@ -53,9 +44,9 @@ async def ready(request: Request) -> Response:
 
 
 @route("GET", "/v1")
-async def about(request: Request) -> Version:
+async def about(request: Request) -> bodies.Version:
     """Name and version of the server."""
-    return Version("basalt", basalt.__version__)
+    return bodies.Version("basalt", basalt.__version__)
 
 
 @route(
@@ -140,31 +131,31 @@ async def job_history(request: Request) -> list[JobRun]:
 
 
 @route("GET", ADMIN_PATH + "/settings", tag=admin)
-async def settings(request: Request) -> list[SettingInfo]:
+async def settings(request: Request) -> list[bodies.SettingInfo]:
     """The settings in force, with where they came from."""
-    return msgspec.convert(effective(request.services.settings), list[SettingInfo], from_attributes=True)
+    return msgspec.convert(effective(request.services.settings), list[bodies.SettingInfo], from_attributes=True)
 
 
 @route("GET", ADMIN_PATH + "/store", tag=admin)
-async def store(request: Request) -> StoreInfo:
+async def store(request: Request) -> bodies.StoreInfo:
     """The store and its tables."""
     return await request.services.store_info()
 
 
 @route("GET", ADMIN_PATH + "/snapshot", tag=admin)
-async def snapshot(request: Request) -> ManagerSnapshot:
+async def snapshot(request: Request) -> bodies.ManagerSnapshot:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 
 
 @route("POST", ADMIN_PATH + "/backup", errors=(InvalidNameError, ConflictError), tag=admin)
-async def back_up(request: Request, asked: BackupRequest) -> Backup:
+async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
     """Make a backup."""
     return await request.services.backups.create(asked.name)
 
 
 @route("GET", ADMIN_PATH + "/backup", tag=admin)
-async def backups(request: Request) -> list[Backup]:
+async def backups(request: Request) -> list[bodies.Backup]:
     """The backups that there are."""
     return await request.services.backups.list()
 
