@@ -21,7 +21,7 @@ from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError
 from basalt.http.asgi.responses import Response, internal_error, log_access, problem_response, send_response
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.operations import Endpoint, Operation, Request, RouteTable
+from basalt.http.routes.operations import Endpoint, Operation, Request
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -30,10 +30,7 @@ CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 log = logging.getLogger("basalt.http")
 
 
-route = RouteTable("server")
-
-
-@route("GET", "/openapi.json", answer={JSON: {"type": "object"}})
+@server.route("GET", "/openapi.json", answer={JSON: {"type": "object"}})
 async def describe(request: Request) -> Response:
     """This document."""
     return Response(200, _document(), JSON)
@@ -45,7 +42,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
         table.operations
         for table in (
             messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
-            transactions.operators, pruning.route, route,
+            transactions.operators, pruning.route,
         )
     )
 )  # fmt: skip

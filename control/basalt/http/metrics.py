@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -152,7 +154,7 @@ class Metrics:
         """Every series in the format that the scraper asks for, and its content type."""
         parts = []
         async for family in self.families():
-            parts.append(_encoded(_Family(family), accept))
+            parts.append(_encoded(SimpleNamespace(collect=lambda family=family: [family]), accept))
             await asyncio.sleep(0)  # encoding a family takes up to some milliseconds: others go in between
         parts.append(_encoded(self._process, accept))
         content_type = choose_encoder(accept)[1]
@@ -304,20 +306,10 @@ def process_collectors() -> CollectorRegistry:
     return registry
 
 
-class _Family(CollectorRegistry):
-    """One family, as the encoders want it."""
-
-    def __init__(self, family: Metric) -> None:
-        super().__init__()
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
-def _encoded(registry: CollectorRegistry, accept: str) -> bytes:
+def _encoded(collector: Any, accept: str) -> bytes:
+    """All that a collector (a registry is one) has; the encoders look at nothing else of a registry."""
     encode, _ = choose_encoder(accept)
-    encoded: bytes = encode(registry)
+    encoded: bytes = encode(collector)
     return encoded.removesuffix(_END_OF_OPENMETRICS)
 
 

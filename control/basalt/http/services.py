@@ -122,17 +122,16 @@ class Services:
         return self.ids.text(self.transactions.manager.id_of(write_pointer))
 
     async def _store_part(self) -> Part:
-        start_ms = self.clock.monotonic_ms()
-        system = SystemTable(self.store.table(SystemTable.name))
+        start_ms, system = self.clock.monotonic_ms(), SystemTable(self.store.table(SystemTable.name))
+        ok, detail = True, self.store.kind
         try:
             await StoreCalls(self.store)(FACTS.get, system)
         except BasaltError as error:
-            return Part("store", False, self.clock.monotonic_ms() - start_ms, error.message)
-        return Part("store", True, self.clock.monotonic_ms() - start_ms, self.store.kind)
+            ok, detail = False, error.message
+        return Part("store", ok, self.clock.monotonic_ms() - start_ms, detail)
 
     def _transactions_part(self) -> Part:
         try:
-            count = self.transactions.state.in_progress_count
+            return Part("transactions", True, 0.0, f"{self.transactions.state.in_progress_count} in progress")
         except BasaltError as error:
             return Part("transactions", False, 0.0, error.message)
-        return Part("transactions", True, 0.0, f"{count} in progress")

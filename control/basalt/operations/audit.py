@@ -135,13 +135,9 @@ class Audit:
         return found
 
 
-def check_text(text: str, field: str) -> str:
-    """A name or a reason: printable text of a bounded length."""
-    if len(text) > TEXT_CHARS_MAX or not text.isprintable():
-        raise InputError(
-            f"{field} is not printable text of up to {TEXT_CHARS_MAX} characters", field=field, hint="write one line"
-        )
-    return text
+def is_line(text: str) -> bool:
+    """Tell whether it may be a name or a reason: printable text of a bounded length."""
+    return len(text) <= TEXT_CHARS_MAX and text.isprintable()
 
 
 def _fields(line: Line) -> dict[str, str]:

@@ -116,14 +116,9 @@ class Inspection:
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
-                found.append(
-                    bodies.HangingTransaction(
-                        **fields,
-                        reasons=reasons,
-                        blocks=_worst_first(blocks),
-                        next_step=next_step(transaction, fields["id"], now_ms),
-                    )
-                )
+                step = next_step(transaction, fields["id"], now_ms)
+                worst = _worst_first(blocks)
+                found.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
         found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
         return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(found))
 
@@ -144,9 +139,7 @@ class Inspection:
             write_pointers_left_out=max(len(transaction.pointers) - WRITE_POINTERS_SHOWN_MAX, 0),
             change_set=None if transaction.changes is None else len(transaction.changes),
             change_set_bytes=sum(map(len, transaction.changes or ())),
-            lost_to=None
-            if loss is None
-            else bodies.TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
+            lost_to=loss and bodies.TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
             timed_out=transaction.timed_out,
             blocks=_worst_first(blocks),
             held_back=held_back(state.image(), transaction),

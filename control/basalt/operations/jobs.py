@@ -1,7 +1,4 @@
-"""The scheduled jobs: what each does in one run. When they run is the scheduler's business. See docs/reference/jobs.md.
-
-The job `retention` is `basalt.retention.job`.
-"""
+"""The scheduled jobs: what each does in one run. When they run is the scheduler's business. See docs/reference/jobs.md."""
 
 from __future__ import annotations
 

@@ -59,7 +59,12 @@ class StandbyFrame:
         self._clock = clock
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
-        self._answers = {"/livez": self._live, "/readyz": self._ready, "/v1": self._about, "/metrics": self._metrics}
+        self._answers = {
+            "/livez": lambda _: responses.json_response(Alive(True)),
+            "/readyz": self._ready,
+            "/v1": lambda _: responses.json_response(Version("basalt", basalt.__version__)),
+            "/metrics": self._metrics,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -98,9 +103,6 @@ class StandbyFrame:
         error.leader_url = url
         return error
 
-    def _live(self, _request: RequestHead) -> responses.Response:
-        return responses.json_response(Alive(True))
-
     def _ready(self, _request: RequestHead) -> responses.Response:
         known, url = self._leadership, self._leadership.leader_url
         if known.is_leader:
@@ -111,9 +113,6 @@ class StandbyFrame:
         return responses.json_response(
             Readiness(False, (store, Part("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
         )
-
-    def _about(self, _request: RequestHead) -> responses.Response:
-        return responses.json_response(Version("basalt", basalt.__version__))
 
     def _metrics(self, request: RequestHead) -> responses.Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))

@@ -202,22 +202,19 @@ def _pruner(
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
-    if store.kind == "hbase":
-        cluster = cluster or _hbase_cluster(settings.store.hbase)
+    if store.kind == "hbase" and cluster is None:
+        from basalt_engine.stores.hbase.regions import ClusterCalls
+
+        hbase = settings.store.hbase
+        assert hbase.thrift2 is not None, "the store was opened through it"
+        calls = ClusterCalls(hbase.thrift2, hbase.prefix, hbase.thrift)
+        cluster = HBaseCluster(calls, calls.compactor)
     publisher = None if cluster is None else SnapshotPublisher(store, clock, transactions, lifetime_ms_max)
     return Pruner(
         store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
         compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
         forget_outside=settings.transactions.prune_outside,
     )  # fmt: skip
-
-
-def _hbase_cluster(settings: HBaseSettings) -> Cluster:
-    from basalt_engine.stores.hbase.regions import ClusterCalls
-
-    assert settings.thrift2 is not None, "the store was opened through it"
-    calls = ClusterCalls(settings.thrift2, settings.prefix, settings.thrift)
-    return HBaseCluster(calls, calls.compactor)
 
 
 def transaction_limits(settings: Settings) -> Limits:

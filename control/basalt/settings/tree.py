@@ -272,9 +272,7 @@ def sections() -> frozenset[str]:
 
 def value_of(settings: Settings, key: Key) -> object:
     """The key's value in `settings`."""
-    value: object = settings
-    for attribute in key.path:
-        value = getattr(value, attribute)
+    value: object = functools.reduce(getattr, key.path, settings)
     return value
 
 

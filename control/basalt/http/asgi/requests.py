@@ -180,13 +180,13 @@ class RequestHead:
         bytes_max = self.bodies.bytes_max
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
-            raise _too_large(bytes_max)
+            raise codings.too_large(bytes_max)
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         body: bytes = message.get("body", b"")
         if len(body) > bytes_max:
-            raise _too_large(bytes_max)
+            raise codings.too_large(bytes_max)
         if message.get("more_body", False):
             body = await self._read_on(body, bytes_max)
         coding = self.headers.get(b"content-encoding")
@@ -219,7 +219,7 @@ class RequestHead:
             async with asyncio.timeout(BODY_SECONDS_MAX):
                 while True:
                     if size + len(part) > bytes_max:
-                        raise _too_large(bytes_max)
+                        raise codings.too_large(bytes_max)
                     self.bodies.take(len(part), size)
                     size += len(part)
                     parts.append(part)
@@ -229,7 +229,7 @@ class RequestHead:
                     part = message.get("body", b"")
                     if not message.get("more_body", False):
                         if size + len(part) > bytes_max:
-                            raise _too_large(bytes_max)
+                            raise codings.too_large(bytes_max)
                         return b"".join((*parts, part))
         except TimeoutError:
             raise errors.RequestTimeoutError(
@@ -311,13 +311,6 @@ def _request_id(given: bytes) -> str:
             hint="Send a UUID, or leave the header out.",
         )
     return text
-
-
-def _too_large(bytes_max: int) -> errors.TooLargeError:
-    return errors.TooLargeError(
-        f"the request body is more than {bytes_max} bytes",
-        hint="Send it in several requests, or raise http.body_bytes_max.",
-    )
 
 
 def _unsupported(message: str, allowed: Collection[bytes]) -> errors.UnsupportedMediaTypeError:

@@ -78,10 +78,6 @@ class ArrowRows(NamedTuple):
     extras: Sequence[Extras] | None
 
 
-def _decode_arrow(body: bytes) -> ArrowRows:
-    return ArrowRows(*decode_messages(body))
-
-
 async def load_arrow() -> None:
     """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
     if not library.cache_info().currsize:
@@ -428,14 +424,12 @@ def _record_lines(_request: Request, fetched: Fetch) -> Iterator[bytes]:
     yield from map(records.encode_records_lines, records_of(fetched.slices))
 
 
-def _decode_lines(body: bytes) -> RecordsRequest:
-    return RecordsRequest(None, records.decode_records_lines(body))
-
-
 _PUBLISH: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_publish_request, avro.encode_publish_response),
     JSON: Format(JSON, json_bodies.decode_publish_request, json_bodies.encode_publish_response),
-    ARROW: Format(JSON, _decode_arrow, json_bodies.encode_publish_response, pointer_in_query=True),
+    ARROW: Format(
+        JSON, lambda body: ArrowRows(*decode_messages(body)), json_bodies.encode_publish_response, pointer_in_query=True
+    ),
 }
 _STORE: Mapping[bytes, Format] = {
     AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_store_request),
@@ -447,7 +441,7 @@ _POLL: Mapping[bytes, Format] = {
     JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
 }
 _ROLL_BACK = {AVRO: avro.decode_rollback_request, JSON: json_bodies.decode_rollback_request}
-_LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
+_LINES = _PUBLISH[ARROW]._replace(decode=lambda body: RecordsRequest(None, records.decode_records_lines(body)))
 _RECORDS: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=records.decode_records_request),
     AVRO: _PUBLISH[AVRO]._replace(decode=records_avro.decode_records_request),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import msgspec
@@ -79,11 +78,14 @@ async def topics(request: Request) -> Response:
     if namespace is not None:
         check_name(namespace, "namespace")
     catalog = request.services.topics.catalog
-    found = [  # arrays of some topics each, in the order of the store
+    pages = [  # arrays of some topics each, in the order of the store
         json.encode([_topic(catalog.at(title, stored)) for title, stored in page])[1:-1]
         async for page in catalog.pages(namespace)
     ]
-    return Response(200, chain([b"["], _between(b",", found), [b"]"]), JSON)
+    parts = (
+        b"," + page if number else page for number, page in enumerate(pages)
+    )  # sent one by one: others go in between
+    return Response(200, chain([b"["], parts, [b"]"]), JSON)
 
 
 @route("GET", ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}", errors=EXISTING, tag=admin)
@@ -172,22 +174,10 @@ async def audit(request: Request) -> list[AuditLine]:
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
 
 
-def _between(separator: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts as they are sent one by one: others go in between."""
-    for number, part in enumerate(parts):
-        yield separator + part if number else part
-
-
 def _topic(topic: Topic) -> TopicDescription:
-    stored = topic.metadata
+    stored, is_deleted = topic.metadata, topic.metadata.generation < 0
     return TopicDescription(
-        namespace=topic.title.namespace,
-        name=topic.title.name,
-        generation=abs(stored.generation),
-        deleted=stored.generation < 0,
-        properties=topic.properties,
-        created_ms=stored.created_ms,
-        updated_ms=stored.updated_ms,
+        *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
     )
 
 

@@ -215,17 +215,14 @@ async def holder(request: Request) -> Holder:
 
 def parse_message_id(text: str) -> bytes:
     """A message id from its 40 hex digits; `InputError` for anything else."""
-    try:
-        found = bytes.fromhex(text) if text.isascii() and text.isalnum() else b""
-    except ValueError:
-        found = b""
-    if len(found) != MESSAGE_ID_BYTES:
+    digits = 2 * MESSAGE_ID_BYTES
+    if re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", text) is None:
         raise errors.InputError(
             f"{text[:60]!r} is not a message id",
             field="message",
-            hint=f"Use {2 * MESSAGE_ID_BYTES} hex digits, as Basalt-Next has them.",
+            hint=f"Use {digits} hex digits, as Basalt-Next has them.",
         )
-    return found
+    return bytes.fromhex(text)
 
 
 def _shown(request: Request, topic: Topic) -> Response:
