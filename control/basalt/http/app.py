@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import chain
 
 import msgspec
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from basalt.errors import BasaltError, RouteNotFoundError
@@ -21,7 +20,7 @@ from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError
 from basalt.http.asgi.responses import Response, internal_error, log_access, problem_response, send_response
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.operations import Endpoint, Operation, Request, RouteTable
+from basalt.http.routes.operations import Endpoint, Operation, Request
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -30,10 +29,7 @@ CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 log = logging.getLogger("basalt.http")
 
 
-route = RouteTable("server")
-
-
-@route("GET", "/openapi.json", answer={JSON: {"type": "object"}})
+@server.route("GET", "/openapi.json", answer={JSON: {"type": "object"}})
 async def describe(request: Request) -> Response:
     """This document."""
     return Response(200, _document(), JSON)
@@ -41,13 +37,12 @@ async def describe(request: Request) -> Response:
 
 # Routes are tried in this order, so the calls made most often come first.
 OPERATIONS: tuple[Operation, ...] = tuple(
-    chain.from_iterable(
-        table.operations
-        for table in (
-            messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
-            transactions.operators, pruning.route, route,
-        )
+    operation
+    for table in (
+        messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
+        transactions.operators, pruning.route,
     )
+    for operation in table.operations
 )  # fmt: skip
 
 
@@ -56,9 +51,9 @@ def _document() -> bytes:
     return msgspec.json.encode(openapi.describe(OPERATIONS))
 
 
-def build_app(services: Services, *, further_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """The application that serves `services`. `further_routes` are tried last (a console's pages, say)."""
-    return Frame(services, [*routes(OPERATIONS), *further_routes])
+def build_app(services: Services) -> ASGIApp:
+    """The application that serves `services`."""
+    return Frame(services, routes(OPERATIONS))
 
 
 def routes(operations: Iterable[Operation]) -> list[Route]:
@@ -72,7 +67,7 @@ def routes(operations: Iterable[Operation]) -> list[Route]:
 class Frame:
     """The frame around every request."""
 
-    def __init__(self, services: Services, all_routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, services: Services, all_routes: Sequence[Route]) -> None:
         self._services = services
         self._clock = services.clock
         self._router = Router(all_routes, redirect_slashes=False, default=_no_route)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -151,7 +154,7 @@ class Metrics:
         """Every series in the format that the scraper asks for, and its content type."""
         parts = []
         async for family in self.families():
-            parts.append(_encoded(_Family(family), accept))
+            parts.append(_encoded(SimpleNamespace(collect=lambda family=family: [family]), accept))
             await asyncio.sleep(0)  # encoding a family takes up to some milliseconds: others go in between
         parts.append(_encoded(self._process, accept))
         content_type = choose_encoder(accept)[1]
@@ -161,20 +164,14 @@ class Metrics:
 
     async def families(self) -> AsyncIterator[Metric]:
         """Every series but those of the process."""
-        for family in (*self._requests(), *self._messages()):
-            yield family
-        for family in self._by_topic():
+        for family in chain(self._requests(), self._messages(), self._by_topic()):
             yield family
         async for family in self._transactions():
             yield family
-        for family in (*self._pruning(), *self._server()):
+        leadership, collectors = self._services.leadership, self._services.collectors
+        others = [*collectors, LeaderMetrics(leadership)] if leadership is not None else collectors
+        for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
             yield family
-        for collector in self._services.collectors:
-            for family in collector.collect():
-                yield family
-        if self._services.leadership is not None:
-            for family in LeaderMetrics(self._services.leadership).collect():
-                yield family
 
     def _requests(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(
@@ -184,10 +181,7 @@ class Metrics:
             labels = (route or NO_ROUTE, method, f"{status}xx")
             durations.add_metric(labels, counted.buckets(), counted.sum_s)
         yield durations
-        problems = CounterMetricFamily("basalt_http_problems", "Calls that were refused or failed", labels=("code",))
-        for code, count in self._problems.items():
-            problems.add_metric((code,), count)
-        yield problems
+        yield _counters("basalt_http_problems", "Calls that were refused or failed", "code", self._problems)
         yield _counter("basalt_http_answer_bytes", "Bytes of answers' bodies, as sent", self.sent_bytes)
 
     def _messages(self) -> Iterator[Metric]:
@@ -216,10 +210,7 @@ class Metrics:
         """Every series of transactions. The gauges are left out while the manager reads its log."""
         transactions = self._services.transactions
         totals = transactions.totals
-        events = CounterMetricFamily("basalt_transactions", "Transactions by what happened to them", labels=("event",))
-        for event, count in totals.events.items():
-            events.add_metric((event,), count)
-        yield events
+        yield _counters("basalt_transactions", "Transactions by what happened to them", "event", totals.events)
         text = "Time from a commit's call to its durability"
         commits = HistogramMetricFamily("basalt_transaction_commit_seconds", text)
         commits.add_metric((), totals.commits.buckets(), totals.commits.sum_s)
@@ -315,26 +306,24 @@ def process_collectors() -> CollectorRegistry:
     return registry
 
 
-class _Family(CollectorRegistry):
-    """One family, as the encoders want it."""
-
-    def __init__(self, family: Metric) -> None:
-        super().__init__()
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
-def _encoded(registry: CollectorRegistry, accept: str) -> bytes:
+def _encoded(collector: Any, accept: str) -> bytes:
+    """All that a collector (a registry is one) has; the encoders look at nothing else of a registry."""
     encode, _ = choose_encoder(accept)
-    encoded: bytes = encode(registry)
+    encoded: bytes = encode(collector)
     return encoded.removesuffix(_END_OF_OPENMETRICS)
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
     """A counter without labels; the exposition adds `_total` to its name."""
     return CounterMetricFamily(name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    """A counter for each value of one label."""
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value, count in values.items():
+        family.add_metric((value,), count)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
 from basalt.http.asgi.responses import PROBLEM, status_of
-from basalt.http.routes.operations import Operation, Query
+from basalt.http.routes.operations import Operation
 from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -33,21 +33,7 @@ WITH_A_BODY: tuple[type[errors.BasaltError], ...] = (
     errors.TooLargeError,
     errors.UnsupportedMediaTypeError,
 )
-REQUEST_ID: Mapping[str, object] = {
-    "name": "Basalt-Request-Id",
-    "in": "header",
-    "required": False,
-    "schema": {"type": "string", "pattern": f"^[A-Za-z0-9._:-]{{1,{REQUEST_ID_CHARS_MAX}}}$"},
-    "description": "names the request in answers and logs; a repeated transaction call is known by it",
-}
-
-IF_MATCH: Mapping[str, object] = {
-    "name": "If-Match",
-    "in": "header",
-    "required": False,
-    "schema": {"type": "string"},
-    "description": "ETags, as answers about a topic have them: refused with 412 when the present one is none of these",
-}
+REQUEST_ID: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9._:-]{{1,{REQUEST_ID_CHARS_MAX}}}$"}
 
 PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "namespace": (NAME, "a namespace; it needs no creation"),
@@ -99,12 +85,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         "operationId": f"{operation.handler.__module__.rsplit('.', 1)[-1]}.{operation.handler.__name__}",
         "summary": operation.summary,
         "tags": [operation.tag],
-        "parameters": [
-            *(_path_parameter(name) for name in _PARAMETER.findall(operation.path)),
-            *(_query_parameter(query) for query in operation.query),
-            *([IF_MATCH] if operation.if_match else []),
-            *([REQUEST_ID] if operation.method == "POST" else []),
-        ],
+        "parameters": list(_parameters(operation)),
         "responses": _responses(operation, by_kind),
     }
     if operation.body:
@@ -146,16 +127,18 @@ def _schema(shape: object, by_kind: Mapping[Any, Any]) -> Any:
     return by_kind[shape]
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
-    schema, text = PATH_PARAMETERS[name]
-    return {"name": name, "in": "path", "required": True, "schema": schema, "description": text}
+def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
+    for name in _PARAMETER.findall(operation.path):
+        yield _parameter("path", name, *PATH_PARAMETERS[name], required=True)
+    for query in operation.query:
+        yield _parameter("query", query.name, query.schema, query.meaning, required=query.required)
+    if operation.if_match:
+        text = "ETags, as answers about a topic have them: refused with 412 when the present one is none of these"
+        yield _parameter("header", "If-Match", {"type": "string"}, text)
+    if operation.method == "POST":
+        text = "names the request in answers and logs; a repeated transaction call is known by it"
+        yield _parameter("header", "Basalt-Request-Id", REQUEST_ID, text)
 
 
-def _query_parameter(query: Query) -> dict[str, Any]:
-    return {
-        "name": query.name,
-        "in": "query",
-        "required": query.required,
-        "schema": query.schema,
-        "description": query.meaning,
-    }
+def _parameter(where: str, name: str, schema: Schema, text: str, *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": required, "schema": schema, "description": text}

@@ -10,7 +10,7 @@ from basalt.api.bodies.operations import ManagerSnapshot, Part, Readiness, Store
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
-from basalt.commits.coordinator import Coordinator, SessionCalls
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
@@ -23,8 +23,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.forced_ends import ForcedEnds
-from basalt.operations.inspection import Inspection
+from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
@@ -59,25 +58,24 @@ class Services:
     ranges: Ranges
     truncation: Truncation
     transactions: Coordinator
-    sessions: SessionCalls
     ids: TransactionIds
     pruner: Pruner
-    prune_reports: PruneReports
-    inspection: Inspection
-    forced_ends: ForcedEnds
     scheduler: Scheduler
     backups: Backups
-    audit: Audit
     started_ms: int
     instance: str
+    audit: Audit = field(init=False)
+    inspection: Inspection = field(init=False)
+    forced_ends: ForcedEnds = field(init=False)
+    prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     leadership: Leadership | None = None  # of a server that shares its store with others
     stopping: bool = False
 
     async def readiness(self) -> Readiness:
         """Try each part that a request may need."""
-        parts = [await self._store_part(), self._transactions_part()]
-        parts.append(Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running"))
+        server = Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
+        parts = [await self._store_part(), self._transactions_part(), server]
         if self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
@@ -121,17 +119,16 @@ class Services:
         return self.ids.text(self.transactions.manager.id_of(write_pointer))
 
     async def _store_part(self) -> Part:
-        start_ms = self.clock.monotonic_ms()
-        system = SystemTable(self.store.table(SystemTable.name))
+        start_ms, system = self.clock.monotonic_ms(), SystemTable(self.store.table(SystemTable.name))
+        ok, detail = True, self.store.kind
         try:
             await StoreCalls(self.store)(FACTS.get, system)
         except BasaltError as error:
-            return Part("store", False, self.clock.monotonic_ms() - start_ms, error.message)
-        return Part("store", True, self.clock.monotonic_ms() - start_ms, self.store.kind)
+            ok, detail = False, error.message
+        return Part("store", ok, self.clock.monotonic_ms() - start_ms, detail)
 
     def _transactions_part(self) -> Part:
         try:
-            count = self.transactions.state.in_progress_count
+            return Part("transactions", True, 0.0, f"{self.transactions.state.in_progress_count} in progress")
         except BasaltError as error:
             return Part("transactions", False, 0.0, error.message)
-        return Part("transactions", True, 0.0, f"{count} in progress")

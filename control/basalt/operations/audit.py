@@ -135,27 +135,15 @@ class Audit:
         return found
 
 
-def check_text(text: str, field: str) -> str:
-    """A name or a reason: printable text of a bounded length."""
-    if len(text) > TEXT_CHARS_MAX or not text.isprintable():
-        raise InputError(
-            f"{field} is not printable text of up to {TEXT_CHARS_MAX} characters", field=field, hint="write one line"
-        )
-    return text
+def is_line(text: str) -> bool:
+    """Tell whether it may be a name or a reason: printable text of a bounded length."""
+    return len(text) <= TEXT_CHARS_MAX and text.isprintable()
 
 
-def _fields(line: Line) -> dict[str, str | int]:
-    """The line for logs of JSON lines, under names as theirs."""
-    return {
-        "act": line.act,
-        "what": line.what,
-        "reason": line.reason,
-        "client": line.address,
-        "agent": line.agent,
-        "name": line.name,
-        "requestId": line.request_id,
-        "outcome": line.outcome,
-    }
+def _fields(line: Line) -> dict[str, str]:
+    """The line for logs of JSON lines, under names as theirs; they have a time of their own."""
+    named: dict[str, str] = {**msgspec.structs.asdict(line), "client": line.address, "requestId": line.request_id}
+    return {name: value for name, value in named.items() if name not in ("at_ms", "address", "request_id")}
 
 
 def _verdict(error: BaseException) -> str:

@@ -2,42 +2,31 @@
 
 The diagnosis of one transaction, in words, are rules without I/O: what it holds back, its fate at the deadline, what an
 operator should do. `basalt tx describe`, `explain tx` and `tx find-hanging` only show what these say.
+
+Operators end other people's transactions with a line in the audit. An abort is refused where the transaction wrote outside
+Basalt: those writes would be seen, and nobody would undo them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Holder
-from basalt.api.bodies.transactions import (
-    BlockedTopic,
-    EndDescription,
-    HangingList,
-    HangingTransaction,
-    HeldBack,
-    InspectedList,
-    InspectedTransaction,
-    Timeline,
-    TimelineStep,
-    TransactionDescription,
-    TransactionLoss,
-    TransactionSession,
-    TransactionTable,
-    TransactionTopic,
-)
 from basalt.catalog.topics import TopicName, title_of
-from basalt.commits.coordinator import Coordinator
-from basalt.errors import TransactionEndedError, TransactionNotFoundError
+from basalt.commits.coordinator import Coordinator, Guard
+from basalt.errors import ConflictError, OutsideWritesError, TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Blocked, FirstUnstable
 from basalt.messaging.read.log_reader import Budget
 from basalt.messaging.read.slices import end_of
-from basalt.operations.audit import Audit
+from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
 from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import (
     POINTERS_PER_MS,
@@ -105,7 +94,7 @@ class Inspection:
         self._topics = topics
         self._audit = audit
 
-    async def list(self, wanted: Filter) -> InspectedList:
+    async def list(self, wanted: Filter) -> bodies.InspectedList:
         """The transactions that have not ended, oldest first."""
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
@@ -114,17 +103,19 @@ class Inspection:
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)  # others go in between
             if wanted.lets_through(each, now_ms):
-                shown.append(InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each))))
-        return InspectedList(len(everything), tuple(shown))
+                shown.append(
+                    bodies.InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each)))
+                )
+        return bodies.InspectedList(len(everything), tuple(shown))
 
-    async def hanging(self, wanted: Filter) -> HangingList:
+    async def hanging(self, wanted: Filter) -> bodies.HangingList:
         """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long."""
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
         budget, looked_at = Budget(CALL_ROWS_MAX), 0
-        found: list[HangingTransaction] = []
+        found: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
                 break
@@ -133,18 +124,13 @@ class Inspection:
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
-                found.append(
-                    HangingTransaction(
-                        **fields,
-                        reasons=reasons,
-                        blocks=_worst_first(blocks),
-                        next_step=next_step(transaction, fields["id"], now_ms),
-                    )
-                )
+                step = next_step(transaction, fields["id"], now_ms)
+                worst = _worst_first(blocks)
+                found.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
         found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-        return HangingList(len(everything), len(candidates) - looked_at, tuple(found))
+        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(found))
 
-    async def describe(self, transaction_id: int) -> TransactionDescription | EndDescription:
+    async def describe(self, transaction_id: int) -> bodies.TransactionDescription | bodies.EndDescription:
         """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
         state = self._transactions.state
         transaction = state.find(transaction_id)
@@ -155,15 +141,13 @@ class Inspection:
         fields = self._fields(transaction, now_ms, bool(blocks))
         stored = self._stored_by_topic(transaction)
         fields["topics"] = tuple(transaction_topic(join, stored.get(join.topic)) for join in transaction.topics)
-        return TransactionDescription(
+        return bodies.TransactionDescription(
             **fields,
             write_pointers=tuple(transaction.pointers[:WRITE_POINTERS_SHOWN_MAX]),
             write_pointers_left_out=max(len(transaction.pointers) - WRITE_POINTERS_SHOWN_MAX, 0),
             change_set=None if transaction.changes is None else len(transaction.changes),
             change_set_bytes=sum(map(len, transaction.changes or ())),
-            lost_to=None
-            if loss is None
-            else TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
+            lost_to=loss and bodies.TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
             timed_out=transaction.timed_out,
             blocks=_worst_first(blocks),
             held_back=held_back(state.image(), transaction),
@@ -172,7 +156,7 @@ class Inspection:
             next_step=next_step(transaction, fields["id"], now_ms),
         )
 
-    async def timeline(self, transaction_id: int) -> Timeline:
+    async def timeline(self, transaction_id: int) -> bodies.Timeline:
         """The steps of one transaction, those that operators forced among them."""
         state = self._transactions.state
         try:
@@ -200,7 +184,7 @@ class Inspection:
             }
             steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
-        return Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
+        return bodies.Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
 
     async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
@@ -222,11 +206,11 @@ class Inspection:
         name = ExternalWriter.name(outcome.id)
         return await self._call(self._system.get, ExternalWriter.KIND, name) is not None
 
-    async def _describe_end(self, outcome: Outcome) -> EndDescription:
+    async def _describe_end(self, outcome: Outcome) -> bodies.EndDescription:
         invalid = self._transactions.state.invalid
         left = sum(pointer in invalid for pointer in outcome.pointers)
         wrote = outcome.state is State.INVALID and await self.wrote_outside(outcome)
-        return EndDescription(
+        return bodies.EndDescription(
             id=self._ids.text(outcome.id),
             write_pointer=outcome.write_pointer,
             state=outcome.state.name,
@@ -267,16 +251,118 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: TimelineEvent) -> TimelineStep:
+    def _step(self, step: TimelineEvent) -> bodies.TimelineStep:
         winner = step.detail.get("winner")
         detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
-        return TimelineStep(step.at_ms, step.exact, step.event, detail)
+        return bodies.TimelineStep(step.at_ms, step.exact, step.event, detail)
 
 
-def _worst_first(blocks: Sequence[Blocked]) -> tuple[BlockedTopic, ...]:
+class ForcedEnds:
+    """Aborts and invalidates transactions by hand."""
+
+    def __init__(
+        self, clock: Clock, transactions: Coordinator, ids: TransactionIds, inspection: Inspection, audit: Audit
+    ) -> None:
+        self._clock = clock
+        self._transactions = transactions
+        self._ids = ids
+        self._inspection = inspection
+        self._audit = audit
+
+    async def abort(self, transaction_id: int, by: By, *, force: bool, dry_run: bool) -> bodies.ForcedEnd:
+        """Abort; `force` says that the writes outside Basalt have been undone. `OutsideWritesError` where they may be left."""
+        transactions = self._transactions
+
+        async def do() -> Outcome:
+            return await transactions.abort(transaction_id, await self._guard(was, force))
+
+        # Out of the group commit: what it says is durable, and so is the note that a writer's end leaves with it.
+        was = await transactions.outcome(transaction_id)
+        if dry_run:
+            return await self._would_abort(was, force)
+        return await self._done("abort", was, by, do)
+
+    async def invalidate(self, transaction_id: int, by: By, *, dry_run: bool) -> bodies.ForcedEnd:
+        """Hide for good what the transaction wrote."""
+        transactions = self._transactions
+
+        async def do() -> Outcome:
+            await transactions.invalidate(transaction_id)
+            return transactions.state.outcome(transaction_id)
+
+        was = transactions.state.outcome(transaction_id)
+        if dry_run:
+            moves = transactions.state.invalidate(transaction_id, self._clock.now_ms()).edits
+            state = State.INVALID if moves else was.state
+            return bodies.ForcedEnd(self._ids.text(was.id), was.state.name, state.name, bool(moves), True)
+        return await self._done("invalidate", was, by, do)
+
+    async def _done(self, verb: str, was: Outcome, by: By, do: Callable[[], Awaitable[Outcome]]) -> bodies.ForcedEnd:
+        """Do it with a line in the audit, and count it."""
+
+        def told(outcome: Outcome) -> str:
+            return f"{outcome.state.name} before" if outcome.state is was.state else outcome.state.name
+
+        text = self._ids.text(was.id)
+        outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, told)
+        changed = outcome.state is not was.state
+        self._transactions.totals.events["forced"] += changed
+        return bodies.ForcedEnd(text, was.state.name, outcome.state.name, changed, False)
+
+    async def _would_abort(self, was: Outcome, force: bool) -> bodies.ForcedEnd:
+        """Tell what an abort would do; refuse what it would refuse."""
+        state = self._transactions.state
+        guard = await self._guard(was, force)
+        guard(state.find(was.id))
+        moves = state.abort(was.id, self._clock.now_ms()).edits
+        after = was.state
+        if moves:
+            after = State.INVALID if any(isinstance(edit, Invalidated) for edit in moves) else State.ABORTED
+        return bodies.ForcedEnd(self._ids.text(was.id), was.state.name, after.name, bool(moves), True)
+
+    async def _guard(self, was: Outcome, force: bool) -> Guard:
+        """Refuse to abort one that wrote outside Basalt, unless it is forced.
+
+        The guard refuses what only the stage that decides can tell: also one that became invalid after `was` was read, for
+        then nobody has looked for a note about it. Long transactions are hidden by an abort too, so they need no refusal.
+        """
+        if force:
+            return lambda transaction: None
+        text = self._ids.text(was.id)
+        if _leaves_the_list(was) and await self._inspection.wrote_outside(was):
+            raise _outside_writes(text, was.owner, "had")
+
+        def guard(transaction: Transaction | None) -> None:
+            if transaction is not None:
+                if transaction.outside and transaction.kind is Kind.SHORT:
+                    raise _outside_writes(text, transaction.owner, "may have")
+            elif was.state is not State.INVALID and _leaves_the_list(self._transactions.state.outcome(was.id)):
+                raise ConflictError(
+                    f"transaction {text} became invalid meanwhile", hint=f"look again (`basalt tx describe {text}`)"
+                )
+
+        return guard
+
+
+def _leaves_the_list(outcome: Outcome) -> bool:
+    """Tell whether an abort takes the transaction off the invalid list."""
+    return outcome.state is State.INVALID and outcome.kind is Kind.SHORT
+
+
+def _outside_writes(text: str, owner: str, has: str) -> OutsideWritesError:
+    who = f" (owner {owner})" if owner else ""
+    return OutsideWritesError(
+        f"transaction {text}{who} {has} writes outside Basalt, which only its client can undo: an abort would show them",
+        hint=f"invalidate it (`basalt tx invalidate {text}`), or say force once its client has undone them",
+    )
+
+
+def _worst_first(blocks: Sequence[Blocked]) -> tuple[bodies.BlockedTopic, ...]:
     ordered = sorted(blocks, key=lambda blocked: (-blocked.messages, -blocked.waiting))
     return tuple(
-        BlockedTopic(*each.topic, None if each.at is None else each.at.hex(), each.messages, each.exact, each.waiting)
+        bodies.BlockedTopic(
+            *each.topic, None if each.at is None else each.at.hex(), each.messages, each.exact, each.waiting
+        )
         for each in ordered
     )
 
@@ -303,24 +389,24 @@ def transaction_fields(ids: TransactionIds, transaction: Transaction) -> dict[st
         "topics": tuple(map(transaction_topic, transaction.topics)),
         "tables": tuple(map(transaction_table, transaction.tables)),
         "outside_writes": transaction.outside,
-        "session": None if transaction.session is None else TransactionSession(*transaction.session),
+        "session": None if transaction.session is None else bodies.TransactionSession(*transaction.session),
     }
 
 
-def transaction_topic(join: Join, stored: tuple[int, int] | None = None) -> TransactionTopic:
+def transaction_topic(join: Join, stored: tuple[int, int] | None = None) -> bodies.TransactionTopic:
     """A topic that takes part; `stored` are the messages and bytes that wait for the commit."""
     title = title_of(join.topic)
     messages, payload_bytes = stored or (None, None)
-    return TransactionTopic(title.namespace, title.name, join.generation, messages, payload_bytes)
+    return bodies.TransactionTopic(title.namespace, title.name, join.generation, messages, payload_bytes)
 
 
-def transaction_table(join: TableJoin) -> TransactionTable:
+def transaction_table(join: TableJoin) -> bodies.TransactionTable:
     """A table that takes part."""
     namespace, name, _ = join.table.decode("ascii").split(":")
-    return TransactionTable(namespace, name.removeprefix("~"), join.generation)
+    return bodies.TransactionTable(namespace, name.removeprefix("~"), join.generation)
 
 
-def held_back(image: StateImage, transaction: Transaction) -> HeldBack:
+def held_back(image: StateImage, transaction: Transaction) -> bodies.HeldBack:
     """The work that the transaction, one of the image's, holds back beside readers: compactions, pruning, memory."""
     live = [other for other in image.transactions if not other.was_invalid]
     first = min((other.id for other in live), default=None)
@@ -332,7 +418,7 @@ def held_back(image: StateImage, transaction: Transaction) -> HeldBack:
     kept = []
     if shorts and shorts[0] == transaction.id:
         kept = [each for each in image.committed if len(shorts) == 1 or each.seen_from <= shorts[1]]
-    return HeldBack(
+    return bodies.HeldBack(
         visibility_bound=bound,
         visibility=not transaction.was_invalid and own <= bound,
         decided=decided,

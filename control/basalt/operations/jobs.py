@@ -1,12 +1,11 @@
-"""The scheduled jobs: what each does in one run. When they run is the scheduler's business. See docs/reference/jobs.md.
-
-The job `retention` is `basalt.retention.job`.
-"""
+"""The scheduled jobs: what each does in one run. When they run is the scheduler's business. See docs/reference/jobs.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -17,7 +16,7 @@ from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
 from basalt.runtime.group_commit import GroupCommit
-from basalt.settings import Settings
+from basalt.settings import JobSettings, Settings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt_engine.clock import Clock
@@ -31,126 +30,65 @@ SNAPSHOT_BYTES_MIN = 8 << 20
 Report: TypeAlias = Mapping[str, int | str]
 
 
-class Job(Protocol):
-    """Work that is done every now and then. Each run is bounded, lets others have their turn, and may be repeated."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work that is done every now and then. Each run is bounded, lets others have their turn, and may be repeated.
 
-    @property
-    def name(self) -> str:
-        """Lower case and hyphens; as in the settings, the API and the command line."""
-        ...
+    The name is lower case and hyphens, as in the settings, the API and the command line. `run` tells what was done, in few
+    words; an empty report says that there was nothing to do.
+    """
 
-    @property
-    def help(self) -> str:
-        """One line for people."""
-        ...
-
-    @property
-    def interval_ms(self) -> int:
-        """From one start to the next, where the settings do not say it."""
-        ...
-
-    async def run(self) -> Report:
-        """Do it, and tell what was done, in few words; an empty report says that there was nothing to do."""
-        ...
+    name: str
+    help: str
+    settings: JobSettings
+    run: Callable[[], Awaitable[Report]]
 
 
-class ExpiryJob:
-    """Job `expiry`. Most runs find nothing and write nothing."""
-
-    name = "expiry"
-    help = "end transactions past their deadline"
-
-    def __init__(self, transactions: Coordinator, clock: Clock, interval_ms: int) -> None:
-        self._transactions = transactions
-        self._clock = clock
-        self.interval_ms = interval_ms
-
-    async def run(self) -> Report:
-        """End the transactions whose time is up, and go on with ends that were interrupted."""
-        if not self._due():
-            return {}
-        expired = await self._transactions.expire()
-        return {"expired": expired} if expired else {}
-
-    def _due(self) -> bool:
-        try:
-            state = self._transactions.state
-        except RetryError:  # after a write that failed; `expire` reads the log again, nobody else may come to do it
-            return True
-        deadline_ms, now_ms = state.next_deadline_ms(), self._clock.now_ms()
+async def end_late(transactions: Coordinator, clock: Clock) -> Report:
+    """End the transactions whose time is up, and go on with ends that were interrupted. Most runs find and write nothing."""
+    try:
+        state = transactions.state
+    except RetryError:  # after a write that failed; `expire` reads the log again, nobody else may come to do it
+        pass
+    else:
+        deadline_ms, now_ms = state.next_deadline_ms(), clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
-        return late or bool(state.unfinished()) or bool(state.one_shots.end_idle(state.last_pointer, now_ms).edits)
-
-
-class LogSnapshotJob:
-    """Job `log-snapshot`: bounds how much of the log a restart reads."""
-
-    name = "log-snapshot"
-    help = "write a snapshot of the transaction log"
-    interval_ms = 5 * 60_000
-
-    def __init__(self, transactions: Coordinator, transaction_log: TransactionLog) -> None:
-        self._transactions = transactions
-        self._log = transaction_log
-
-    async def run(self) -> Report:
-        """Write the whole state of the transaction manager, so that a restart replays only what follows."""
-        entries = self._log.entries_since_snapshot
-        if entries < SNAPSHOT_ENTRIES_MIN and self._log.bytes_since_snapshot < SNAPSHOT_BYTES_MIN:
+        if not late and not state.unfinished() and not state.one_shots.end_idle(state.last_pointer, now_ms).edits:
             return {}
-        return {"entries": entries, "snapshot_bytes": await self._transactions.write_log_snapshot()}
+    expired = await transactions.expire()
+    return {"expired": expired} if expired else {}
 
 
-class PruneJob:
-    """Job `prune`: shrinks the invalid list, which every snapshot carries. How: docs/operations/pruning.md."""
-
-    name = "prune"
-    help = "take failed writers off the invalid list once no row of theirs is left"
-    interval_ms = 10 * 60_000
-
-    def __init__(self, pruner: Pruner) -> None:
-        self._pruner = pruner
-
-    async def run(self) -> Report:
-        """Forget invalid writers of which no row is left anywhere."""
-        result = await self._pruner.run()
-        if not result.pruned and not result.compactions:
-            return {}
-        report = {"pruned": len(result.pruned), "held": result.held, "waiting": result.waiting}
-        return report | ({"compactions": len(result.compactions)} if result.compactions else {})
-
-
-class SnapshotJob:
-    """Job `snapshot`, only where there are region servers: tells them which writers have failed."""
-
-    name = "snapshot"
-    help = "publish the transaction snapshot for the region servers"
-    interval_ms = 10_000
-
-    def __init__(self, publisher: SnapshotPublisher) -> None:
-        self._publisher = publisher
-
-    async def run(self) -> Report:
-        """Publish what has changed, and at least every minute that nothing has. Such runs fill nobody's history."""
-        await self._publisher.publish(only_changes=True)
+async def write_log_snapshot(transactions: Coordinator, transaction_log: TransactionLog) -> Report:
+    """Write the whole state of the transaction manager, so that a restart replays only what follows."""
+    entries = transaction_log.entries_since_snapshot
+    if entries < SNAPSHOT_ENTRIES_MIN and transaction_log.bytes_since_snapshot < SNAPSHOT_BYTES_MIN:
         return {}
+    return {"entries": entries, "snapshot_bytes": await transactions.write_log_snapshot()}
 
 
-class StatsJob:
-    """Job `stats`: saves what topics hold and what their markers say, so that a restart need not read it again."""
+async def prune(pruner: Pruner) -> Report:
+    """Forget invalid writers of which no row is left anywhere: every snapshot carries them. How: docs/operations/pruning.md."""
+    result = await pruner.run()
+    if not result.pruned and not result.compactions:
+        return {}
+    report = {"pruned": len(result.pruned), "held": result.held, "waiting": result.waiting}
+    return report | ({"compactions": len(result.compactions)} if result.compactions else {})
 
-    name = "stats"
-    help = "save the counts of messages and bytes, and the state of markers, of topics that changed"
-    interval_ms = 15_000
 
-    def __init__(self, statistics: TopicStatistics, markers: TopicMarkers) -> None:
-        self._statistics = statistics
-        self._markers = markers
+async def publish_snapshot(publisher: SnapshotPublisher) -> Report:
+    """Tell region servers which writers have failed: what has changed, and at least every minute that nothing has.
 
-    async def run(self) -> Report:
-        """Save the counts and markers of topics that changed."""
-        saved, marked = await self._statistics.save(), await self._markers.save()
-        return {name: count for name, count in (("topics", saved), ("markers", marked)) if count}
+    Such runs fill nobody's history.
+    """
+    await publisher.publish(only_changes=True)
+    return {}
+
+
+async def save_stats(statistics: TopicStatistics, markers: TopicMarkers) -> Report:
+    """Save the counts and markers of topics that changed, so that a restart need not read them again."""
+    saved, marked = await statistics.save(), await markers.save()
+    return {name: count for name, count in (("topics", saved), ("markers", marked)) if count}
 
 
 def build_jobs(
@@ -158,13 +96,30 @@ def build_jobs(
     markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     decisions: Decisions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
-    """All jobs of a server."""
-    lifetime_ms_max = settings.transactions.lifetime_ms_max
-    return [
-        ExpiryJob(transactions, clock, settings.transactions.expiry_interval_ms),
-        LogSnapshotJob(transactions, transaction_log),
-        PruneJob(pruner),
-        RetentionJob(store, clock, logs, statistics, writer, decisions, lifetime_ms_max, transactions, activity),
-        *([] if pruner.publisher is None else [SnapshotJob(pruner.publisher)]),
-        StatsJob(statistics, markers),
-    ]
+    """All jobs of a server. The job `snapshot` is only where there are region servers."""
+    lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
+    expiry = JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
+    retention = RetentionJob(store, clock, logs, statistics, writer, decisions, lifetime_ms_max, transactions, activity)
+    jobs = [
+        Job("expiry", "end transactions past their deadline", expiry, partial(end_late, transactions, clock)),
+        Job(
+            "log-snapshot", "write a snapshot of the transaction log", settings.jobs.log_snapshot,
+            partial(write_log_snapshot, transactions, transaction_log),
+        ),
+        Job(
+            "prune", "take failed writers off the invalid list once no row of theirs is left", settings.jobs.prune,
+            partial(prune, pruner),
+        ),
+        Job(
+            "retention", "remove expired, rolled back and old-generation messages, and cells that nobody can read",
+            settings.jobs.retention, retention.run,
+        ),
+        Job(
+            "stats", "save the counts of messages and bytes, and the state of markers, of topics that changed",
+            settings.jobs.stats, partial(save_stats, statistics, markers),
+        ),
+    ]  # fmt: skip
+    if publisher is not None:
+        text = "publish the transaction snapshot for the region servers"
+        jobs.append(Job("snapshot", text, settings.jobs.snapshot, partial(publish_snapshot, publisher)))
+    return jobs

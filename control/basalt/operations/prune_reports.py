@@ -9,19 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from basalt.api.bodies.operations import (
-    ExplainedWriter,
-    PruneCause,
-    PrunedWriters,
-    PruneHold,
-    PruneRun,
-    PruneStatus,
-    PublishedSnapshot,
-    RegionDetail,
-    RegionFile,
-    RegionInfo,
-    RestoredWriters,
-)
+from basalt.api.bodies import operations as bodies
 from basalt.errors import ConflictError, NotFoundError, UnavailableError
 from basalt.operations.audit import Audit, By
 from basalt.operations.scheduler import Scheduler
@@ -50,20 +38,18 @@ class PruneReports:
         self._audit = audit
         self._when_restored = when_restored
 
-    async def status(self) -> PruneStatus:
+    async def status(self) -> bodies.PruneStatus:
         """The length of the invalid list, and what is in the way of its writers."""
         survey = await self._pruner.survey()
         return await asyncio.to_thread(_status, survey, self._pruner.last)
 
-    async def run(self, by: By, *, dry_run: bool) -> PruneRun:
+    async def run(self, by: By, *, dry_run: bool) -> bodies.PruneRun:
         """Prune now; or tell what a run would prune."""
         if dry_run:
             return _run(await self._pruner.run(dry_run=True))
 
         async def do() -> PruneResult:
-            done = await self._scheduler.run_now(
-                "prune"
-            )  # so that it is in the job's history, and no two run at a time
+            done = await self._scheduler.run_now("prune")  # it is in the job's history, and no two run at a time
             result = self._pruner.last
             if done.outcome != "ok" or result is None:
                 raise UnavailableError(
@@ -71,13 +57,12 @@ class PruneReports:
                 )
             return result
 
-        return _run(
-            await self._audit.act(
-                "prune", "the invalid list", *by, do, lambda result: f"{len(result.pruned)} writers forgotten"
-            )
+        result = await self._audit.act(
+            "prune", "the invalid list", *by, do, lambda result: f"{len(result.pruned)} writers forgotten"
         )
+        return _run(result)
 
-    async def explain(self, write_pointer: int | None, limit: int) -> list[ExplainedWriter]:
+    async def explain(self, write_pointer: int | None, limit: int) -> list[bodies.ExplainedWriter]:
         """List what is in the way of one writer, or of the oldest ones that something is in the way of."""
         survey = await self._pruner.survey()
         if write_pointer is not None and write_pointer not in survey.moment.view.invalid:
@@ -87,14 +72,14 @@ class PruneReports:
                 hint="it was pruned, has not failed, or never was: see `basalt prune history` and `basalt tx show`",
             )
 
-        def explained() -> list[ExplainedWriter]:
+        def explained() -> list[bodies.ExplainedWriter]:
             held = (pointer for pointer in survey.invalid if not survey.certificate.may_go(pointer))
             wanted = islice(held, limit) if write_pointer is None else [write_pointer]
             return [_explained(survey, pointer) for pointer in wanted]
 
         return await asyncio.to_thread(explained)
 
-    async def regions(self, which: str | None) -> list[RegionInfo]:
+    async def regions(self, which: str | None) -> list[bodies.RegionInfo]:
         """The regions with what each holds back: all, those "blocking", or those "idle"."""
         survey = await self._pruner.survey()
         shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.invalid)
@@ -104,31 +89,32 @@ class PruneReports:
             return [region for region in shown if region.idle is not None]
         return shown
 
-    async def region(self, region_id: str) -> RegionDetail:
+    async def region(self, region_id: str) -> bodies.RegionDetail:
         """One region with its files; `NotFoundError` when no table has it now."""
         survey = await self._pruner.survey()
         return _region_detail(_regions_of(survey), survey.invalid, region_id)
 
-    async def history(self, limit: int) -> list[PrunedWriters]:
+    async def history(self, limit: int) -> list[bodies.PrunedWriters]:
         """List what was pruned, newest first."""
         system = SystemTable(self._store.table(SystemTable.name))
         entries = await StoreCalls(self._store)(lambda: list(islice(archived(system, newest_first=True), limit)))
         return [
-            PrunedWriters(each.pruned_ms, len(each.pointers), each.pointers[0], each.pointers[-1]) for each in entries
+            bodies.PrunedWriters(each.pruned_ms, len(each.pointers), each.pointers[0], each.pointers[-1])
+            for each in entries
         ]
 
-    async def restore(self, since_ms: int, by: By, *, dry_run: bool) -> RestoredWriters:
+    async def restore(self, since_ms: int, by: By, *, dry_run: bool) -> bodies.RestoredWriters:
         """Make writers invalid again that were pruned since the time of the copy that a table was restored from."""
         if dry_run:
-            return RestoredWriters(await self._pruner.restore(since_ms, dry_run=True), dry_run=True)
+            return bodies.RestoredWriters(await self._pruner.restore(since_ms, dry_run=True), dry_run=True)
         count = await self._audit.act(
             "restore", f"writers pruned since {since_ms} ms", *by,
             lambda: self._pruner.restore(since_ms), lambda count: f"{count} writers invalid again",
         )  # fmt: skip
         self._when_restored()
-        return RestoredWriters(count, dry_run=False)
+        return bodies.RestoredWriters(count, dry_run=False)
 
-    async def publish(self) -> PublishedSnapshot:
+    async def publish(self) -> bodies.PublishedSnapshot:
         """Publish the snapshot for the region servers now."""
         publisher = self._pruner.publisher
         if publisher is None:
@@ -141,24 +127,24 @@ class PruneReports:
         return _published(published)
 
     @property
-    def published(self) -> PublishedSnapshot | None:
+    def published(self) -> bodies.PublishedSnapshot | None:
         """The snapshot that the region servers read; None where there are none, or nothing was published yet."""
         publisher = self._pruner.publisher
         latest = None if publisher is None else publisher.latest
         return None if latest is None else _published(latest)
 
 
-def _published(snapshot: RegionSnapshot) -> PublishedSnapshot:
+def _published(snapshot: RegionSnapshot) -> bodies.PublishedSnapshot:
     """A snapshot, its lists as numbers."""
-    return PublishedSnapshot(
+    return bodies.PublishedSnapshot(
         snapshot.epoch, snapshot.sequence, snapshot.time_ms, snapshot.decided, snapshot.visibility_upper_bound,
         snapshot.lifetime_ms_max, len(snapshot.in_progress), len(snapshot.invalid),
     )  # fmt: skip
 
 
-def _run(result: PruneResult) -> PruneRun:
+def _run(result: PruneResult) -> bodies.PruneRun:
     """A run."""
-    return PruneRun(
+    return bodies.PruneRun(
         dry_run=result.dry_run,
         invalid=result.invalid,
         pruned=len(result.pruned),
@@ -170,7 +156,7 @@ def _run(result: PruneResult) -> PruneRun:
     )
 
 
-def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
+def _status(survey: Survey, last: PruneResult | None) -> bodies.PruneStatus:
     """Sum up a survey; costs a search for each invalid writer."""
     certificate, terms = survey.certificate, survey.terms
     causes: Counter[Cause | None] = Counter()
@@ -182,10 +168,12 @@ def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
             oldest = _explained(survey, pointer)
     free = causes.pop(None, 0) if certificate.fault is None else 0
     regions = survey.regions
-    return PruneStatus(
+    return bodies.PruneStatus(
         invalid=len(survey.invalid),
         free=free,
-        causes=tuple(PruneCause(cause.value, causes[cause], FREED_BY[cause]) for cause in Cause if causes[cause]),
+        causes=tuple(
+            bodies.PruneCause(cause.value, causes[cause], FREED_BY[cause]) for cause in Cause if causes[cause]
+        ),
         oldest=oldest,
         lifetime_ms=terms.lifetime_ms,
         skew_ms=terms.skew_ms,
@@ -197,10 +185,10 @@ def _status(survey: Survey, last: PruneResult | None) -> PruneStatus:
     )
 
 
-def _explained(survey: Survey, pointer: int) -> ExplainedWriter:
+def _explained(survey: Survey, pointer: int) -> bodies.ExplainedWriter:
     """Everything that is in the way of one writer."""
     holds = survey.certificate.holds(pointer)
-    return ExplainedWriter(
+    return bodies.ExplainedWriter(
         write_pointer=pointer,
         began_ms=pointer // POINTERS_PER_MS,
         ends_ms=survey.terms.end_ms(pointer),
@@ -210,7 +198,7 @@ def _explained(survey: Survey, pointer: int) -> ExplainedWriter:
     )
 
 
-def _regions(regions: Certificates, invalid: Sequence[int]) -> list[RegionInfo]:
+def _regions(regions: Certificates, invalid: Sequence[int]) -> list[bodies.RegionInfo]:
     """All regions, those first that hold back the oldest writers."""
     pointers = due(regions, invalid)
     found = blocked(regions, pointers)
@@ -219,7 +207,7 @@ def _regions(regions: Certificates, invalid: Sequence[int]) -> list[RegionInfo]:
     return [_region(regions, each, pointers) for each in found]
 
 
-def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str) -> RegionDetail:
+def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str) -> bodies.RegionDetail:
     """One region with its files; `NotFoundError` when no table has it now."""
     pointers = due(regions, invalid)
     one = [each for each in blocked(regions, pointers) if each.region.id == region_id]
@@ -229,22 +217,22 @@ def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str
         )
     shown = _region(regions, one[0], pointers)
     report = regions.reports.get(region_id)
-    return RegionDetail(
+    return bodies.RegionDetail(
         **msgspec.structs.asdict(shown),
         name=one[0].region.name.decode("latin-1"),
         snapshot_epoch=None if report is None else report.snapshot_epoch,
         snapshot_sequence=None if report is None else report.snapshot_sequence,
         snapshot_time_ms=None if report is None else report.snapshot_time_ms,
-        store_files=() if report is None else tuple(RegionFile(*file) for file in report.files),
+        store_files=() if report is None else tuple(bodies.RegionFile(*file) for file in report.files),
         counters={} if report is None else dict(report.counters),
     )
 
 
-def _region(regions: Certificates, found: Blocked, pointers: Sequence[int]) -> RegionInfo:
+def _region(regions: Certificates, found: Blocked, pointers: Sequence[int]) -> bodies.RegionInfo:
     region = found.region
     report: RegionReport | None = regions.reports.get(region.id)
     fault = fault_of(region, report, regions.terms)
-    return RegionInfo(
+    return bodies.RegionInfo(
         id=region.id,
         table=region.table,
         server=region.server,
@@ -260,9 +248,9 @@ def _region(regions: Certificates, found: Blocked, pointers: Sequence[int]) -> R
     )
 
 
-def _hold(hold: Hold) -> PruneHold:
+def _hold(hold: Hold) -> bodies.PruneHold:
     region = hold.region
-    return PruneHold(
+    return bodies.PruneHold(
         cause=hold.cause.value,
         detail=hold.detail,
         freed_by=FREED_BY[hold.cause],

@@ -21,7 +21,7 @@ from basalt.api.bodies.operations import JobInfo
 from basalt.errors import JobNotFoundError, StoppingError
 from basalt.operations.jobs import Job, Report
 from basalt.runtime.store_calls import StoreCalls
-from basalt.settings import DayWindow, JobSettings, JobsSettings
+from basalt.settings import DayWindow
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemRecord, SystemTable
@@ -109,9 +109,9 @@ def within(window: DayWindow | None, time_ms: int) -> int:
 class _Scheduled:
     """One job and its state."""
 
-    def __init__(self, job: Job, settings: JobSettings) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self.settings = settings
+        self.settings = job.settings
         self.paused = False
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
         self.last: Run | None = None  # also one that did nothing, and is not in the history
@@ -142,14 +142,11 @@ class _Scheduled:
 class Scheduler:
     """Runs the jobs of one server. All of it on one event loop."""
 
-    def __init__(self, store: Store, clock: Clock, jobs: Sequence[Job], settings: JobsSettings) -> None:
+    def __init__(self, store: Store, clock: Clock, jobs: Sequence[Job]) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
-        named = settings.by_name()
-        self._jobs = {
-            job.name: _Scheduled(job, named.get(job.name) or JobSettings(interval_ms=job.interval_ms)) for job in jobs
-        }
+        self._jobs = {job.name: _Scheduled(job) for job in jobs}
         self._timer: AsyncIOScheduler | None = None
         self._keeping_time: asyncio.TimerHandle | None = None
         self._loading = asyncio.Lock()

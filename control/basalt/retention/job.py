@@ -28,10 +28,6 @@ TOPICS_PAGE = 256  # topics and tables whose metadata is read at once: about a m
 class RetentionJob:
     """Gives back the space of messages and cells that no reader can see any more."""
 
-    name = "retention"
-    help = "remove expired, rolled back and old-generation messages, and cells that nobody can read"
-    interval_ms = 60_000
-
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit,
         decisions: Decisions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,

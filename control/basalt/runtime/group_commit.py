@@ -83,15 +83,12 @@ class Part(Protocol):
 
     def closing(self, group: Group) -> None:
         """After the last stage, before the write: add what was gathered. Must not fail."""
-        ...
 
     def durable(self) -> None:
         """The write succeeded: from here on others may see the effect."""
-        ...
 
     def failed(self) -> None:
         """The write failed, or may have."""
-        ...
 
 
 class Waiter(Protocol[T_contra]):
@@ -99,19 +96,15 @@ class Waiter(Protocol[T_contra]):
 
     def cancelled(self) -> bool:
         """Nobody wants the answer any more: a stage that has not run yet need not."""
-        ...
 
     def done(self) -> bool:
         """Nothing is to be told any more."""
-        ...
 
     def set_result(self, result: T_contra, /) -> None:
         """Take what the stage returned; it is durable."""
-        ...
 
     def set_exception(self, exception: BaseException, /) -> None:
         """Take what the stage raised, or the reason why the group was not written. See `GroupCommit.run`."""
-        ...
 
 
 class Group:

@@ -15,37 +15,23 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from basalt.errors import BusyError
+from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import TABLE_MARK, TopicKeys, base_bucket, is_table_prefix
 from basalt_engine.table import Store
 
 READ_THREADS = 24  # each needs a connection: READ_CONNECTIONS_MAX of the HBase store
 REGION_READS_MAX = 8  # one stuck region leaves two thirds of the threads to all others
 OWNER_READS_MAX = 6  # one stuck topic leaves a part of its bucket's share to the bucket's other topics
-WAITING_READS_MAX = (
-    256  # beside the reads that have a thread; at 20 ms a read the last of them waits for about a second
-)
+WAITING_READS_MAX = 256  # beside the reads that have a thread; at 20 ms a read the last waits for about a second
 WAIT_MS_MAX = 10_000  # after which a client had better be told
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Keys(Protocol):
-    """The keys of a topic (`TopicKeys`) or of a transactional table (`TableKeys`)."""
-
-    @property
-    def prefix(self) -> bytes:
-        """The names that the keys of its rows hold."""
-        ...
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets over which topics and tables are spread."""
-        ...
+Keys: TypeAlias = TopicKeys | TableKeys
 
 
 class StoreCalls:

@@ -1,5 +1,8 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
+A standby says that it lives, that it is not ready, its metrics, and to all else who leads. Nothing is done for a call that
+gets `not_leader`, so a client may send it to the leader at once.
+
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
 more writes), and is a standby again. How a pair behaves is told in docs/operations/two-servers.md.
@@ -10,15 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import NamedTuple
 
+from prometheus_client.exposition import choose_encoder
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+import basalt
+from basalt.api.bodies.operations import Alive, Part, Readiness, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import build_app
-from basalt.http.standby import StandbyFrame
+from basalt.http.asgi import responses
+from basalt.http.asgi.requests import BodyBudget, RequestHead
+from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import Services
 from basalt.thrift.face import ThriftFace
@@ -31,10 +41,81 @@ from basalt_engine.table import Store
 REST_S_MIN = 2.0
 REST_S_MAX = 60.0
 
+METHODS = ("GET", "HEAD")  # of a standby
+NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
+
 Opening = Callable[[Store, int], Awaitable[Services]]
 ThriftStart = Callable[[Services], Awaitable[ThriftFace]]
 
 log = logging.getLogger("basalt.member")
+
+
+class StandbyFrame:
+    """The ASGI application of a server that does not lead, or not yet."""
+
+    def __init__(self, leadership: Leadership, clock: Clock) -> None:
+        self._leadership = leadership
+        self._clock = clock
+        self._registry = process_collectors()
+        self._registry.register(LeaderMetrics(leadership))
+        self._answers = {
+            "/livez": lambda _: responses.json_response(Alive(True)),
+            "/readyz": self._ready,
+            "/v1": lambda _: responses.json_response(Version("basalt", basalt.__version__)),
+            "/metrics": self._metrics,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1013})  # try again later
+            return
+        request = RequestHead(scope, receive, self._clock.monotonic_ms(), NO_BODIES)
+        try:
+            await responses.send_response(request, self._answer(request), send)
+        finally:
+            responses.log_access(request, self._clock.monotonic_ms() - request.started_ms, self._clock.now_ms())
+
+    def _answer(self, request: RequestHead) -> responses.Response:
+        try:
+            request.check()
+            answer = self._answers.get(request.scope["path"])
+            if answer is None:
+                raise self._not_leader()
+            request.route = request.scope["path"]
+            if request.scope["method"] not in METHODS:
+                raise responses.method_not_allowed(request, METHODS)
+            return answer(request)
+        except BasaltError as error:
+            return responses.problem_response(error, request.id)
+        except Exception:  # a bug, but whoever asked must be answered
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+            return responses.problem_response(responses.internal_error(), request.id)
+
+    def _not_leader(self) -> NotLeaderError:
+        url = self._leadership.leader_url
+        if url is None:
+            error = NotLeaderError(
+                "no server leads at the moment, or this one is about to", hint="send the call again after Retry-After"
+            )
+        else:
+            error = NotLeaderError("this server is a standby", hint=f"send the call to {url}, which leads")
+        error.leader_url = url
+        return error
+
+    def _ready(self, _request: RequestHead) -> responses.Response:
+        known, url = self._leadership, self._leadership.leader_url
+        if known.is_leader:
+            detail = f"leads under epoch {known.epoch}, and reads what the last leader left"
+        else:
+            detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
+        store = Part("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
+        return responses.json_response(
+            Readiness(False, (store, Part("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
+        )
+
+    def _metrics(self, request: RequestHead) -> responses.Response:
+        encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
+        return responses.Response(200, encode(self._registry), content_type.encode("ascii"))
 
 
 class _Serving(NamedTuple):

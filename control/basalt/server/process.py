@@ -39,6 +39,7 @@ SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpr
 # Requests leave few cycles; the default would scan the tail cache many times a second.
 GC_THRESHOLDS = (50_000, 20, 100)
 MMAP_BYTES_MIN = 64 << 20  # buffers below this size come from the heap
+TEXT_LINE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"  # of the log, for people
 TRIM_BYTES_MIN = 128 << 20  # free memory at the heap's end that is kept; the queue and a few fetches fill it
 
 _M_TRIM_THRESHOLD = -1
@@ -177,18 +178,11 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(event, enc_hook=str).decode()
 
 
-class Text(logging.Formatter):
-    """Writes each record as a line for people."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-
-
 def set_up_logging(settings: LogSettings) -> None:
     """Log to standard error in the format and from the level that the settings name."""
     handler = logging.StreamHandler(sys.stderr)
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    handler.setFormatter(Text() if text else JsonLines())
+    handler.setFormatter(logging.Formatter(TEXT_LINE) if text else JsonLines())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "uvicorn.error", "apscheduler"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

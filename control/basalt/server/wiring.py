@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -27,8 +27,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.forced_ends import ForcedEnds
-from basalt.operations.inspection import Inspection
+from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
@@ -42,7 +41,7 @@ from basalt.tables.tables import Tables
 from basalt.thrift.calls import Served
 from basalt.thrift.face import ThriftFace, ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.transaction import Limits, TransactionIds
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.stores.memory import MemoryStore
@@ -65,6 +64,12 @@ class Services(services.Services):
 
     def __post_init__(self) -> None:
         self.collectors.append(self.thrift)
+        self.audit = Audit(self.store, self.clock)
+        self.inspection = Inspection(
+            self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.topics, self.audit
+        )
+        self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
+        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, self.ranges.forget_all)
 
     async def start_thrift(self, host: str) -> ThriftFace:
         """The Thrift face, where the settings ask for one."""
@@ -123,15 +128,9 @@ def _open_hbase(settings: HBaseSettings) -> Store:
 
 
 async def open_services(
-    settings: Settings,
-    data_directory: Path | None,
-    *,
-    store: Store | None = None,
-    clock: Clock | None = None,
-    epoch: int = 0,
-    cluster: HBaseCluster | None = None,
-    memory: LogLimits = LOG_LIMITS,
-) -> Services:
+    settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None,
+    epoch: int = 0, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS,
+) -> Services:  # fmt: skip
     """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
@@ -161,7 +160,11 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    messaging = _messages(settings, clock, topics, reader, roll_backs, writer, manager)
+    look = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
+    messaging = Messages(
+        clock, topics, reader, roll_backs, writer, manager,
+        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
     decisions = Decisions(manager)
     first_unstable = FirstUnstable(store, clock, topics, reader, decisions)
     ends = StableEnds(store, reader, first_unstable, manager)
@@ -177,7 +180,7 @@ async def _wire(
     jobs = build_jobs(
         settings, store, clock, topics, statistics, markers, writer, transactions, log, decisions, pruner, activity
     )  # fmt: skip
-    scheduler = Scheduler(store, clock, jobs, settings.jobs)
+    scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)
     ranges = Ranges(store, clock, topics, reader, manager, ends)
     truncation = Truncation(
@@ -193,40 +196,8 @@ async def _wire(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics, transactions=transactions,
         ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        ranges=ranges, truncation=truncation, started_ms=clock.now_ms(), instance=facts.instance,
-        **_for_operators(store, clock, topics, first_unstable, transactions, ids, pruner, scheduler, ranges),
+        ranges=ranges, truncation=truncation, first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance,
     )  # fmt: skip
-
-
-def _for_operators(
-    store: Store, clock: Clock, topics: TopicLogs, first_unstable: FirstUnstable, transactions: Coordinator,
-    ids: TransactionIds, pruner: Pruner, scheduler: Scheduler, ranges: Ranges,
-) -> dict[str, Any]:  # fmt: skip
-    """The services that look after transactions and pruning, by their names in `Services`."""
-    audit = Audit(store, clock)
-    inspection = Inspection(store, clock, transactions, ids, first_unstable, topics, audit)
-    return {
-        "sessions": transactions.sessions,
-        "audit": audit,
-        "first_unstable": first_unstable,
-        "inspection": inspection,
-        "forced_ends": ForcedEnds(clock, transactions, ids, inspection, audit),
-        "prune_reports": PruneReports(store, pruner, scheduler, audit, ranges.forget_all),
-    }
-
-
-def _messages(
-    settings: Settings, clock: Clock, topics: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit,
-    manager: Transactions,
-) -> Messages:  # fmt: skip
-    return Messages(
-        clock, topics, reader, roll_backs, writer, manager,
-        limits=_fetch_limits(settings), lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
-
-
-def _fetch_limits(settings: Settings) -> FetchLimits:
-    return FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
 
 
 def _pruner(
@@ -234,8 +205,8 @@ def _pruner(
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
-    if store.kind == "hbase":
-        cluster = cluster or _hbase_cluster(settings.store.hbase)
+    if store.kind == "hbase" and cluster is None:
+        cluster = _hbase_cluster(settings.store.hbase)
     publisher = None if cluster is None else SnapshotPublisher(store, clock, transactions, lifetime_ms_max)
     return Pruner(
         store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
@@ -252,16 +223,6 @@ def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
 
 
 def transaction_limits(settings: Settings) -> Limits:
-    """The manager's limits, from the settings."""
+    """The manager's limits: what has a key in the settings is as they say."""
     given = settings.transactions
-    return Limits(
-        timeout_ms_default=given.timeout_ms_default,
-        timeout_ms_max=given.timeout_ms_max,
-        long_timeout_ms=given.long_timeout_ms,
-        lifetime_ms_max=given.lifetime_ms_max,
-        changes_max=given.changes_max,
-        change_bytes_max=given.change_bytes_max,
-        sessions_max=given.sessions_max,
-        session_ms_max=given.session_ms_max,
-        allow_reset=given.allow_reset,
-    )
+    return Limits(**{each.name: getattr(given, each.name) for each in fields(Limits) if hasattr(given, each.name)})

@@ -8,7 +8,6 @@ from __future__ import annotations
 from basalt.settings.kinds import DayWindow
 from basalt.settings.sources import load_settings, read_settings
 from basalt.settings.tree import (
-    EffectiveSetting,
     HBaseSettings,
     HttpSettings,
     JobSettings,
@@ -24,20 +23,6 @@ from basalt.settings.tree import (
 )
 
 __all__ = [
-    "DayWindow",
-    "EffectiveSetting",
-    "HBaseSettings",
-    "HttpSettings",
-    "JobSettings",
-    "JobsSettings",
-    "LogSettings",
-    "MessagingSettings",
-    "Origin",
-    "Settings",
-    "StoreSettings",
-    "ThriftSettings",
-    "TransactionSettings",
-    "effective",
-    "load_settings",
-    "read_settings",
-]
+    "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
+    "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "effective", "load_settings", "read_settings",
+]  # fmt: skip

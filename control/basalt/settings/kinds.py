@@ -7,14 +7,13 @@ h and d; a bare number is in the unit that the key's name ends with. docs/refere
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
-_SIZE_UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
-_DURATION_UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 _NUMBER = re.compile(r"(-?[0-9]{1,19})[ ]?([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
@@ -81,6 +80,7 @@ class Whole(Kind):
 
     low: int
     high: int
+    UNITS: ClassVar[Mapping[str, int]] = {}
 
     def read(self, value: object) -> int:
         number = self._number(value)
@@ -90,9 +90,8 @@ class Whole(Kind):
 
     def write(self, value: object) -> str:
         assert isinstance(value, int)
-        units = self.units()
-        unit = next((unit for unit, factor in units.items() if value and value % factor == 0), "")
-        return f"{value // units.get(unit, 1)}{unit}"
+        unit = next((unit for unit, factor in self.UNITS.items() if value and value % factor == 0), "")
+        return f"{value // self.UNITS.get(unit, 1)}{unit}"
 
     def toml(self, value: object) -> str:
         text = self.write(value)
@@ -101,42 +100,33 @@ class Whole(Kind):
     def describe(self) -> str:
         return f"{self.write(self.low)} to {self.write(self.high)}"
 
-    def units(self) -> dict[str, int]:
-        return {}
-
     def _number(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise ValueError(f"is {_type_name(value)}, not a whole number")
         if isinstance(value, int):
             return value
         match = _NUMBER.fullmatch(value)
-        units = self.units()
-        unit_names = ", ".join(reversed(units))
+        unit_names = ", ".join(reversed([*self.UNITS]))
         if match is None:
-            raise ValueError("is not a whole number" + (f" with a unit ({unit_names})" if units else ""))
-        if match[2] and match[2] not in units:
-            meant = next((unit for unit in units if unit[:1].lower() == match[2][:1].lower()), None)
+            raise ValueError("is not a whole number" + (f" with a unit ({unit_names})" if self.UNITS else ""))
+        if match[2] and match[2] not in self.UNITS:
+            meant = next((unit for unit in self.UNITS if unit[:1].lower() == match[2][:1].lower()), None)
             hint = f"; did you mean {match[1]}{meant}?" if meant else ""
-            raise ValueError(
-                f"has the unit {match[2]!r}; the units are {unit_names}{hint}"
-                if units
-                else f"has the unit {match[2]!r}, and takes none"
-            )
-        return int(match[1]) * units.get(match[2], 1)
+            known = f"; the units are {unit_names}{hint}" if self.UNITS else ", and takes none"
+            raise ValueError(f"has the unit {match[2]!r}{known}")
+        return int(match[1]) * self.UNITS.get(match[2], 1)
 
 
 class Size(Whole):
     """A number of bytes."""
 
-    def units(self) -> dict[str, int]:
-        return _SIZE_UNITS
+    UNITS = {"GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 
 
 class Duration(Whole):
     """A time in milliseconds."""
 
-    def units(self) -> dict[str, int]:
-        return _DURATION_UNITS
+    UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 
 
 class Flag(Kind):

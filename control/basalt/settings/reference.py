@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from basalt.settings.tree import Key, keys
+from basalt.settings.tree import keys
 
 _FILE_HEAD = """\
 # Settings of a Basalt server, for `basalt serve --config basalt.toml`.
@@ -43,7 +43,10 @@ def settings_file() -> str:
         if head != section:
             lines.append(f"\n[{head}]")
             section = head
-        lines.append(f"# {_sentence(key)}\n# {name} = {key.kind.toml(key.default)}")
+        unit = f", in {key.unit}" if key.unit else ""
+        lines.append(
+            f"# {key.kind.help}. Values: {key.kind.describe()}{unit}.\n# {name} = {key.kind.toml(key.default)}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -60,11 +63,6 @@ def settings_page() -> str:
         values = key.kind.describe() + (f" ({key.unit})" if key.unit else "")
         lines.append(f"| `{key.name}` | {key.kind.write(key.default)} | {values} | {key.kind.help} |")
     return "\n".join(lines) + "\n"
-
-
-def _sentence(key: Key) -> str:
-    unit = f", in {key.unit}" if key.unit else ""
-    return f"{key.kind.help}. Values: {key.kind.describe()}{unit}."
 
 
 if __name__ == "__main__":

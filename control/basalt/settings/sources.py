@@ -236,15 +236,12 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             )
             yield InvalidSettingError(message, field=smaller, hint=f"lower {smaller} or raise {larger}")
     if settings.store.kind == "hbase" and settings.store.hbase.thrift is None:
+        origin = settings.origins.get("store.kind", DEFAULT).text
         yield InvalidSettingError(
-            f'setting store.hbase.thrift: "off" does not go with store.kind hbase (from {_origin(settings)})',
+            f'setting store.hbase.thrift: "off" does not go with store.kind hbase (from {origin})',
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
-
-
-def _origin(settings: Settings) -> str:
-    return settings.origins.get("store.kind", DEFAULT).text
 
 
 def _shown(value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from basalt.settings.kinds import (
@@ -196,19 +196,6 @@ class JobsSettings:
     # Bounds how much log a restart replays.
     log_snapshot: JobSettings = JobSettings(interval_ms=5 * MINUTE_MS)
     stats: JobSettings = JobSettings(interval_ms=15 * SECOND_MS)
-    # Payloads whose transaction ended without a trace are rare, and finding them reads the payload table.
-    orphans: JobSettings = JobSettings(interval_ms=HOUR_MS)
-
-    def by_name(self) -> dict[str, JobSettings]:
-        """The jobs under the names that they have in the settings, the API and the command line."""
-        return {
-            "retention": self.retention,
-            "snapshot": self.snapshot,
-            "prune": self.prune,
-            "log-snapshot": self.log_snapshot,
-            "stats": self.stats,
-            "orphans": self.orphans,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +261,7 @@ class EffectiveSetting:
 @functools.cache
 def keys() -> Mapping[str, Key]:
     """Every key by name, in the tree's order."""
-    return {key.name: key for key in _walk(Settings(), (), ())}
+    return {key.name: key for key in _walk(Settings(), ())}
 
 
 @functools.cache
@@ -285,9 +272,7 @@ def sections() -> frozenset[str]:
 
 def value_of(settings: Settings, key: Key) -> object:
     """The key's value in `settings`."""
-    value: object = settings
-    for attribute in key.path:
-        value = getattr(value, attribute)
+    value: object = functools.reduce(getattr, key.path, settings)
     return value
 
 
@@ -307,27 +292,23 @@ def effective(settings: Settings) -> list[EffectiveSetting]:
     return shown
 
 
-def _walk(tree: Any, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Key]:
+def _walk(tree: Any, path: tuple[str, ...]) -> Iterator[Key]:
     hints = get_type_hints(type(tree), include_extras=True)
     for each in fields(tree):
-        value = getattr(tree, each.name)
-        inner = (*path, each.name)
-        if is_dataclass(value) and get_origin(hints[each.name]) is not Annotated:
-            yield from _walk(value, inner, (*names, each.name.replace("_", "-")))
-        elif get_origin(hints[each.name]) is Annotated:
-            kind = get_args(hints[each.name])[1]
-            yield Key(".".join((*names, each.name)), inner, kind, value)
+        value, hint, inner = getattr(tree, each.name), hints[each.name], (*path, each.name)
+        if get_origin(hint) is Annotated:
+            name = ".".join((*(section.replace("_", "-") for section in path), each.name))
+            yield Key(name, inner, get_args(hint)[1], value)
+        elif is_dataclass(value):
+            yield from _walk(value, inner)
 
 
 def _build(tree: Any, path: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> Any:
     changed: dict[str, object] = {}
     for each in fields(tree):
-        inner = (*path, each.name)
-        value = getattr(tree, each.name)
+        inner, value = (*path, each.name), getattr(tree, each.name)
         if inner in values:
             changed[each.name] = values[inner]
-        elif is_dataclass(value) and each.default is not MISSING:
+        elif is_dataclass(value):
             changed[each.name] = _build(value, inner, values)
-        else:
-            changed[each.name] = value
-    return type(tree)(**changed)
+    return replace(tree, **changed)

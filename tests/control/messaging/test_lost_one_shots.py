@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.operations.jobs import ExpiryJob
+from basalt.operations.jobs import end_late
 from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, State
 from basalt_engine.clock import ManualClock
@@ -129,12 +129,11 @@ def in_use(shop: Wired) -> int:
 
 
 async def test_the_expiry_job_ends_a_use_that_is_over(shop: Wired):
-    job = ExpiryJob(shop.transactions, shop.clock, 1_000)
     shop.clock.advance(USE_MS)
-    await job.run()
+    await end_late(shop.transactions, shop.clock)
     assert in_use(shop)
     shop.clock.advance(1)
-    await job.run()
+    await end_late(shop.transactions, shop.clock)
     assert not in_use(shop)
     assert not in_use(await shop.restarted())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from basalt.operations import jobs
-from basalt.operations.jobs import ExpiryJob
 from basalt.settings import JobsSettings
 from basalt.transactions.log.transaction_log import TransactionLog
 from tests.control.retention.readers import lose_log, run, seen
@@ -18,9 +17,8 @@ async def test_all_jobs_have_names_that_the_settings_know(shop: Wired):
     jobs = await shop.services.scheduler.jobs()
     for_regions = {"snapshot"} if shop.store.kind == "hbase" else set()
     assert [job.name for job in jobs] == sorted({"expiry", "log-snapshot", "prune", "retention", "stats"} | for_regions)
-    settings = JobsSettings().by_name()
     for job in jobs[1:]:
-        assert job.interval_ms == settings[job.name].interval_ms
+        assert job.interval_ms == getattr(JobsSettings(), job.name.replace("-", "_")).interval_ms
     assert jobs[0].interval_ms == shop.services.settings.transactions.expiry_interval_ms
 
 
@@ -38,10 +36,9 @@ async def test_a_transaction_past_its_deadline_is_ended_and_holds_nobody_up(shop
 
 async def test_looking_for_transactions_to_end_writes_nothing_and_asks_nobody(shop: Wired):
     await shop.transactions.begin()
-    job = ExpiryJob(shop.transactions, shop.clock, 1_000)
     groups, expire = shop.services.writer.groups, shop.transactions.expire
     shop.transactions.expire = None  # type: ignore[assignment, method-assign]
-    assert await job.run() == {}
+    assert await jobs.end_late(shop.transactions, shop.clock) == {}
     shop.transactions.expire = expire  # type: ignore[method-assign]
     assert shop.services.writer.groups == groups
 

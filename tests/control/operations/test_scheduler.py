@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from basalt.errors import BusyError, CorruptionError, JobNotFoundError, StoppingError
 from basalt.operations import scheduler as module
-from basalt.operations.jobs import Report
+from basalt.operations.jobs import Job, Report
 from basalt.operations.scheduler import RUNS_MAX, Run, Scheduler, next_start_ms, within
-from basalt.settings import DayWindow, JobSettings, JobsSettings
+from basalt.settings import DayWindow, JobSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -32,7 +32,7 @@ class Tally:
     def __init__(self, name: str = "retention", interval_ms: int = MINUTE_MS) -> None:
         self.name = name
         self.help = f"count the runs of {name}"
-        self.interval_ms = interval_ms
+        self.settings = JobSettings(interval_ms=interval_ms)
         self.started = 0
         self.running = 0
         self.most_at_once = 0
@@ -65,8 +65,11 @@ class Bench:
         self.opened: list[Scheduler] = []
 
     def scheduler(self, **settings: JobSettings) -> Scheduler:
-        jobs = JobsSettings(**settings)
-        self.opened.append(Scheduler(self.store, self.clock, [self.tally, self.other], jobs))
+        jobs = [
+            Job(each.name, each.help, settings.get(each.name, each.settings), each.run)
+            for each in (self.tally, self.other)
+        ]
+        self.opened.append(Scheduler(self.store, self.clock, jobs))
         return self.opened[-1]
 
 
@@ -156,7 +159,6 @@ async def test_a_run_that_takes_longer_than_its_interval_is_not_overtaken(bench:
 async def test_the_timer_runs_jobs_by_itself(bench: Bench):
     """With a clock that stands still in the past, every planned time has come for the timer."""
     bench.clock.step(FAR_MS // 4)
-    scheduler = bench.scheduler()
     ran = asyncio.Event()
     bench.tally.gate = asyncio.Event()
     run = bench.tally.run
@@ -166,7 +168,7 @@ async def test_the_timer_runs_jobs_by_itself(bench: Bench):
         return await run()
 
     bench.tally.run = told  # type: ignore[method-assign]
-    await scheduler.start()
+    await bench.scheduler().start()
     await asyncio.wait_for(ran.wait(), 5)
     bench.tally.gate.set()
 

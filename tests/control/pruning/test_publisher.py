@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import ConflictError
-from basalt.operations.jobs import SnapshotJob
+from basalt.operations.jobs import publish_snapshot
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
 from basalt.pruning.state import STATE, PruneState, change_state
 from basalt.transactions.manager import ManagerSnapshot
@@ -129,9 +129,9 @@ async def test_only_changes_are_published_but_for_one_a_minute(store, clock):
 
 async def test_the_job_publishes_and_keeps_no_history_of_it(store, clock):
     made = publisher(store, clock)
-    assert await SnapshotJob(made).run() == {}
+    assert await publish_snapshot(made) == {}
     assert stored(store).sequence == 1
-    assert await SnapshotJob(made).run() == {}
+    assert await publish_snapshot(made) == {}
     assert stored(store).sequence == 1
 
 

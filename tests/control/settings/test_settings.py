@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from basalt.errors import InvalidSettingError
-from basalt.settings import DayWindow, Settings, effective, load_settings, read_settings
+from basalt.settings import DayWindow, JobsSettings, Settings, effective, load_settings, read_settings
 from basalt.settings.reference import settings_file, settings_page
 from basalt.settings.tree import keys
 
@@ -51,13 +52,13 @@ def test_a_flag_goes_before_the_environment_the_environment_before_the_file(tmp_
 def test_a_job_name_with_a_dash_is_written_alike_in_flags_and_files_and_with_an_underscore_in_the_environment(tmp_path):
     file = written(tmp_path, '[jobs.log-snapshot]\nwindow = "22:00-04:30"\n')
     environment = {"BASALT__JOBS__LOG_SNAPSHOT__ENABLED": "false"}
-    job = load_settings(["jobs.log-snapshot.interval_ms=2h"], environment, file).jobs.by_name()["log-snapshot"]
+    job = load_settings(["jobs.log-snapshot.interval_ms=2h"], environment, file).jobs.log_snapshot
     assert (job.interval_ms, job.enabled, job.window) == (7_200_000, False, DayWindow(22 * 60, 4 * 60 + 30))
 
 
 def test_every_job_is_found_by_the_name_its_keys_have():
     named = {name.split(".")[1] for name in keys() if name.startswith("jobs.")}
-    assert named == set(Settings().jobs.by_name())
+    assert named == {each.name.replace("_", "-") for each in fields(JobsSettings)}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import zstandard
 
@@ -57,16 +58,14 @@ def choose(weights: Mapping[bytes, float]) -> str | None:
 
 def encode(coding: str, parts: Iterable[Buffer]) -> Iterator[bytes]:
     """The parts in the given coding, each flushed, so that a reader gets whole parts as they come."""
+    coder: Any = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW_BITS)
+    whole_parts = zlib.Z_SYNC_FLUSH
     if coding == "zstd":
-        zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
-        for part in parts:
-            yield zstd.compress(part) + zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        yield zstd.flush()
-    else:
-        gzip = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW_BITS)
-        for part in parts:
-            yield gzip.compress(part) + gzip.flush(zlib.Z_SYNC_FLUSH)
-        yield gzip.flush()
+        coder = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+        whole_parts = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+    for part in parts:
+        yield coder.compress(part) + coder.flush(whole_parts)
+    yield coder.flush()
 
 
 def _gunzip(body: bytes, bytes_max: int) -> Iterator[bytes]:
@@ -82,7 +81,7 @@ def _gunzip(body: bytes, bytes_max: int) -> Iterator[bytes]:
             raise _damaged("gzip", str(error)) from None
         room -= len(part)
         if room < 0:
-            raise _too_large(bytes_max)
+            raise too_large(bytes_max, " when decoded")
         start += len(fed) - len(member.unused_data) - len(member.unconsumed_tail)
         if not member.eof and not fed and not part:
             raise _damaged("gzip", "it ends in the middle")
@@ -109,7 +108,7 @@ def _unzstd(body: bytes, bytes_max: int) -> Iterator[bytes]:
             part = frame.decompress(body[start : start + ZSTD_SLICE_BYTES])
             room -= len(part)
             if room < 0:
-                raise _too_large(bytes_max)
+                raise too_large(bytes_max, " when decoded")
             step.append(part)
             step_bytes += len(part)
             if len(step) == ZSTD_STEP_SLICES or step_bytes >= ZSTD_STEP_BYTES:
@@ -124,10 +123,10 @@ def _unzstd(body: bytes, bytes_max: int) -> Iterator[bytes]:
     yield b"".join(step)
 
 
-def _too_large(bytes_max: int) -> TooLargeError:
-    return TooLargeError(
-        f"the request body is more than {bytes_max} bytes when decoded", hint="Split it, or raise http.body_bytes_max."
-    )
+def too_large(bytes_max: int, when: str = "") -> TooLargeError:
+    """The refusal of a body over the limit."""
+    hint = "Send it in several requests, or raise http.body_bytes_max."
+    return TooLargeError(f"the request body is more than {bytes_max} bytes{when}", hint=hint)
 
 
 def _damaged(coding: str, why: str) -> MalformedBodyError:

@@ -17,16 +17,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.types import Receive, Scope
 
+from basalt import errors
 from basalt.api.codecs.json_bodies import parse_json
-from basalt.errors import (
-    BusyError,
-    InputError,
-    MalformedBodyError,
-    RequestTimeoutError,
-    TooLargeError,
-    UnsupportedMediaTypeError,
-    UriTooLongError,
-)
 from basalt.http.asgi import codings
 
 JSON = b"application/json"
@@ -61,7 +53,7 @@ class BodyBudget:
         `BusyError` when all bodies together would hold too much. A body that is alone always has its place.
         """
         if self._taken_bytes > held_bytes and self._taken_bytes + size_bytes > self._total_bytes_max:
-            raise BusyError(
+            raise errors.BusyError(
                 f"request bodies that are not whole yet hold {self._taken_bytes} bytes; the limit is"
                 f" {self._total_bytes_max}",
                 hint="Send the request again after Retry-After, or in smaller ones.",
@@ -109,14 +101,14 @@ class RequestHead:
         raw_path: bytes = scope.get("raw_path") or b""
         length = len(raw_path) + len(scope["query_string"])
         if length > URI_BYTES_MAX:
-            raise UriTooLongError(
+            raise errors.UriTooLongError(
                 f"the path and query are {length} bytes long; the limit is {URI_BYTES_MAX}",
                 hint="Shorten the names or the parameters.",
             )
         if b"%" in raw_path:
             unquoted(raw_path, "path", "names")
             if re.search(rb"%2[fF]|%5[cC]", raw_path):
-                raise InputError(
+                raise errors.InputError(
                     "the path has an encoded slash or backslash", field="path", hint="No name may have one."
                 )
         given = self.headers.get(b"basalt-request-id")
@@ -188,13 +180,13 @@ class RequestHead:
         bytes_max = self.bodies.bytes_max
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
-            raise _too_large(bytes_max)
+            raise codings.too_large(bytes_max)
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         body: bytes = message.get("body", b"")
         if len(body) > bytes_max:
-            raise _too_large(bytes_max)
+            raise codings.too_large(bytes_max)
         if message.get("more_body", False):
             body = await self._read_on(body, bytes_max)
         coding = self.headers.get(b"content-encoding")
@@ -207,7 +199,7 @@ class RequestHead:
         if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
             body = await self.body()
             if body:
-                raise MalformedBodyError(
+                raise errors.MalformedBodyError(
                     f"this call takes no body, and {len(body)} bytes came with it", hint="Leave the body out."
                 )
 
@@ -218,7 +210,7 @@ class RequestHead:
             return
         self.content_type((JSON,))
         if parse_json(body) != {}:
-            raise MalformedBodyError("this call takes no body", hint="Leave the body out.")
+            raise errors.MalformedBodyError("this call takes no body", hint="Leave the body out.")
 
     async def _read_on(self, first: bytes, bytes_max: int) -> bytes:
         parts: list[bytes] = []
@@ -227,7 +219,7 @@ class RequestHead:
             async with asyncio.timeout(BODY_SECONDS_MAX):
                 while True:
                     if size + len(part) > bytes_max:
-                        raise _too_large(bytes_max)
+                        raise codings.too_large(bytes_max)
                     self.bodies.take(len(part), size)
                     size += len(part)
                     parts.append(part)
@@ -237,10 +229,10 @@ class RequestHead:
                     part = message.get("body", b"")
                     if not message.get("more_body", False):
                         if size + len(part) > bytes_max:
-                            raise _too_large(bytes_max)
+                            raise codings.too_large(bytes_max)
                         return b"".join((*parts, part))
         except TimeoutError:
-            raise RequestTimeoutError(
+            raise errors.RequestTimeoutError(
                 f"only {size} bytes of the body came within {BODY_SECONDS_MAX} s",
                 hint="Nothing was done; send the request again.",
             ) from None
@@ -270,11 +262,13 @@ def _weight(parameters: bytes) -> float:
 def unquoted(text: bytes, field: str, holding: str) -> str:
     """A part of the target without its percent signs; `InputError` names it when they mean nothing."""
     if re.search(rb"%(?![0-9A-Fa-f]{2})", text):
-        raise InputError(f"the {field} has a % that two hex digits do not follow", field=field, hint="Write % as %25.")
+        raise errors.InputError(
+            f"the {field} has a % that two hex digits do not follow", field=field, hint="Write % as %25."
+        )
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(
+        raise errors.InputError(
             f"the {field} does not decode to UTF-8", field=field, hint=f"Encode {holding} as UTF-8."
         ) from None
 
@@ -292,9 +286,9 @@ def convert_json(value: object, kind: Any) -> Any:
         field = place[1] if place else unknown[1] if unknown else None
         message = _PLACE.sub("", text)
         shown = f"{field[:_FIELD_CHARS_MAX]}: {message}" if field else f"the body: {message}"
-        raise MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
+        raise errors.MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
     except UnicodeEncodeError:  # JSON can write it, and no text can hold it
-        raise MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None
+        raise errors.MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None
 
 
 async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
@@ -311,7 +305,7 @@ async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
 def _request_id(given: bytes) -> str:
     text = given.decode("latin-1")
     if len(text) > REQUEST_ID_CHARS_MAX or _REQUEST_ID.fullmatch(text) is None:
-        raise InputError(
+        raise errors.InputError(
             f"the header Basalt-Request-Id is not 1 to {REQUEST_ID_CHARS_MAX} letters, digits, '.', '_', ':' or '-'",
             field="Basalt-Request-Id",
             hint="Send a UUID, or leave the header out.",
@@ -319,13 +313,6 @@ def _request_id(given: bytes) -> str:
     return text
 
 
-def _too_large(bytes_max: int) -> TooLargeError:
-    return TooLargeError(
-        f"the request body is more than {bytes_max} bytes",
-        hint="Send it in several requests, or raise http.body_bytes_max.",
-    )
-
-
-def _unsupported(message: str, allowed: Collection[bytes]) -> UnsupportedMediaTypeError:
+def _unsupported(message: str, allowed: Collection[bytes]) -> errors.UnsupportedMediaTypeError:
     types = " or ".join(media_type.decode("ascii") for media_type in allowed)
-    return UnsupportedMediaTypeError(message, field="Content-Type", hint=f"Send {types}.")
+    return errors.UnsupportedMediaTypeError(message, field="Content-Type", hint=f"Send {types}.")

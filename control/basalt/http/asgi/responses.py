@@ -40,8 +40,6 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.TooLargeError: 413,
     errors.UriTooLongError: 414,
     errors.UnsupportedMediaTypeError: 415,
-    errors.CorruptionError: 500,
-    errors.InternalError: 500,
     errors.ProtocolError: 502,
     errors.RetryError: 503,
     errors.DiskFullError: 507,

@@ -23,22 +23,8 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, TransactionNotFoundError
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
 from basalt.http.asgi.responses import Headers, Response, next_header
+from basalt.http.routes import schemas
 from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
-from basalt.http.routes.schemas import (
-    ARROW_STREAM,
-    BATCHED,
-    CONSUME_REQUEST,
-    JSON_LINES,
-    JSON_LINES_ALIAS,
-    LINES,
-    MESSAGES,
-    PUBLISH_REQUEST,
-    PUBLISH_RESPONSE,
-    RECORDS_PAGE,
-    RECORDS_REQUEST,
-    STORE_REQUEST,
-    in_both,
-)
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
 from basalt.messaging.read.log_reader import Fetch
 from basalt.messaging.read.slices import Slice
@@ -93,10 +79,6 @@ class ArrowRows(NamedTuple):
     extras: Sequence[Extras] | None
 
 
-def _decode_arrow(body: bytes) -> ArrowRows:
-    return ArrowRows(*decode_messages(body))
-
-
 async def load_arrow() -> None:
     """Have the Arrow library, whose first import takes longer than others should wait; or say that it is missing."""
     if not library.cache_info().currsize:
@@ -128,9 +110,9 @@ async def read_written(
     "POST",
     TOPIC_PATH + "/publish",
     query=_ARROW_QUERY,
-    body={**in_both(PUBLISH_REQUEST), ARROW: ARROW_STREAM},
+    body={**schemas.in_both(schemas.PUBLISH_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
-    answer=in_both(PUBLISH_RESPONSE),
+    answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=_WRITER,
 )
 async def publish(request: Request) -> Response:
@@ -145,9 +127,9 @@ async def publish(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/poll",
     query=READ_QUERY,
-    body=in_both(CONSUME_REQUEST),
+    body=schemas.in_both(schemas.CONSUME_REQUEST),
     body_required=True,
-    answer={**in_both(MESSAGES), BATCHES: BATCHED},
+    answer={**schemas.in_both(schemas.MESSAGES), BATCHES: schemas.BATCHED},
     errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
 )
 async def poll(request: Request) -> Response:
@@ -177,7 +159,7 @@ async def poll(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/store",
     query=_ARROW_QUERY,
-    body={**in_both(STORE_REQUEST), ARROW: ARROW_STREAM},
+    body={**schemas.in_both(schemas.STORE_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
     errors=_WRITER,
 )
@@ -194,7 +176,9 @@ async def store(request: Request) -> None:
     await request.services.messaging.store(title, body.messages, pointer, _extras(body))
 
 
-@route("POST", TOPIC_PATH + "/rollback", body=in_both(PUBLISH_RESPONSE), body_required=True, errors=_WRITER)
+@route(
+    "POST", TOPIC_PATH + "/rollback", body=schemas.in_both(schemas.PUBLISH_RESPONSE), body_required=True, errors=_WRITER
+)
 async def roll_back(request: Request) -> None:
     """Undo a transactional publish, given its answer."""
     title = request.topic
@@ -206,9 +190,9 @@ async def roll_back(request: Request) -> None:
     "POST",
     RECORDS_PATH,
     query=(integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),),
-    body={**in_both(RECORDS_REQUEST), JSON_LINES: LINES},
+    body={**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES},
     body_required=True,
-    answer=in_both(PUBLISH_RESPONSE),
+    answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=(*EXISTING, TransactionEndedError),
     tag="records",
 )
@@ -224,7 +208,7 @@ async def publish_records(request: Request) -> Response:
     "GET",
     RECORDS_PATH,
     query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
-    answer={**in_both(RECORDS_PAGE), JSON_LINES: LINES},
+    answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
     tag="records",
 )
@@ -331,21 +315,29 @@ class _Gathered:
         self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
 
 
-def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
-    """A Messages answer as Avro."""
+def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) -> Iterator[_Gathered | Slice]:
+    """Slices that stand alone as they are, the others gathered to about the size of a part."""
     gathered = _Gathered()
     for piece in slices:
-        if piece.count < RUN_MESSAGES_MIN:
+        alone = stands_alone(piece)
+        if not alone:
             gathered.add(piece)
-            if gathered.size_bytes < PART_BYTES:
-                continue
-        if gathered.ids:
-            yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+        if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
+            yield gathered
             gathered = _Gathered()
-        if piece.count >= RUN_MESSAGES_MIN:
-            yield avro.encode_messages_run(*piece.id_parts(), piece.payloads())
+        if alone:
+            yield piece
     if gathered.ids:
-        yield avro.encode_messages_block(gathered.ids, gathered.payloads)
+        yield gathered
+
+
+def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+    """A Messages answer as Avro."""
+    for part in _gathered(slices, lambda piece: piece.count >= RUN_MESSAGES_MIN):
+        if isinstance(part, _Gathered):
+            yield avro.encode_messages_block(part.ids, part.payloads)
+        else:
+            yield avro.encode_messages_run(*part.id_parts(), part.payloads())
     yield avro.END_OF_ARRAY
 
 
@@ -373,41 +365,30 @@ def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
         yield b"".join(joined)
 
 
+def _is_batch(piece: Slice) -> bool:
+    is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
+    return not is_short or piece.batch.kind is not Kind.USER
+
+
 def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
-    gathered = _Gathered()
-    for piece in slices:
-        if piece.batch.kind is not Kind.USER:
-            if gathered.ids:
-                yield batches.encode_list(gathered.ids, gathered.payloads)
-                gathered = _Gathered()
-            yield batches.encode_marker(piece.batch.kind.name.lower(), piece.first_id(), piece.payloads()[0])
-            continue
-        is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
-        if is_short:
-            gathered.add(piece)
-        if gathered.ids and (not is_short or gathered.size_bytes >= PART_BYTES):
-            yield batches.encode_list(gathered.ids, gathered.payloads)
-            gathered = _Gathered()
-        if not is_short:
-            lengths, payloads = piece.span()
-            yield batches.encode_run_head(piece.first_id(), piece.counted_at, piece.count, len(payloads))
+    for part in _gathered(slices, _is_batch):
+        if isinstance(part, _Gathered):
+            yield batches.encode_list(part.ids, part.payloads)
+        elif part.batch.kind is not Kind.USER:
+            yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
+        else:
+            lengths, payloads = part.span()
+            yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
             yield lengths
             yield payloads
-    if gathered.ids:
-        yield batches.encode_list(gathered.ids, gathered.payloads)
 
 
 def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     """A Messages answer as JSON."""
     before = json_bodies.START_OF_MESSAGES
-    gathered = _Gathered()
-    for piece in slices:
-        gathered.add(piece)
-        if gathered.size_bytes >= PART_BYTES:
-            yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
-            before, gathered = b",", _Gathered()
-    if gathered.ids:
-        yield before + json_bodies.encode_messages_block(gathered.ids, gathered.payloads)
+    for part in _gathered(slices, lambda _: False):
+        assert isinstance(part, _Gathered)
+        yield before + json_bodies.encode_messages_block(part.ids, part.payloads)
         before = b","
     yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
 
@@ -444,14 +425,12 @@ def _record_lines(_request: Request, fetched: Fetch) -> Iterator[bytes]:
     yield from map(json_records.encode_records_lines, records_of(fetched.slices))
 
 
-def _decode_lines(body: bytes) -> RecordsRequest:
-    return RecordsRequest(None, json_records.decode_records_lines(body))
-
-
 _PUBLISH: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_publish_request, avro.encode_publish_response),
     JSON: Format(JSON, json_bodies.decode_publish_request, json_bodies.encode_publish_response),
-    ARROW: Format(JSON, _decode_arrow, json_bodies.encode_publish_response, pointer_in_query=True),
+    ARROW: Format(
+        JSON, lambda body: ArrowRows(*decode_messages(body)), json_bodies.encode_publish_response, pointer_in_query=True
+    ),
 }
 _STORE: Mapping[bytes, Format] = {
     AVRO: _PUBLISH[AVRO]._replace(decode=partial(avro.decode_publish_request, check=check_store)),
@@ -466,16 +445,16 @@ _ROLL_BACK = {
     AVRO: partial(avro.decode_publish_response, check=check_rollback),
     JSON: partial(json_bodies.decode_publish_response, check=check_rollback),
 }
-_LINES = Format(JSON, _decode_lines, json_bodies.encode_publish_response, pointer_in_query=True)
+_LINES = _PUBLISH[ARROW]._replace(decode=lambda body: RecordsRequest(None, json_records.decode_records_lines(body)))
 _RECORDS: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=json_records.decode_records_request),
     AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_records_request),
-    JSON_LINES: _LINES,
-    JSON_LINES_ALIAS: _LINES,
+    schemas.JSON_LINES: _LINES,
+    schemas.JSON_LINES_ALIAS: _LINES,
 }
 _RECORD_PARTS: Mapping[bytes, Callable[[Request, Fetch], Iterator[bytes]]] = {
     JSON: _json_record_parts,
     AVRO: _avro_record_parts,
-    JSON_LINES: _record_lines,
-    JSON_LINES_ALIAS: _record_lines,
+    schemas.JSON_LINES: _record_lines,
+    schemas.JSON_LINES_ALIAS: _record_lines,
 }

@@ -24,7 +24,7 @@ from basalt.http.asgi.responses import Response, json_response, method_not_allow
 from basalt.http.metrics import Metrics
 from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
 from basalt.http.services import Services
-from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, check_text
+from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
 from basalt.transactions.codec import SnapshotBytes
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
@@ -34,7 +34,7 @@ TOPICS_PATH = "/v1/namespaces/{namespace}/topics"
 TOPIC_PATH = TOPICS_PATH + "/{topic}"
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +141,11 @@ class RouteTable:
         self.operations: list[Operation] = []
 
     def __call__(
-        self,
-        method: str,
-        path: str,
-        *,
-        answer: Shape | Content | None = None,
-        answers: Mapping[int, Content] | None = None,
-        query: tuple[Query, ...] = (),
-        body: Content | None = None,
-        body_required: bool = False,
-        errors: tuple[type[BasaltError], ...] = (),
-        tag: str | None = None,
+        self, method: str, path: str, *, answer: Shape | Content | None = None,
+        answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
+        body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
         if_match: bool = False,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
         Where its second argument is annotated with a type, that is its JSON body, which may only be left out where the
@@ -192,61 +184,49 @@ def _content(shape: Shape | Content | None) -> Content:
     return shape if isinstance(shape, Mapping) else {JSON: shape}
 
 
+def query(
+    name: str, schema: Schema, meaning: str, fits: Callable[[str], object], wanted: str,
+    value: Callable[[str], Value] = str,
+) -> Query:  # fmt: skip
+    """A parameter whose text `fits`, or else must be what is `wanted`, and then stands for a value."""
+
+    def read(text: str) -> Value:
+        if not fits(text):
+            raise ValueError(f"must {wanted}")
+        return value(text)
+
+    return Query(name, read, schema, meaning)
+
+
 def integer(name: str, low: int, high: int, meaning: str) -> Query:
     """A whole number from `low` to `high`, both included."""
-
-    def read(text: str) -> int:
-        if _WHOLE_NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
-        return int(text)
-
-    return Query(name, read, {"type": "integer", "minimum": low, "maximum": high}, meaning)
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    wanted = f"be a whole number from {low} to {high}"
+    return query(name, schema, meaning, lambda text: _WHOLE.fullmatch(text) and low <= int(text) <= high, wanted, int)
 
 
 def choice(name: str, values: Sequence[str], meaning: str) -> Query:
     """One of a few words."""
-
-    def read(text: str) -> str:
-        if text not in values:
-            raise ValueError(f"must be {' or '.join(values)}")
-        return text
-
-    return Query(name, read, {"type": "string", "enum": list(values)}, meaning)
+    schema = {"type": "string", "enum": list(values)}
+    return query(name, schema, meaning, values.__contains__, f"be {' or '.join(values)}")
 
 
 def flag(name: str, meaning: str) -> Query:
     """True or false, in those words."""
-
-    def read(text: str) -> bool:
-        if text not in ("true", "false"):
-            raise ValueError("must be true or false")
-        return text == "true"
-
-    return Query(name, read, {"type": "boolean"}, meaning)
+    words = ("true", "false")
+    return query(name, {"type": "boolean"}, meaning, words.__contains__, "be true or false", "true".__eq__)
 
 
 def words(name: str, pattern: str, meaning: str) -> Query:
     """Text that a pattern describes (of both Python and JSON Schema, so keep it plain)."""
     expression = re.compile(pattern.removeprefix("^").removesuffix("$"))
-
-    def read(text: str) -> str:
-        if expression.fullmatch(text) is None:
-            raise ValueError(f"must match {pattern}")
-        return text
-
-    return Query(name, read, {"type": "string", "pattern": pattern}, meaning)
+    return query(name, {"type": "string", "pattern": pattern}, meaning, expression.fullmatch, f"match {pattern}")
 
 
 def text_query(name: str, meaning: str) -> Query:
     """One line of printable text."""
-
-    def read(text: str) -> str:
-        try:
-            return check_text(text, name)
-        except InputError as error:
-            raise ValueError(f"must be printable text of up to {TEXT_CHARS_MAX} characters") from error
-
-    return Query(name, read, {"type": "string", "maxLength": TEXT_CHARS_MAX}, meaning)
+    schema = {"type": "string", "maxLength": TEXT_CHARS_MAX}
+    return query(name, schema, meaning, is_line, f"be printable text of up to {TEXT_CHARS_MAX} characters")
 
 
 AS = text_query("as", "who does it, for the audit")

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.operations import (
-    ExplainedWriter,
-    PrunedWriters,
-    PruneRun,
-    PruneStatus,
-    PublishedSnapshot,
-    RegionDetail,
-    RegionInfo,
-    RestoredWriters,
-    RestoreRequest,
-)
+from basalt.api.bodies import operations as bodies
 from basalt.errors import ConflictError, InputError, NotFoundError
 from basalt.http.routes.operations import ADMIN_PATH, AS, DRY_RUN, REASON, Request, RouteTable, choice, integer
 from basalt_engine.keys import MILLISECONDS_MAX
@@ -26,13 +16,13 @@ route = RouteTable("pruning")
 
 
 @route("GET", _PRUNE)
-async def status(request: Request) -> PruneStatus:
+async def status(request: Request) -> bodies.PruneStatus:
     """The state of pruning."""
     return await request.services.prune_reports.status()
 
 
 @route("POST", _PRUNE + "/run", query=(DRY_RUN, REASON, AS))
-async def run(request: Request) -> PruneRun:
+async def run(request: Request) -> bodies.PruneRun:
     """Prune now."""
     return await request.services.prune_reports.run(request.act, dry_run=request.flag("dryRun"))
 
@@ -46,7 +36,7 @@ async def run(request: Request) -> PruneRun:
     ),
     errors=(NotFoundError,),
 )
-async def explain(request: Request) -> list[ExplainedWriter]:
+async def explain(request: Request) -> list[bodies.ExplainedWriter]:
     """What is in the way of invalid writers."""
     limit = request.integer("limit") or EXPLAINED_DEFAULT
     return await request.services.prune_reports.explain(request.integer("writePointer"), limit)
@@ -58,25 +48,25 @@ async def explain(request: Request) -> list[ExplainedWriter]:
     query=(choice("show", ("all", "blocking", "idle"), "which; all when it is left out"),),
     errors=(ConflictError,),
 )
-async def regions(request: Request) -> list[RegionInfo]:
+async def regions(request: Request) -> list[bodies.RegionInfo]:
     """The regions, with what each holds back."""
     return await request.services.prune_reports.regions(request.text("show"))
 
 
 @route("GET", _PRUNE + "/regions/{region}", errors=(ConflictError, NotFoundError))
-async def region(request: Request) -> RegionDetail:
+async def region(request: Request) -> bodies.RegionDetail:
     """A region, with its files."""
     return await request.services.prune_reports.region(request.path["region"])
 
 
 @route("GET", _PRUNE + "/history", query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),))
-async def history(request: Request) -> list[PrunedWriters]:
+async def history(request: Request) -> list[bodies.PrunedWriters]:
     """What was pruned, newest first."""
     return await request.services.prune_reports.history(request.integer("limit") or HISTORY_DEFAULT)
 
 
 @route("POST", _PRUNE + "/restore", query=(DRY_RUN, REASON, AS), errors=(ConflictError,))
-async def restore(request: Request, asked: RestoreRequest) -> RestoredWriters:
+async def restore(request: Request, asked: bodies.RestoreRequest) -> bodies.RestoredWriters:
     """Make pruned writers invalid again, after a table was restored."""
     if not 0 <= asked.since_ms <= MILLISECONDS_MAX:
         raise InputError("sinceMs is not a time", field="sinceMs", hint="give milliseconds since 1970")
@@ -85,6 +75,6 @@ async def restore(request: Request, asked: RestoreRequest) -> RestoredWriters:
 
 
 @route("POST", ADMIN_PATH + "/snapshot/publish", errors=(ConflictError,))
-async def publish(request: Request) -> PublishedSnapshot:
+async def publish(request: Request) -> bodies.PublishedSnapshot:
     """Publish the snapshot for the region servers now."""
     return await request.services.prune_reports.publish()

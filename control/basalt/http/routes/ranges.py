@@ -6,6 +6,7 @@ it has more than a payload.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import in_parts, load_arrow, unless_gone
-from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer
+from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
 from basalt.messaging.read.slices import Slice
@@ -42,14 +43,10 @@ route = RouteTable("ranges")
 def id_parameter(name: str, meaning: str, *, required: bool = False) -> Query:
     """A query parameter that is an id, whether or not a message has it."""
     digits = 2 * MESSAGE_ID_BYTES
-
-    def read(text: str) -> str:
-        if len(text) != digits or not all(char in "0123456789abcdefABCDEF" for char in text):
-            raise ValueError(f"must be an id: {digits} hex digits")
-        return text
-
-    schema = {"type": "string", "pattern": f"^[0-9a-fA-F]{{{digits}}}$"}
-    return Query(name, read, schema, meaning, required)
+    pattern = f"[0-9a-fA-F]{{{digits}}}"
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    found = query(name, schema, meaning, re.compile(pattern).fullmatch, f"be an id: {digits} hex digits")
+    return replace(found, required=required)
 
 
 ISOLATION = choice(

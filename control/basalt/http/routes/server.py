@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import msgspec
 
 import basalt
 from basalt.api.bodies import json
+from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import (
-    Alive,
     AuditLine,
-    Backup,
-    BackupRequest,
     JobInfo,
     JobRun,
-    ManagerSnapshot,
-    Readiness,
-    SettingInfo,
-    StoreInfo,
-    Version,
 )
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
@@ -42,12 +34,12 @@ admin = "admin"
 
 
 @route("GET", "/livez")
-async def live(request: Request) -> Alive:
+async def live(request: Request) -> bodies.Alive:
     """Whether the process answers."""
-    return Alive(True)
+    return bodies.Alive(True)
 
 
-@route("GET", "/readyz", answers={200: {JSON: Readiness}, 503: {JSON: Readiness}})
+@route("GET", "/readyz", answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
 async def ready(request: Request) -> Response:
     """Whether every part works."""
     readiness = await request.services.readiness()
@@ -55,9 +47,9 @@ async def ready(request: Request) -> Response:
 
 
 @route("GET", "/v1")
-async def about(request: Request) -> Version:
+async def about(request: Request) -> bodies.Version:
     """Name and version of the server."""
-    return Version("basalt", basalt.__version__)
+    return bodies.Version("basalt", basalt.__version__)
 
 
 @route(
@@ -90,11 +82,14 @@ async def topics(request: Request) -> Response:
     if namespace is not None:
         check_name(namespace, "namespace")
     catalog = request.services.topics.catalog
-    found = [  # arrays of some topics each, in the order of the store
+    pages = [  # arrays of some topics each, in the order of the store
         json.encode([_topic(catalog.at(title, stored)) for title, stored in page])[1:-1]
         async for page in catalog.pages(namespace)
     ]
-    return Response(200, chain([b"["], _between(b",", found), [b"]"]), JSON)
+    parts = (
+        b"," + page if number else page for number, page in enumerate(pages)
+    )  # sent one by one: others go in between
+    return Response(200, chain([b"["], parts, [b"]"]), JSON)
 
 
 @route("GET", ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}", errors=EXISTING, tag=admin)
@@ -142,31 +137,31 @@ async def job_history(request: Request) -> list[JobRun]:
 
 
 @route("GET", ADMIN_PATH + "/settings", tag=admin)
-async def settings(request: Request) -> list[SettingInfo]:
+async def settings(request: Request) -> list[bodies.SettingInfo]:
     """The settings in force, with where they came from."""
-    return msgspec.convert(effective(request.services.settings), list[SettingInfo], from_attributes=True)
+    return msgspec.convert(effective(request.services.settings), list[bodies.SettingInfo], from_attributes=True)
 
 
 @route("GET", ADMIN_PATH + "/store", tag=admin)
-async def store(request: Request) -> StoreInfo:
+async def store(request: Request) -> bodies.StoreInfo:
     """The store and its tables."""
     return await request.services.store_info()
 
 
 @route("GET", ADMIN_PATH + "/snapshot", tag=admin)
-async def snapshot(request: Request) -> ManagerSnapshot:
+async def snapshot(request: Request) -> bodies.ManagerSnapshot:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 
 
 @route("POST", ADMIN_PATH + "/backup", errors=(InvalidNameError, ConflictError), tag=admin)
-async def back_up(request: Request, asked: BackupRequest) -> Backup:
+async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
     """Make a backup."""
     return await request.services.backups.create(asked.name)
 
 
 @route("GET", ADMIN_PATH + "/backup", tag=admin)
-async def backups(request: Request) -> list[Backup]:
+async def backups(request: Request) -> list[bodies.Backup]:
     """The backups that there are."""
     return await request.services.backups.list()
 
@@ -183,22 +178,10 @@ async def audit(request: Request) -> list[AuditLine]:
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
 
 
-def _between(separator: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts as they are sent one by one: others go in between."""
-    for number, part in enumerate(parts):
-        yield separator + part if number else part
-
-
 def _topic(topic: Topic) -> TopicDescription:
-    stored = topic.metadata
+    stored, is_deleted = topic.metadata, topic.metadata.generation < 0
     return TopicDescription(
-        namespace=topic.title.namespace,
-        name=topic.title.name,
-        generation=abs(stored.generation),
-        deleted=stored.generation < 0,
-        properties=topic.properties,
-        created_ms=stored.created_ms,
-        updated_ms=stored.updated_ms,
+        *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
     )
 
 

@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.tables import (
-    Cell,
-    CellPage,
-    Cells,
-    CreateTable,
-    ReadRequest,
-    ScanRequest,
-    TableInfo,
-    Visibility,
-    WriteRequest,
-)
+from basalt import errors
+from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
-from basalt.errors import (
-    BusyError,
-    ConflictError,
-    InputError,
-    InvalidNameError,
-    TableExistsError,
-    TableNotFoundError,
-    TransactionConflictError,
-    TransactionEndedError,
-    TransactionNotFoundError,
-)
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.operations import Request, RouteTable
@@ -35,14 +15,14 @@ from basalt_engine.cells.table import CellVersion
 
 TABLES_PATH = "/v1/namespaces/{namespace}/tables"
 TABLE_PATH = TABLES_PATH + "/{table}"
-LEVELS: dict[Visibility, VisibilityLevel] = {
+LEVELS: dict[bodies.Visibility, VisibilityLevel] = {
     "snapshot": VisibilityLevel.SNAPSHOT,
     "exclude_current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
     "all": VisibilityLevel.SNAPSHOT_ALL,
 }
-_CONFLICT_BY_ROW = CreateTable()
-_EXISTING = (InvalidNameError, TableNotFoundError)
-_READING = (*_EXISTING, TransactionNotFoundError, TransactionEndedError)
+_CONFLICT_BY_ROW = bodies.CreateTable()
+_EXISTING = (errors.InvalidNameError, errors.TableNotFoundError)
+_READING = (*_EXISTING, errors.TransactionNotFoundError, errors.TransactionEndedError)
 
 route = RouteTable("tables")
 
@@ -53,17 +33,21 @@ def named_table(request: Request) -> TableName:
 
 
 @route("POST", TABLE_PATH + "/read", errors=_READING)
-async def read(request: Request, asked: ReadRequest) -> Cells:
+async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     """The cells of some rows."""
     transaction_id = _transaction(request, asked)
     cells = await request.services.tables.read(
         named_table(request), asked.rows, asked.columns, transaction_id, LEVELS[asked.visibility]
     )
-    return Cells(_cells(cells))
+    return bodies.Cells(_cells(cells))
 
 
-@route("POST", TABLE_PATH + "/write", errors=(*_READING, TransactionConflictError, ConflictError, BusyError))
-async def write(request: Request, asked: WriteRequest) -> None:
+@route(
+    "POST",
+    TABLE_PATH + "/write",
+    errors=(*_READING, errors.TransactionConflictError, errors.ConflictError, errors.BusyError),
+)
+async def write(request: Request, asked: bodies.WriteRequest) -> None:
     """Change cells under an open transaction."""
     title = named_table(request)
     writes = CellWrites(
@@ -76,11 +60,11 @@ async def write(request: Request, asked: WriteRequest) -> None:
 
 
 @route("POST", TABLE_PATH + "/scan", errors=_READING)
-async def scan(request: Request, asked: ScanRequest) -> CellPage:
+async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
     """The cells of a range of rows."""
     title = named_table(request)
     if not 0 < asked.limit_cells <= READ_CELLS_MAX:
-        raise InputError(
+        raise errors.InputError(
             f"limitCells is {asked.limit_cells}, it must be 1 to {READ_CELLS_MAX}",
             field="limitCells",
             hint="leave it out for the default",
@@ -89,40 +73,40 @@ async def scan(request: Request, asked: ScanRequest) -> CellPage:
     page = await request.services.tables.scan(
         title, asked.start, asked.stop, asked.columns, asked.limit_cells, transaction_id, LEVELS[asked.visibility]
     )
-    return CellPage(_cells(page.cells), page.next)
+    return bodies.CellPage(_cells(page.cells), page.next)
 
 
 @route("GET", TABLE_PATH, errors=_EXISTING)
-async def get(request: Request) -> TableInfo:
+async def get(request: Request) -> bodies.TableInfo:
     """A table's properties."""
     return _shown(await request.services.table_catalog.get(named_table(request)))
 
 
-@route("PUT", TABLE_PATH, errors=(InvalidNameError, TableExistsError, ConflictError))
-async def create(request: Request, asked: CreateTable = _CONFLICT_BY_ROW) -> TableInfo:
+@route("PUT", TABLE_PATH, errors=(errors.InvalidNameError, errors.TableExistsError, errors.ConflictError))
+async def create(request: Request, asked: bodies.CreateTable = _CONFLICT_BY_ROW) -> bodies.TableInfo:
     """Create a table, or a new generation of a deleted one."""
     return _shown(await request.services.table_catalog.create(named_table(request), asked.conflict))
 
 
-@route("DELETE", TABLE_PATH, errors=(*_EXISTING, ConflictError))
+@route("DELETE", TABLE_PATH, errors=(*_EXISTING, errors.ConflictError))
 async def delete(request: Request) -> None:
     """Delete a table with all its cells."""
     await request.services.table_catalog.delete(named_table(request))
 
 
-@route("GET", TABLES_PATH, answer={JSON: NAMES}, errors=(InvalidNameError,))
+@route("GET", TABLES_PATH, answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's tables, sorted."""
     return json_response(await request.services.table_catalog.list(request.path["namespace"]))
 
 
-def _transaction(request: Request, asked: ReadRequest | ScanRequest) -> int | None:
+def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
     return None if asked.transaction is None else request.services.ids.parse(asked.transaction, "transaction")
 
 
-def _shown(table: HostedTable) -> TableInfo:
-    return TableInfo(table.title.name, table.conflict, table.generation, table.metadata.created_ms)
+def _shown(table: HostedTable) -> bodies.TableInfo:
+    return bodies.TableInfo(table.title.name, table.conflict, table.generation, table.metadata.created_ms)
 
 
-def _cells(cells: list[CellVersion]) -> list[Cell]:
-    return [Cell(cell.row, cell.column, cell.value, cell.write_pointer) for cell in cells]
+def _cells(cells: list[CellVersion]) -> list[bodies.Cell]:
+    return [bodies.Cell(cell.row, cell.column, cell.value, cell.write_pointer) for cell in cells]

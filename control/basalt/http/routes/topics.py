@@ -6,24 +6,13 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from basalt import errors
 from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.bodies.work import LONG_MAX
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
-from basalt.errors import (
-    BusyError,
-    ConflictError,
-    GenerationError,
-    InputError,
-    InvalidNameError,
-    InvalidPropertyError,
-    MessageNotFoundError,
-    TooLargeError,
-    TopicChangedError,
-    TopicExistsError,
-)
 from basalt.http.asgi.requests import JSON, convert_json
 from basalt.http.asgi.responses import Response, json_response, next_header
 from basalt.http.routes.operations import (
@@ -90,7 +79,7 @@ async def get(request: Request) -> Response:
     TOPIC_PATH,
     body={JSON: PROPERTIES},
     answer={JSON: TOPIC},
-    errors=(InvalidNameError, InvalidPropertyError, TopicExistsError, ConflictError),
+    errors=(errors.InvalidNameError, errors.InvalidPropertyError, errors.TopicExistsError, errors.ConflictError),
 )
 async def create(request: Request) -> Response:
     """Create a topic, or a new generation of a deleted one."""
@@ -98,7 +87,7 @@ async def create(request: Request) -> Response:
     return _shown(request, await request.services.topics.create(title, await _read_properties(request)))
 
 
-@route("DELETE", TOPIC_PATH, errors=(*EXISTING, ConflictError))
+@route("DELETE", TOPIC_PATH, errors=(*EXISTING, errors.ConflictError))
 async def delete(request: Request) -> None:
     """Delete a topic with all its messages."""
     title = request.topic
@@ -111,7 +100,7 @@ async def delete(request: Request) -> None:
     TOPIC_PATH + "/properties",
     body={JSON: PROPERTIES},
     answer={JSON: TOPIC},
-    errors=(*EXISTING, InvalidPropertyError, TopicChangedError, ConflictError),
+    errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
 async def update(request: Request) -> Response:
@@ -126,7 +115,7 @@ async def update(request: Request) -> Response:
     TOPIC_PATH + "/properties",
     body={JSON: PROPERTY_CHANGES, MERGE_PATCH: PROPERTY_CHANGES},
     answer={JSON: TOPIC},
-    errors=(*EXISTING, InvalidPropertyError, TopicChangedError, ConflictError),
+    errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
 async def merge(request: Request) -> Response:
@@ -137,7 +126,7 @@ async def merge(request: Request) -> Response:
     return _shown(request, await request.services.topics.merge(title, changes, versions))
 
 
-@route("GET", TOPICS_PATH, answer={JSON: NAMES}, errors=(InvalidNameError,))
+@route("GET", TOPICS_PATH, answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's topics, sorted."""
     return json_response(await request.services.topics.catalog.list(request.path["namespace"]))
@@ -147,12 +136,12 @@ async def names(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/truncate",
     query=(DRY_RUN, REASON, AS),
-    errors=(InputError, *EXISTING, ConflictError, GenerationError, BusyError),
+    errors=(errors.InputError, *EXISTING, errors.ConflictError, errors.GenerationError, errors.BusyError),
 )
 async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
     """Put a topic's messages before a time out of every reader's reach, for ever."""
     if not 0 <= asked.before_ms <= LONG_MAX:
-        raise InputError("beforeMs is not a time", field="beforeMs", hint="give milliseconds since 1970")
+        raise errors.InputError("beforeMs is not a time", field="beforeMs", hint="give milliseconds since 1970")
     title, services = request.topic, request.services
     if request.flag("dryRun"):
         would = await services.truncation.checked(title, asked.before_ms, asked.generation)
@@ -209,7 +198,7 @@ async def peek(request: Request) -> Response:
     return json_response([_peeked(found) for found in page.messages], headers=next_header(page.next_id))
 
 
-@route("GET", TOPIC_PATH + "/messages/{message}", errors=(*EXISTING, MessageNotFoundError), tag="inspection")
+@route("GET", TOPIC_PATH + "/messages/{message}", errors=(*EXISTING, errors.MessageNotFoundError), tag="inspection")
 async def message(request: Request) -> PeekedMessage:
     """One message with its state."""
     title, message_id = request.topic, parse_message_id(request.path["message"])
@@ -226,17 +215,14 @@ async def holder(request: Request) -> Holder:
 
 def parse_message_id(text: str) -> bytes:
     """A message id from its 40 hex digits; `InputError` for anything else."""
-    try:
-        found = bytes.fromhex(text) if text.isascii() and text.isalnum() else b""
-    except ValueError:
-        found = b""
-    if len(found) != MESSAGE_ID_BYTES:
-        raise InputError(
+    digits = 2 * MESSAGE_ID_BYTES
+    if re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", text) is None:
+        raise errors.InputError(
             f"{text[:60]!r} is not a message id",
             field="message",
-            hint=f"Use {2 * MESSAGE_ID_BYTES} hex digits, as Basalt-Next has them.",
+            hint=f"Use {digits} hex digits, as Basalt-Next has them.",
         )
-    return found
+    return bytes.fromhex(text)
 
 
 def _shown(request: Request, topic: Topic) -> Response:
@@ -252,7 +238,7 @@ def _expected(request: Request) -> Collection[str] | None:
     if given == "*":
         return None
     if _ENTITY_TAGS.fullmatch(given) is None:
-        raise InputError(
+        raise errors.InputError(
             f"the header If-Match is {given[:60]!r}, which is no list of ETags",
             field="If-Match",
             hint='Send the ETag of an answer as it is, in its quotes; or "*".',
@@ -264,7 +250,7 @@ async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,
     request.content_type(allowed)
     body = await request.body()
     if len(body) > PROPERTY_BYTES_MAX:
-        raise TooLargeError(f"the properties are {len(body)} bytes; the limit is {PROPERTY_BYTES_MAX}")
+        raise errors.TooLargeError(f"the properties are {len(body)} bytes; the limit is {PROPERTY_BYTES_MAX}")
     properties: dict[str, object] = convert_json(parse_json(body), dict[str, Any]) if body else {}
     return properties
 

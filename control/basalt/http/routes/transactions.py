@@ -3,28 +3,13 @@ of operators: which transactions there are, what they hold back, what happened; 
 
 from __future__ import annotations
 
+from basalt import errors
+from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.transactions import (
-    BeginRequest,
-    ChangesRequest,
-    CheckpointRequest,
-    CommittedBefore,
-    EndDescription,
-    ForcedEnd,
-    HangingList,
-    InspectedList,
-    Invalidated,
-    OneShotRequest,
     OpenedSession,
     OpenSession,
-    Outcome,
-    OutsideParticipant,
     SessionInfo,
     SessionList,
-    Timeline,
-    TopicParticipant,
-    TransactionDescription,
-    TransactionInfo,
-    TransactionList,
 )
 from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
@@ -32,22 +17,6 @@ from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding
-from basalt.errors import (
-    BusyError,
-    ConflictError,
-    InputError,
-    InvalidNameError,
-    MarkerRefusedError,
-    OutsideWritesError,
-    RequestReusedError,
-    SessionFencedError,
-    SessionForeignError,
-    SessionNotFoundError,
-    TopicNotFoundError,
-    TransactionConflictError,
-    TransactionEndedError,
-    TransactionNotFoundError,
-)
 from basalt.http.asgi.requests import AVRO, JSON, convert_json
 from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes import schemas
@@ -86,8 +55,8 @@ _TOPIC = words(
     "topic", "^[A-Za-z0-9_-]{1,255}:[A-Za-z0-9_-]{1,255}$", "only those that write to it, as namespace:topic"
 )
 _FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
-_WITH_SNAPSHOT = CheckpointRequest()
-_ENDING = (TransactionNotFoundError, TransactionEndedError, TransactionConflictError)
+_WITH_SNAPSHOT = bodies.CheckpointRequest()
+_ENDING = (errors.TransactionNotFoundError, errors.TransactionEndedError, errors.TransactionConflictError)
 
 route = RouteTable("transactions")
 operators = RouteTable("admin")
@@ -96,18 +65,18 @@ operators = RouteTable("admin")
 @route(
     "POST",
     TRANSACTIONS_PATH,
-    body={JSON: (BeginRequest, OneShotRequest), AVRO: schemas.BINARY},
-    answer=(TransactionInfo, CommittedBefore, Outcome),
+    body={JSON: (bodies.BeginRequest, bodies.OneShotRequest), AVRO: schemas.BINARY},
+    answer=(bodies.TransactionInfo, bodies.CommittedBefore, bodies.Outcome),
     errors=(
-        InvalidNameError,
-        TopicNotFoundError,
-        SessionNotFoundError,
-        TransactionConflictError,
-        MarkerRefusedError,
-        SessionFencedError,
-        SessionForeignError,
-        RequestReusedError,
-        BusyError,
+        errors.InvalidNameError,
+        errors.TopicNotFoundError,
+        errors.SessionNotFoundError,
+        errors.TransactionConflictError,
+        errors.MarkerRefusedError,
+        errors.SessionFencedError,
+        errors.SessionForeignError,
+        errors.RequestReusedError,
+        errors.BusyError,
     ),
 )
 async def begin(request: Request) -> Response:
@@ -118,32 +87,34 @@ async def begin(request: Request) -> Response:
         return await _one_shot(request, avro.decode_work(body), "")
     value = parse_json(body) if body else {}
     if isinstance(value, dict) and "work" in value:
-        wanted: OneShotRequest = convert_json(value, OneShotRequest)
+        wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
-    asked: BeginRequest = convert_json(value, BeginRequest)
+    asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
     wished = Beginning(Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
     session, services = _session(asked), request.services
     begun: Transaction | Session
     if session is None:
         begun = await services.transactions.begin(*wished)
     elif isinstance(session, WorkVersion):
-        begun = await services.sessions.begin_named(session, wished)
+        begun = await services.transactions.sessions.begin_named(session, wished)
     else:
-        begun = await services.sessions.begin(session, wished)
+        begun = await services.transactions.sessions.begin(session, wished)
     if isinstance(begun, Transaction):
         return json_response(_open(request, begun, asked.snapshot))
     assert begun.version is not None, "something was committed"
     committed_by = services.ids.text(
         begun.committed_by
     )  # of the newest version, which covers the one that was to begin
-    return json_response(CommittedBefore(None, None, State.COMMITTED.name, begun.name, begun.version, committed_by))
+    return json_response(
+        bodies.CommittedBefore(None, None, State.COMMITTED.name, begun.name, begun.version, committed_by)
+    )
 
 
 @route("GET", TRANSACTIONS_PATH)
-async def show_all(request: Request) -> TransactionList:
+async def show_all(request: Request) -> bodies.TransactionList:
     """The transactions that have not ended."""
     listed = await request.services.transactions.list()
-    return TransactionList([_open(request, transaction, False) for transaction in listed])
+    return bodies.TransactionList([_open(request, transaction, False) for transaction in listed])
 
 
 # Before the calls on one transaction, of which "sessions" is no id.
@@ -152,32 +123,34 @@ async def show_all(request: Request) -> TransactionList:
 @route("GET", SESSIONS_PATH)
 async def sessions(request: Request) -> SessionList:
     """The named sessions."""
-    listed = await request.services.sessions.list()
+    listed = await request.services.transactions.sessions.list()
     return SessionList([_session_info(request, standing) for standing in listed])
 
 
-@route("POST", SESSION_PATH, errors=(InvalidNameError, BusyError))
+@route("POST", SESSION_PATH, errors=(errors.InvalidNameError, errors.BusyError))
 async def open_session(request: Request, asked: OpenSession) -> OpenedSession:
     """Let a run hold a session, and fence every other run."""
-    opened = await request.services.sessions.open(request.path["session"], asked.run)
+    opened = await request.services.transactions.sessions.open(request.path["session"], asked.run)
     return OpenedSession(opened.name, opened.epoch, opened.version)
 
 
-@route("GET", SESSION_PATH, errors=(SessionNotFoundError,))
+@route("GET", SESSION_PATH, errors=(errors.SessionNotFoundError,))
 async def session(request: Request) -> SessionInfo:
     """A session."""
-    return _session_info(request, await request.services.sessions.get(request.path["session"]))
+    return _session_info(request, await request.services.transactions.sessions.get(request.path["session"]))
 
 
-@route("DELETE", SESSION_PATH, query=(REASON, AS), errors=(SessionNotFoundError,))
+@route("DELETE", SESSION_PATH, query=(REASON, AS), errors=(errors.SessionNotFoundError,))
 async def delete_session(request: Request) -> None:
     """End a session's open transactions, and forget it."""
     services, name = request.services, request.path["session"]
-    await services.audit.act("delete session", f"session {name}", *request.act, lambda: services.sessions.delete(name))
+    await services.audit.act(
+        "delete session", f"session {name}", *request.act, lambda: services.transactions.sessions.delete(name)
+    )
 
 
-@route("GET", TRANSACTION_PATH, errors=(TransactionNotFoundError,))
-async def show(request: Request) -> TransactionInfo | Outcome:
+@route("GET", TRANSACTION_PATH, errors=(errors.TransactionNotFoundError,))
+async def show(request: Request) -> bodies.TransactionInfo | bodies.Outcome:
     """A transaction, or how it ended."""
     found = await request.services.transactions.find(request.transaction_id)
     return _open(request, found, False) if isinstance(found, Transaction) else _outcome(request, found)
@@ -187,9 +160,15 @@ async def show(request: Request) -> TransactionInfo | Outcome:
     "POST",
     TRANSACTION_PATH + "/commit",
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
-    errors=(*_ENDING, InvalidNameError, TopicNotFoundError, MarkerRefusedError, RequestReusedError),
+    errors=(
+        *_ENDING,
+        errors.InvalidNameError,
+        errors.TopicNotFoundError,
+        errors.MarkerRefusedError,
+        errors.RequestReusedError,
+    ),
 )
-async def commit(request: Request) -> Outcome:
+async def commit(request: Request) -> bodies.Outcome:
     """Commit, and do the given work in the same moment."""
     transaction_id = request.transaction_id
     media_type = request.content_type((AVRO, JSON))
@@ -199,61 +178,63 @@ async def commit(request: Request) -> Outcome:
 
 
 @route("POST", TRANSACTION_PATH + "/abort", errors=_ENDING)
-async def abort(request: Request) -> Outcome:
+async def abort(request: Request) -> bodies.Outcome:
     """Abort, and undo what it did to topics."""
     return _outcome(request, await request.services.transactions.abort(request.transaction_id))
 
 
 @route("POST", TRANSACTION_PATH + "/invalidate", errors=_ENDING)
-async def invalidate(request: Request) -> Invalidated:
+async def invalidate(request: Request) -> bodies.Invalidated:
     """Put its writers on the invalid list."""
-    return Invalidated(await request.services.transactions.invalidate(request.transaction_id))
+    return bodies.Invalidated(await request.services.transactions.invalidate(request.transaction_id))
 
 
 @route("POST", TRANSACTION_PATH + "/checkpoint", errors=_ENDING)
-async def checkpoint(request: Request, asked: CheckpointRequest = _WITH_SNAPSHOT) -> TransactionInfo:
+async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_SNAPSHOT) -> bodies.TransactionInfo:
     """A further write pointer."""
     transaction = await request.services.transactions.checkpoint(request.transaction_id)
     return _open(request, transaction, asked.snapshot)
 
 
 @route("POST", TRANSACTION_PATH + "/changes", errors=_ENDING)
-async def set_changes(request: Request, asked: ChangesRequest) -> None:
+async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
     await transactions.set_changes(request.transaction_id, asked.changes, outside=asked.outside_writes)
 
 
-@route("POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, InvalidNameError, TopicNotFoundError))
-async def take_part(request: Request, asked: OutsideParticipant | TopicParticipant) -> None:
+@route(
+    "POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError)
+)
+async def take_part(request: Request, asked: bodies.OutsideParticipant | bodies.TopicParticipant) -> None:
     """Register a participant."""
     transaction_id = request.transaction_id
-    if isinstance(asked, TopicParticipant):
+    if isinstance(asked, bodies.TopicParticipant):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
         await request.services.transactions.mark_outside(transaction_id, asked.name)
 
 
-@route("GET", TRANSACTION_PATH + "/timeline", errors=(TransactionNotFoundError,))
-async def timeline(request: Request) -> Timeline:
+@route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
+async def timeline(request: Request) -> bodies.Timeline:
     """What happened to a transaction, step by step."""
     return await request.services.inspection.timeline(request.transaction_id)
 
 
 @operators("GET", OPERATORS_PATH, query=(_STATE, _OWNER, _OLDER, _TOPIC))
-async def inspect_all(request: Request) -> InspectedList:
+async def inspect_all(request: Request) -> bodies.InspectedList:
     """Transactions that have not ended, as operators see them."""
     return await request.services.inspection.list(_filter(request))
 
 
 @operators("GET", OPERATORS_PATH + "/hanging", query=(_STATE, _OWNER, _HANGS, _TOPIC))
-async def hanging(request: Request) -> HangingList:
+async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
     return await request.services.inspection.hanging(_filter(request))
 
 
-@operators("GET", OPERATORS_ONE, errors=(TransactionNotFoundError,))
-async def describe(request: Request) -> TransactionDescription | EndDescription:
+@operators("GET", OPERATORS_ONE, errors=(errors.TransactionNotFoundError,))
+async def describe(request: Request) -> bodies.TransactionDescription | bodies.EndDescription:
     """All there is to know of a transaction."""
     return await request.services.inspection.describe(request.transaction_id)
 
@@ -262,9 +243,14 @@ async def describe(request: Request) -> TransactionDescription | EndDescription:
     "POST",
     OPERATORS_ONE + "/abort",
     query=(REASON, AS, _FORCE, DRY_RUN),
-    errors=(TransactionNotFoundError, TransactionEndedError, OutsideWritesError, ConflictError),
+    errors=(
+        errors.TransactionNotFoundError,
+        errors.TransactionEndedError,
+        errors.OutsideWritesError,
+        errors.ConflictError,
+    ),
 )
-async def force_abort(request: Request) -> ForcedEnd:
+async def force_abort(request: Request) -> bodies.ForcedEnd:
     """Abort a transaction by hand."""
     force, dry_run = request.flag("force"), request.flag("dryRun")
     return await request.services.forced_ends.abort(request.transaction_id, request.act, force=force, dry_run=dry_run)
@@ -274,9 +260,9 @@ async def force_abort(request: Request) -> ForcedEnd:
     "POST",
     OPERATORS_ONE + "/invalidate",
     query=(REASON, AS, DRY_RUN),
-    errors=(TransactionNotFoundError, TransactionEndedError),
+    errors=(errors.TransactionNotFoundError, errors.TransactionEndedError),
 )
-async def force_invalidate(request: Request) -> ForcedEnd:
+async def force_invalidate(request: Request) -> bodies.ForcedEnd:
     """Invalidate a transaction by hand."""
     forced_ends = request.services.forced_ends
     return await forced_ends.invalidate(request.transaction_id, request.act, dry_run=request.flag("dryRun"))
@@ -286,54 +272,46 @@ def _filter(request: Request) -> Filter:
     return Filter(request.text("state"), request.text("owner"), request.integer("olderThanMs"), request.text("topic"))
 
 
-def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> TransactionInfo:
+def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> bodies.TransactionInfo:
     """An open transaction; with its snapshot, for who goes on with it."""
     encoded = request.snapshots.encode(transaction) if with_snapshot else None
-    return TransactionInfo(**transaction_fields(request.services.ids, transaction), transaction=encoded)
+    return bodies.TransactionInfo(**transaction_fields(request.services.ids, transaction), transaction=encoded)
 
 
-def _outcome(request: Request, outcome: outcomes.Outcome) -> Outcome:
-    return Outcome(request.services.ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
+def _outcome(request: Request, outcome: outcomes.Outcome) -> bodies.Outcome:
+    return bodies.Outcome(request.services.ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
 
 
-def _session(asked: BeginRequest) -> SessionBinding | WorkVersion | None:
+def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:
     """The session that a begin names with its epoch, or with its run, or with neither."""
     if asked.session is None:
-        named = (
-            ("sessionEpoch", asked.session_epoch),
-            ("run", asked.run),
-            ("version", asked.version),
-            ("ledger", asked.ledger),
-        )
-        for field, value in named:
-            if value is not None:
-                raise InputError(f"a begin with {field} names no session", field="session", hint="Name the session.")
+        named = {
+            "sessionEpoch": asked.session_epoch, "run": asked.run, "version": asked.version, "ledger": asked.ledger
+        }  # fmt: skip
+        if stray := next((field for field, value in named.items() if value is not None), None):
+            raise errors.InputError(f"a begin with {stray} names no session", field="session", hint="Name the session.")
         return None
-    if asked.run is not None:
-        return _name(asked, asked.session, asked.run)
-    if asked.ledger is not None:
-        raise InputError("a begin with a ledger names no run", field="run", hint="Name the run.")
-    if asked.session_epoch is None:
-        raise InputError(
-            "a begin in a session tells the session's epoch, or a run",
-            field="sessionEpoch",
-            hint="Open the session first; the answer has its epoch. Or name the run and the version.",
-        )
-    return SessionBinding(asked.session, asked.session_epoch, asked.version)
-
-
-def _name(asked: BeginRequest, session: str, run: str) -> WorkVersion:
+    if asked.run is None:
+        if asked.ledger is not None:
+            raise errors.InputError("a begin with a ledger names no run", field="run", hint="Name the run.")
+        if asked.session_epoch is None:
+            raise errors.InputError(
+                "a begin in a session tells the session's epoch, or a run",
+                field="sessionEpoch",
+                hint="Open the session first; the answer has its epoch. Or name the run and the version.",
+            )
+        return SessionBinding(asked.session, asked.session_epoch, asked.version)
     if asked.session_epoch is not None:
-        raise InputError(
+        raise errors.InputError(
             "a begin tells the session's epoch or a run, and this one both", field="sessionEpoch", hint="Leave it out."
         )
     if asked.version is None:
-        raise InputError(
+        raise errors.InputError(
             "a begin by the name of a run has no version",
             field="version",
             hint="Say which version of the session's work this is: those who say the same share the transaction.",
         )
-    return WorkVersion(session, run, asked.version, asked.ledger)
+    return WorkVersion(asked.session, asked.run, asked.version, asked.ledger)
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
