@@ -49,21 +49,13 @@ UNNAMED: set[str] = {
     "control/basalt/cli/options/profiles.py",
     "control/basalt/cli/output/output.py",
     "control/basalt/cli/output/rows.py",
-    "control/basalt/client/asynchronous/driver.py",
-    "control/basalt/client/blocking/driver.py",
+    "control/basalt/client/aiohttp_transport.py",
     "control/basalt/client/calls/admin.py",
-    "control/basalt/client/calls/messages.py",
     "control/basalt/client/calls/tables.py",
-    "control/basalt/client/calls/topics.py",
-    "control/basalt/client/calls/transactions.py",
-    "control/basalt/client/transaction/participants.py",
-    "control/basalt/client/transport/aiohttp_transport.py",
-    "control/basalt/client/transport/http_transport.py",
     "control/basalt/commits/commit_stage.py",
     "control/basalt/commits/coordinator.py",
     "control/basalt/commits/recovery.py",
     "control/basalt/commits/sessions.py",
-    "control/basalt/embedded.py",
     "control/basalt/hbase_admin/plan.py",
     "control/basalt/http/openapi.py",
     "control/basalt/http/routes/operations.py",
@@ -101,10 +93,6 @@ NAMED_OTHERWISE: set[str] = {
     "tests/control/cli/test_sessions.py",
     "tests/control/cli/test_tables.py",
     "tests/control/cli/test_truncation.py",
-    "tests/control/client/test_both_clients.py",
-    "tests/control/client/test_embedded_calls.py",
-    "tests/control/client/test_end_to_end.py",
-    "tests/control/client/transport/test_transports.py",
     "tests/control/hbase_admin/test_print_shell.py",
     "tests/control/http/test_reading_rules.py",
     "tests/control/messaging/test_cell_activity.py",
@@ -136,9 +124,7 @@ NAMED_OTHERWISE: set[str] = {
 }
 
 # Modules of less than 60 lines that one module imports: to be shortened.
-SMALL_MODULES: set[str] = {
-    "control/basalt/aio.py",
-}
+SMALL_MODULES: set[str] = {}
 
 # Folders with more than a dozen modules, and how many there may be: a command, a resource or a rule a file, and to be lowered.
 FULL_FOLDERS = {}

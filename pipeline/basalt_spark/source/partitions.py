@@ -29,7 +29,7 @@ from basalt_spark.options.read_options import PARTITIONS_MAX, ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.client import Client
-    from basalt.client.calls.arrow import ArrowPage
+    from basalt.client.calls.messages import ArrowPage
 
 
 log = logging.getLogger(__name__)

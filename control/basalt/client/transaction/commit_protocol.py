@@ -11,11 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
-from basalt.api.bodies.transactions import BeginRequest, CommittedBefore, Outcome, TransactionInfo
+from msgspec import structs
+
+from basalt.api.bodies.transactions import CommittedBefore, Outcome, TransactionInfo
 from basalt.client.calls import transactions
-from basalt.client.plans.calls import Steps, ask
-from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
-from basalt.client.transaction.participants import Participant, Planned, PostCommitError, planned, same
+from basalt.client.plans import Steps
+from basalt.client.transaction.open_transaction import (
+    OpenTransaction,
+    Participant,
+    PostCommitError,
+    TransactionAware,
+    UsersParticipant,
+    store_rest,
+)
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -43,8 +51,9 @@ def enter(tx: OpenTransaction) -> Steps[None]:
     if tx.info is not None:
         raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
     snapshot = not all(participant.hosted for participant in tx.invited)
-    body = BeginRequest(tx.kind, tx.timeout_ms, tx.owner, tx.outside_writes, snapshot, *(tx.session or ()))
-    begun = yield from ask(transactions.begin_call(body))
+    begun = yield from transactions.begin_as(
+        structs.replace(tx.request, outside_writes=tx.outside_writes, snapshot=snapshot)
+    )
     if isinstance(begun, CommittedBefore):
         tx.committed_before = tx.ended = True
         return
@@ -53,11 +62,11 @@ def enter(tx: OpenTransaction) -> Steps[None]:
     yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
 
 
-def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
+def add(tx: OpenTransaction, participant: TransactionAware) -> Steps[None]:
     """Let a participant take part from now on; its `start_tx` is called. A second time changes nothing."""
     info = tx.begun()
-    joining = planned(participant)
-    if any(same(joining, other) for other in tx.participants):
+    joining = UsersParticipant(participant)
+    if any(getattr(other, "of", None) is participant for other in tx.participants):
         return
     if not (joining.hosted or tx.outside_writes):
         yield from transactions.take_part(tx.scope, info, joining.name)
@@ -148,10 +157,9 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     tx.told_changes = frozenset(changed)
 
 
-def _start(tx: OpenTransaction, joining: Iterable[Planned]) -> Steps[None]:
+def _start(tx: OpenTransaction, joining: Iterable[Participant]) -> Steps[None]:
     for participant in joining:
-        if not any(same(participant, other) for other in tx.participants):
-            tx.participants.append(participant)  # before its start, of which a half may be there to be rolled back
+        if tx.joins(participant):  # before its start, of which a half may be there to be rolled back
             yield from participant.start(tx.begun())
 
 
@@ -204,9 +212,8 @@ def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
 def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
     info = tx.begun()
     try:
-        tx.outcome = outcome = yield from ask(
-            transactions.commit_call(info, transactions.work_of(tx.buffered, tx.markers))
-        )
+        work = transactions.work_of(tx.buffered, tx.markers)
+        tx.outcome = outcome = yield from transactions.commit(tx.scope, info, work)
     except (BasaltError, GeneratorExit):
         raise
     except BaseException as interrupt:
@@ -265,7 +272,7 @@ def _state_for_good(tx: OpenTransaction) -> Steps[str]:
     if found.state != "OPEN":
         return found.state
     try:
-        yield from ask(transactions.invalidate_call(info))
+        yield from transactions.hide(info)
     except TransactionEndedError:
         pass  # it came in time
     return (yield from transactions.get(tx.scope, info)).state
@@ -317,7 +324,7 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
             failures.append(Failure(f"participant {participant.name} did not roll back", error))
             undone = False
     try:
-        tx.outcome = yield from ask(transactions.abort_call(info)) if undone else _invalidate(tx)
+        tx.outcome = yield from transactions.abort(tx.scope, info) if undone else _invalidate(tx)
     except BasaltError as error:
         verb = "aborted" if undone else "invalidated"
         over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
@@ -328,7 +335,7 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
 
 def _invalidate(tx: OpenTransaction) -> Steps[Outcome]:
     info = tx.described()
-    yield from ask(transactions.invalidate_call(info))
+    yield from transactions.hide(info)
     state = (yield from transactions.get(tx.scope, info)).state
     return Outcome(info.id, info.write_pointer, state)
 

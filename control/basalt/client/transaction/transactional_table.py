@@ -1,6 +1,6 @@
 """Plans for a table within a transaction: reads see what it wrote, and what it wrote waits here until the commit.
 
-The table takes part in the transaction (`participants.Planned`): its changes are told before a cell is written, so one that loses a
+The table takes part in the transaction: its changes are told before a cell is written, so one that loses a
 conflict has nothing on the server to hide. It writes earlier only at a checkpoint, and when it holds more than its transaction
 keeps here (`buffer_bytes_max`).
 """
@@ -15,10 +15,9 @@ from basalt.api.bodies.tables import TableInfo, WriteRequest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls import tables
 from basalt.client.calls.tables import ColumnValues, Name, RowPage, TableRow, Visibility, named, to_bytes
-from basalt.client.plans.calls import Steps, ask, done
-from basalt.client.plans.scopes import TableScope
+from basalt.client.plans import Steps, TableScope, id_of
 from basalt.client.transaction.commit_protocol import tell_changes
-from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.open_transaction import OpenTransaction, Participant
 from basalt.errors import BasaltError
 from basalt_engine.cells.names import CELLS_MAX, change_key, check_column, check_row, check_value
 
@@ -27,34 +26,24 @@ CALL_DELETED_ROWS_MAX = 100  # each may have many cells, and the server writes a
 CELL_BYTES = 64  # what a cell costs beside its own bytes, so that very many small ones count
 
 
-class TableInUse:
-    """One table in one transaction: what was written to it, and what of that is on the server."""
+class TableInUse(Participant):
+    """One table in one transaction: what was written to it, and what of that is on the server.
 
-    hosted = True  # the server hides what an aborted transaction wrote
+    Nothing is asked of the server before something is written. After a checkpoint, before which the buffer was flushed, the
+    server writes under the new pointer.
+    """
 
     def __init__(self, tx: OpenTransaction, scope: TableScope) -> None:
         self.tx = tx
         self.scope = scope
+        self.name = f"table {scope}"
         self.buffer = TableBuffer()
         self.changed: dict[bytes, set[bytes]] = {}  # by row the columns, of all since the beginning
         self._known: TableInfo | None = None  # what it tells and what it writes are of one generation
 
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"table {self.scope}"
-
-    def start(self, info: TransactionInfo) -> Steps[None]:
-        """Nothing is asked of the server before something is written."""
-        return done(None)
-
-    def update(self, info: TransactionInfo) -> Steps[None]:
-        """The buffer was flushed before the checkpoint; what follows is written under the new pointer by the server."""
-        return done(None)
-
     def changes(self) -> Steps[Collection[bytes]]:
         """Rows or cells, as the table's conflict level says."""
-        if not self.changed or self.tx.kind == "long":  # a long transaction takes no part in conflicts
+        if not self.changed or self.tx.request.kind == "long":  # a long transaction takes no part in conflicts
             return []
         info = yield from self._facts()
         if info.conflict == "none":
@@ -75,24 +64,18 @@ class TableInUse:
         info = yield from self._facts()
         try:
             for body in self.buffer.bodies(self.tx.described().id, info.generation):
-                yield from ask(tables.write_call(self.scope, body))
+                yield from tables.send(self.scope, body)
         except BasaltError:
             self.tx.scope.table_facts.pop(self.scope, None)  # the table may be another one by now
             raise
         self.buffer.clear()
 
-    def persist(self) -> Steps[None]:
-        """At the commit."""
-        yield from self.flush()
-
-    def post_commit(self) -> Steps[None]:
-        """Nothing is left to do."""
-        return done(None)
+    persist = flush
 
     def roll_back(self) -> Steps[bool]:
         """Drop the writes that were not sent; the server hides the others with the abort."""
         self.buffer.clear()
-        return done(True)
+        return super().roll_back()
 
     def note(self, row: bytes, columns: Iterable[bytes]) -> None:
         """Cells of this row are being changed."""
@@ -116,7 +99,7 @@ def in_use(tx: OpenTransaction, name: str, *, namespace: str | None = None) -> T
         if isinstance(participant, TableInUse) and participant.scope == scope:
             return participant
     joining = TableInUse(tx, scope)
-    tx.attach(joining)
+    tx.joins(joining)
     return joining
 
 
@@ -242,7 +225,7 @@ def scan_committed(
     Without a transaction each page shows the moment in which it was asked for; scan within one to see a single moment.
     """
     bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
-    transaction_id = transaction.id if isinstance(transaction, TransactionInfo) else transaction
+    transaction_id = None if transaction is None else id_of(transaction)
     return RowCursor(scope, *bounds, named(columns), transaction_id, visibility, None)
 
 

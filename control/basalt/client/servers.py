@@ -1,7 +1,7 @@
 """The servers of a client: their URLs, and which of them a request goes to, the one that leads as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
-it did nothing. `replies` judges what else goes wrong, as with one server.
+it did nothing. `attempts` judges what else goes wrong, as with one server.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
-from basalt.api.bodies.server import Problem
-from basalt.client.plans.calls import Answer, NotSent, Reply
-from basalt.client.plans.run_plan import Send
+from basalt.client.attempts import Send, problem_of
+from basalt.client.plans import Answer, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
@@ -64,6 +61,8 @@ def parse_url(url: str) -> ServerUrl:
 
 def parse_urls(urls: str) -> tuple[ServerUrl, ...]:
     """Take the URLs of one or more servers apart, which commas separate. All of them must be http, or all https."""
+    if urls.startswith(EMBEDDED_SCHEME):
+        raise InputError(f"{urls!r} is no server", field="url", hint="Use basalt.connect or basalt.aio.connect for it.")
     servers = tuple(dict.fromkeys(parse_url(url.strip(" ")) for url in urls.split(",")))
     if len({server.scheme for server in servers}) > 1:
         raise InputError(
@@ -90,11 +89,8 @@ class Servers:
             return self._next(tried)
         if not isinstance(reply, Answer) or reply.status != 503:
             return None
-        try:
-            problem = msgspec.json.decode(reply.body, type=Problem)
-        except msgspec.MsgspecError:
-            return None
-        if problem.code != NotLeaderError.code:
+        problem = problem_of(reply)
+        if problem is None or problem.code != NotLeaderError.code:
             return None
         return self._leader(problem.leader) or self._next(tried)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.transport.servers import MOVES_MAX, Servers, parse_url, parse_urls
+from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.servers import MOVES_MAX, Servers, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 
