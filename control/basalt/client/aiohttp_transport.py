@@ -77,9 +77,7 @@ class AiohttpTransport:
 
     def _open(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS_MAX,
-            keepalive_timeout=IDLE_MS_MAX / 1_000,
-            ssl=True if self._tls is None else self._tls,
+            limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000, ssl=True if self._tls is None else self._tls
         )
         return aiohttp.ClientSession(
             connector=connector,

@@ -1,39 +1,25 @@
 """The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
 
 Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
-body: `publish = awaiting(messages.publish)`. A handle is what such methods hang on: the plan's scope (a topic, say) and a driver.
+body: `publish = awaiting(messages.publish)`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from basalt.client.attempts import (
-    ATTEMPTS_MAX,
-    TIMEOUT_MS_DEFAULT,
-    Environment,
-    Pause,
-    RetryPolicy,
-    Send,
-    run_plan,
-)
+from basalt.client import handles
+from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
 from basalt.client.calls import admin, messages, reading, tables, topics, transactions
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
-from basalt.client.handles import (
-    FollowerFacts,
-    NamedFacts,
-    NamedTransactionFacts,
-    ReaderFacts,
-    SessionFacts,
-    TransactionFacts,
-)
+from basalt.client.handles import Handle, making
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -47,7 +33,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ScopeT = TypeVar("ScopeT")
-ScopeT_co = TypeVar("ScopeT_co", covariant=True)
 HandleT = TypeVar("HandleT")
 
 
@@ -66,35 +51,21 @@ class AsyncTransport(Protocol):
 class AsyncRedirectingTransport:
     """Sends to the server that leads: one of those that were named, or one that a standby names."""
 
-    def __init__(
-        self,
-        named: Sequence[ServerUrl],
-        open_one: Callable[[ServerUrl], AsyncTransport],
-        monotonic_ms: Callable[[], float],
-    ) -> None:
-        self._servers = Servers(named)
-        self._open_one = open_one
-        self._monotonic_ms = monotonic_ms
-        self._open: dict[ServerUrl, AsyncTransport] = {}
+    def __init__(self, servers: Servers[AsyncTransport]) -> None:
+        self._servers = servers
 
     async def send(self, request: Send) -> Reply:
         """Send the request, and send it again only where nothing was done."""
-        redirects = Redirects(self._servers, request, self._monotonic_ms)
+        redirects = Redirects(self._servers, request)
         while True:
-            reply = await self._transport_to(redirects.server).send(redirects.request)
+            reply = await self._servers.transport_to(redirects.server).send(redirects.request)
             if not redirects.follow(reply):
                 return reply
 
     async def close(self) -> None:
         """Close every connection to every server."""
-        self._transport_to(self._servers.named[0])  # a client that was never used must refuse calls after this, too
-        for transport in list(self._open.values()):
+        for transport in self._servers.transports():
             await transport.close()
-
-    def _transport_to(self, url: ServerUrl) -> AsyncTransport:
-        transport = self._open.get(url)
-        # `setdefault`: two threads that come here at the same time must get the same one.
-        return self._open.setdefault(url, self._open_one(url)) if transport is None else transport
 
 
 class AsyncDriver:
@@ -136,21 +107,13 @@ class AsyncDriver:
         return await step.awaitable  # blocking: raise step.refused()
 
 
-class AsyncHandle(Generic[ScopeT_co]):
-    """An object of the client's user, with methods that are plans: what the plans work on, and what runs them."""
-
-    def __init__(self, scope: ScopeT_co, driver: AsyncDriver) -> None:
-        self._scope = scope
-        self._driver = driver
-
-
 def awaiting(
     plan: Callable[Concatenate[ScopeT, P], Steps[T]],
-) -> Callable[Concatenate[AsyncHandle[ScopeT], P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, T]]:
     """Make the method that runs this plan and returns its result."""
 
     @functools.wraps(plan)
-    async def method(handle: AsyncHandle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await handle._driver.run(plan(handle._scope, *args, **kwargs))
 
     return method
@@ -158,24 +121,12 @@ def awaiting(
 
 def opening(
     kind: Callable[[T, AsyncDriver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
-) -> Callable[Concatenate[AsyncHandle[ScopeT], P], Coroutine[Any, Any, HandleT]]:
+) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, HandleT]]:
     """Make the method that runs this plan and returns a handle of its result."""
 
     @functools.wraps(plan)
-    async def method(handle: AsyncHandle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
         return kind(await handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
-
-    return method
-
-
-def making(
-    kind: Callable[[T, AsyncDriver], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
-) -> Callable[Concatenate[AsyncHandle[ScopeT], P], HandleT]:
-    """Make the method that returns a handle, or an iterator, of what this function returns. It asks nothing of the server."""
-
-    @functools.wraps(scoped)
-    def method(handle: AsyncHandle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
-        return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
 
     return method
 
@@ -195,7 +146,7 @@ class _AsyncItems(AsyncIterator[ItemT]):
             self._ready = iter(await self._driver.run(self._cursor.next_items()))
 
 
-class AsyncReader(_AsyncItems[Message], ReaderFacts):
+class AsyncReader(_AsyncItems[Message], handles.ReaderFacts):
     """The messages of a topic, page after page. `pages()` gives them a page at a time, which costs less."""
 
     _cursor: TopicCursor
@@ -212,7 +163,7 @@ class AsyncRowReader(_AsyncItems[TableRow]):
     """The rows of a scan, page after page."""
 
 
-class AsyncFollower(_AsyncItems[Message], FollowerFacts):
+class AsyncFollower(_AsyncItems[Message], handles.FollowerFacts):
     """The messages of a topic in order, up to its end; markers are told on the way.
 
     With the blocking client a callback that is a coroutine function is a `TypeError`.
@@ -225,7 +176,7 @@ class AsyncFollower(_AsyncItems[Message], FollowerFacts):
         # blocking: cursor.refuse_coroutines()
 
 
-class AsyncTopics(AsyncHandle[ClientScope]):
+class AsyncTopics(Handle[ClientScope, AsyncDriver]):
     """Topics by name: `client.topics`."""
 
     create = awaiting(topics.create)
@@ -237,7 +188,7 @@ class AsyncTopics(AsyncHandle[ClientScope]):
     truncate = awaiting(topics.truncate)
 
 
-class AsyncTopic(AsyncHandle[TopicScope], NamedFacts[TopicScope]):
+class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]):
     """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
 
     publish = awaiting(messages.publish)
@@ -263,7 +214,7 @@ class AsyncTopic(AsyncHandle[TopicScope], NamedFacts[TopicScope]):
     follow = making(AsyncFollower, reading.follow)
 
 
-class AsyncTables(AsyncHandle[ClientScope]):
+class AsyncTables(Handle[ClientScope, AsyncDriver]):
     """Tables by name: `client.tables`."""
 
     create = awaiting(tables.create)
@@ -272,7 +223,7 @@ class AsyncTables(AsyncHandle[ClientScope]):
     delete = awaiting(tables.delete)
 
 
-class AsyncTable(AsyncHandle[TableScope], NamedFacts[TableScope]):
+class AsyncTable(Handle[TableScope, AsyncDriver], handles.NamedFacts[TableScope]):
     """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
 
     get = awaiting(tables.get)
@@ -280,7 +231,7 @@ class AsyncTable(AsyncHandle[TableScope], NamedFacts[TableScope]):
     write = awaiting(tables.write)
 
 
-class AsyncTransactionalTable(AsyncHandle[TableInUse]):
+class AsyncTransactionalTable(Handle[TableInUse, AsyncDriver], handles.TransactionalTableFacts):
     """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
 
     get = awaiting(transactional_table.get)
@@ -289,18 +240,8 @@ class AsyncTransactionalTable(AsyncHandle[TableInUse]):
     delete_row = awaiting(transactional_table.delete_row)
     scan = making(AsyncRowReader, transactional_table.scan)
 
-    @property
-    def name(self) -> str:
-        """Its name in its namespace."""
-        return self._scope.scope.name
 
-    @property
-    def namespace(self) -> str:
-        """The namespace that it is in."""
-        return self._scope.scope.namespace
-
-
-class AsyncTransactions(AsyncHandle[ClientScope]):
+class AsyncTransactions(Handle[ClientScope, AsyncDriver]):
     """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
 
     begin = awaiting(transactions.begin)
@@ -315,7 +256,7 @@ class AsyncTransactions(AsyncHandle[ClientScope]):
     timeline = awaiting(transactions.timeline)
 
 
-class AsyncTransaction(AsyncHandle[OpenTransaction], TransactionFacts):
+class AsyncTransaction(Handle[OpenTransaction, AsyncDriver], handles.TransactionFacts):
     """`async with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
 
     publish = awaiting(open_transaction.publish)
@@ -343,19 +284,19 @@ class AsyncTransaction(AsyncHandle[OpenTransaction], TransactionFacts):
         await self._leave(raised)
 
 
-class AsyncSession(AsyncHandle[SessionScope], SessionFacts):
+class AsyncSession(Handle[SessionScope, AsyncDriver], handles.SessionFacts):
     """A session that this run holds: `await client.session("billing", run="2026-11-22")`."""
 
     transaction = making(AsyncTransaction, open_transaction.transaction)
 
 
-class AsyncNamedTransaction(AsyncHandle[NamedTransactionScope], NamedTransactionFacts):
+class AsyncNamedTransaction(Handle[NamedTransactionScope, AsyncDriver], handles.NamedTransactionFacts):
     """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
 
     segment = awaiting(transactions.segment)
 
 
-class AsyncSessions(AsyncHandle[ClientScope]):
+class AsyncSessions(Handle[ClientScope, AsyncDriver]):
     """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
 
     get = awaiting(transactions.get_session)
@@ -363,7 +304,7 @@ class AsyncSessions(AsyncHandle[ClientScope]):
     delete = awaiting(transactions.delete_session)
 
 
-class AsyncAdmin(AsyncHandle[ClientScope]):
+class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
     namespaces = awaiting(admin.namespaces)
@@ -393,7 +334,7 @@ class AsyncAdmin(AsyncHandle[ClientScope]):
     backup = awaiting(admin.backup)
 
 
-class AsyncClient(AsyncHandle[ClientScope]):
+class AsyncClient(Handle[ClientScope, AsyncDriver]):
     """A connection to a server, or to a store in this process. Any number of tasks of one event loop may use it at once."""
 
     topic = making(AsyncTopic, ClientScope.topic)
@@ -448,7 +389,7 @@ def connect(
     def open_one(server: ServerUrl) -> AsyncTransport:
         return AiohttpTransport(server, headers=headers or {}, tls=tls)
 
-    transport = AsyncRedirectingTransport(servers, open_one, clock.monotonic_ms)
+    transport = AsyncRedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
     return client_of(transport, shown(servers), namespace, retries, clock)
 
 

@@ -2,39 +2,25 @@
 """The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
 
 Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
-body: `publish = blocking(messages.publish)`. A handle is what such methods hang on: the plan's scope (a topic, say) and a driver.
+body: `publish = blocking(messages.publish)`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from basalt.client.attempts import (
-    ATTEMPTS_MAX,
-    TIMEOUT_MS_DEFAULT,
-    Environment,
-    Pause,
-    RetryPolicy,
-    Send,
-    run_plan,
-)
+from basalt.client import handles
+from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
 from basalt.client.calls import admin, messages, reading, tables, topics, transactions
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
-from basalt.client.handles import (
-    FollowerFacts,
-    NamedFacts,
-    NamedTransactionFacts,
-    ReaderFacts,
-    SessionFacts,
-    TransactionFacts,
-)
+from basalt.client.handles import Handle, making
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -48,7 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 ScopeT = TypeVar("ScopeT")
-ScopeT_co = TypeVar("ScopeT_co", covariant=True)
 HandleT = TypeVar("HandleT")
 
 
@@ -67,35 +52,21 @@ class Transport(Protocol):
 class RedirectingTransport:
     """Sends to the server that leads: one of those that were named, or one that a standby names."""
 
-    def __init__(
-        self,
-        named: Sequence[ServerUrl],
-        open_one: Callable[[ServerUrl], Transport],
-        monotonic_ms: Callable[[], float],
-    ) -> None:
-        self._servers = Servers(named)
-        self._open_one = open_one
-        self._monotonic_ms = monotonic_ms
-        self._open: dict[ServerUrl, Transport] = {}
+    def __init__(self, servers: Servers[Transport]) -> None:
+        self._servers = servers
 
     def send(self, request: Send) -> Reply:
         """Send the request, and send it again only where nothing was done."""
-        redirects = Redirects(self._servers, request, self._monotonic_ms)
+        redirects = Redirects(self._servers, request)
         while True:
-            reply = self._transport_to(redirects.server).send(redirects.request)
+            reply = self._servers.transport_to(redirects.server).send(redirects.request)
             if not redirects.follow(reply):
                 return reply
 
     def close(self) -> None:
         """Close every connection to every server."""
-        self._transport_to(self._servers.named[0])  # a client that was never used must refuse calls after this, too
-        for transport in list(self._open.values()):
+        for transport in self._servers.transports():
             transport.close()
-
-    def _transport_to(self, url: ServerUrl) -> Transport:
-        transport = self._open.get(url)
-        # `setdefault`: two threads that come here at the same time must get the same one.
-        return self._open.setdefault(url, self._open_one(url)) if transport is None else transport
 
 
 class Driver:
@@ -135,21 +106,13 @@ class Driver:
         raise step.refused()
 
 
-class Handle(Generic[ScopeT_co]):
-    """An object of the client's user, with methods that are plans: what the plans work on, and what runs them."""
-
-    def __init__(self, scope: ScopeT_co, driver: Driver) -> None:
-        self._scope = scope
-        self._driver = driver
-
-
 def blocking(
     plan: Callable[Concatenate[ScopeT, P], Steps[T]],
-) -> Callable[Concatenate[Handle[ScopeT], P], T]:
+) -> Callable[Concatenate[Handle[ScopeT, Driver], P], T]:
     """Make the method that runs this plan and returns its result."""
 
     @functools.wraps(plan)
-    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return handle._driver.run(plan(handle._scope, *args, **kwargs))
 
     return method
@@ -157,24 +120,12 @@ def blocking(
 
 def opening(
     kind: Callable[[T, Driver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
-) -> Callable[Concatenate[Handle[ScopeT], P], HandleT]:
+) -> Callable[Concatenate[Handle[ScopeT, Driver], P], HandleT]:
     """Make the method that runs this plan and returns a handle of its result."""
 
     @functools.wraps(plan)
-    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+    def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
         return kind(handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
-
-    return method
-
-
-def making(
-    kind: Callable[[T, Driver], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
-) -> Callable[Concatenate[Handle[ScopeT], P], HandleT]:
-    """Make the method that returns a handle, or an iterator, of what this function returns. It asks nothing of the server."""
-
-    @functools.wraps(scoped)
-    def method(handle: Handle[ScopeT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
-        return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
 
     return method
 
@@ -194,7 +145,7 @@ class _Items(Iterator[ItemT]):
             self._ready = iter(self._driver.run(self._cursor.next_items()))
 
 
-class Reader(_Items[Message], ReaderFacts):
+class Reader(_Items[Message], handles.ReaderFacts):
     """The messages of a topic, page after page. `pages()` gives them a page at a time, which costs less."""
 
     _cursor: TopicCursor
@@ -211,7 +162,7 @@ class RowReader(_Items[TableRow]):
     """The rows of a scan, page after page."""
 
 
-class Follower(_Items[Message], FollowerFacts):
+class Follower(_Items[Message], handles.FollowerFacts):
     """The messages of a topic in order, up to its end; markers are told on the way.
 
     With the blocking client a callback that is a coroutine function is a `TypeError`.
@@ -224,7 +175,7 @@ class Follower(_Items[Message], FollowerFacts):
         cursor.refuse_coroutines()
 
 
-class Topics(Handle[ClientScope]):
+class Topics(Handle[ClientScope, Driver]):
     """Topics by name: `client.topics`."""
 
     create = blocking(topics.create)
@@ -236,7 +187,7 @@ class Topics(Handle[ClientScope]):
     truncate = blocking(topics.truncate)
 
 
-class Topic(Handle[TopicScope], NamedFacts[TopicScope]):
+class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
 
     publish = blocking(messages.publish)
@@ -262,7 +213,7 @@ class Topic(Handle[TopicScope], NamedFacts[TopicScope]):
     follow = making(Follower, reading.follow)
 
 
-class Tables(Handle[ClientScope]):
+class Tables(Handle[ClientScope, Driver]):
     """Tables by name: `client.tables`."""
 
     create = blocking(tables.create)
@@ -271,7 +222,7 @@ class Tables(Handle[ClientScope]):
     delete = blocking(tables.delete)
 
 
-class Table(Handle[TableScope], NamedFacts[TableScope]):
+class Table(Handle[TableScope, Driver], handles.NamedFacts[TableScope]):
     """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
 
     get = blocking(tables.get)
@@ -279,7 +230,7 @@ class Table(Handle[TableScope], NamedFacts[TableScope]):
     write = blocking(tables.write)
 
 
-class TransactionalTable(Handle[TableInUse]):
+class TransactionalTable(Handle[TableInUse, Driver], handles.TransactionalTableFacts):
     """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
 
     get = blocking(transactional_table.get)
@@ -288,18 +239,8 @@ class TransactionalTable(Handle[TableInUse]):
     delete_row = blocking(transactional_table.delete_row)
     scan = making(RowReader, transactional_table.scan)
 
-    @property
-    def name(self) -> str:
-        """Its name in its namespace."""
-        return self._scope.scope.name
 
-    @property
-    def namespace(self) -> str:
-        """The namespace that it is in."""
-        return self._scope.scope.namespace
-
-
-class Transactions(Handle[ClientScope]):
+class Transactions(Handle[ClientScope, Driver]):
     """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
 
     begin = blocking(transactions.begin)
@@ -314,7 +255,7 @@ class Transactions(Handle[ClientScope]):
     timeline = blocking(transactions.timeline)
 
 
-class Transaction(Handle[OpenTransaction], TransactionFacts):
+class Transaction(Handle[OpenTransaction, Driver], handles.TransactionFacts):
     """`with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
 
     publish = blocking(open_transaction.publish)
@@ -342,19 +283,19 @@ class Transaction(Handle[OpenTransaction], TransactionFacts):
         self._leave(raised)
 
 
-class Session(Handle[SessionScope], SessionFacts):
+class Session(Handle[SessionScope, Driver], handles.SessionFacts):
     """A session that this run holds: `client.session("billing", run="2026-11-22")`."""
 
     transaction = making(Transaction, open_transaction.transaction)
 
 
-class NamedTransaction(Handle[NamedTransactionScope], NamedTransactionFacts):
+class NamedTransaction(Handle[NamedTransactionScope, Driver], handles.NamedTransactionFacts):
     """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
 
     segment = blocking(transactions.segment)
 
 
-class Sessions(Handle[ClientScope]):
+class Sessions(Handle[ClientScope, Driver]):
     """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
 
     get = blocking(transactions.get_session)
@@ -362,7 +303,7 @@ class Sessions(Handle[ClientScope]):
     delete = blocking(transactions.delete_session)
 
 
-class Admin(Handle[ClientScope]):
+class Admin(Handle[ClientScope, Driver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
     namespaces = blocking(admin.namespaces)
@@ -392,7 +333,7 @@ class Admin(Handle[ClientScope]):
     backup = blocking(admin.backup)
 
 
-class Client(Handle[ClientScope]):
+class Client(Handle[ClientScope, Driver]):
     """A connection to a server, or to a store in this process. Any number of threads may use it at once."""
 
     topic = making(Topic, ClientScope.topic)
@@ -447,7 +388,7 @@ def connect(
     def open_one(server: ServerUrl) -> Transport:
         return HttpTransport(server, headers=headers or {}, tls=tls)
 
-    transport = RedirectingTransport(servers, open_one, clock.monotonic_ms)
+    transport = RedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
     return client_of(transport, shown(servers), namespace, retries, clock)
 
 

@@ -1,16 +1,45 @@
-"""Facts that the objects of both clients tell of themselves, without asking the server."""
+"""Handles: what the objects of both clients have in common, and the facts that they tell without asking the server."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from basalt.api.bodies.transactions import Outcome
+from basalt.api.bodies.transactions import CommittedBefore, Outcome
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
 from basalt.client.plans import NamedScope
 from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transactional_table import TableInUse
 
+P = ParamSpec("P")
+T = TypeVar("T")
+DriverT = TypeVar("DriverT")
+HandleT = TypeVar("HandleT")
+ScopeT = TypeVar("ScopeT")
+ScopeT_co = TypeVar("ScopeT_co", covariant=True)
 NamedT_co = TypeVar("NamedT_co", bound=NamedScope, covariant=True)
+
+
+class Handle(Generic[ScopeT_co, DriverT]):
+    """An object of the client's user, with methods that are plans: what the plans work on (a topic, say), and what runs them."""
+
+    def __init__(self, scope: ScopeT_co, driver: DriverT) -> None:
+        self._scope = scope
+        self._driver = driver
+
+
+def making(
+    kind: Callable[[T, DriverT], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
+) -> Callable[Concatenate[Handle[ScopeT, DriverT], P], HandleT]:
+    """Make the method that returns a handle, or an iterator, of what this function returns. It asks nothing of the server."""
+
+    @functools.wraps(scoped)
+    def method(handle: Handle[ScopeT, DriverT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
+
+    return method
 
 
 class NamedFacts(Generic[NamedT_co]):
@@ -27,6 +56,22 @@ class NamedFacts(Generic[NamedT_co]):
     def namespace(self) -> str:
         """The namespace that it is in."""
         return self._scope.namespace
+
+
+class TransactionalTableFacts:
+    """Of a table within a transaction."""
+
+    _scope: TableInUse
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.scope.namespace
 
 
 class TransactionFacts:
@@ -89,27 +134,27 @@ class NamedTransactionFacts:
     @property
     def committed_before(self) -> bool:
         """True if its session had committed this version before: leave the work out, there is no transaction."""
-        return self._scope.id is None
+        return isinstance(self._scope.begun, CommittedBefore)
 
     @property
     def committed_by(self) -> str | None:
         """The transaction that had committed the session's newest version then; None: this one is open."""
-        return self._scope.committed_by
+        return self._scope.begun.committed_by if isinstance(self._scope.begun, CommittedBefore) else None
 
     @property
     def id(self) -> str:
         """Its id, which commits or aborts it. `TransactionEndedError` when its version was committed before."""
-        return self._scope.described()[0]
+        return self._scope.described().id
 
     @property
     def write_pointer(self) -> int:
         """Its newest write pointer when it was begun or joined. Others may store under it: see `segment`."""
-        return self._scope.described()[1]
+        return self._scope.described().write_pointer
 
     @property
     def expires_ms(self) -> int | None:
         """The time at which the server aborts it, by its clock."""
-        return self._scope.expires_ms
+        return None if isinstance(self._scope.begun, CommittedBefore) else self._scope.begun.expires_ms
 
 
 class ReaderFacts:

@@ -41,24 +41,22 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class NotSent:
+class NoAnswer:
+    """The reason why no answer came."""
+
+    reason: str
+
+
+class NotSent(NoAnswer):
     """Nothing reached the server: no connection could be made."""
 
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NoAnswer):
     """The call was sent, at least in part, and no whole answer came: it took effect, or it did not."""
 
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class NotHttp:
+class NotHttp(NoAnswer):
     """The other side answered with something that is not HTTP."""
-
-    reason: str
 
 
 Reply: TypeAlias = Answer | NotSent | Lost | NotHttp

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
+
+TransportT = TypeVar("TransportT")
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
 
@@ -76,12 +78,28 @@ def shown(servers: tuple[ServerUrl, ...]) -> str:
     return ",".join(server.text for server in servers)
 
 
-class Servers:
-    """The servers that the caller named, and the one that answered last; shared by all requests of a client."""
+class Servers(Generic[TransportT]):
+    """The servers that the caller named, the one that answered last, and a transport to each; shared by a client's requests."""
 
-    def __init__(self, named: Sequence[ServerUrl]) -> None:
+    def __init__(
+        self, named: Sequence[ServerUrl], open_one: Callable[[ServerUrl], TransportT], monotonic_ms: Callable[[], float]
+    ) -> None:
         self.named = tuple(named)
         self.current = self.named[0]
+        self.monotonic_ms = monotonic_ms
+        self._open_one = open_one
+        self._open: dict[ServerUrl, TransportT] = {}
+
+    def transport_to(self, url: ServerUrl) -> TransportT:
+        """The transport to a server, which is opened when it is first needed."""
+        transport = self._open.get(url)
+        # `setdefault`: two threads that come here at the same time must get the same one.
+        return self._open.setdefault(url, self._open_one(url)) if transport is None else transport
+
+    def transports(self) -> list[TransportT]:
+        """The transports to close. There is always one: a client that was never used must refuse calls after that, too."""
+        self.transport_to(self.named[0])
+        return list(self._open.values())
 
     def instead(self, tried: ServerUrl, reply: Reply) -> ServerUrl | None:
         """Return the server to send a request to that got this reply; None when the reply stands."""
@@ -112,10 +130,9 @@ class Servers:
 class Redirects:
     """The way of one request from server to server."""
 
-    def __init__(self, servers: Servers, request: Send, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(self, servers: Servers[Any], request: Send) -> None:
         self._servers = servers
-        self._monotonic_ms = monotonic_ms
-        self._deadline_ms = monotonic_ms() + request.timeout_ms
+        self._deadline_ms = servers.monotonic_ms() + request.timeout_ms
         self._tried: list[ServerUrl] = []
         self.request = request
         self.server = servers.current
@@ -127,7 +144,7 @@ class Redirects:
         if instead is None:
             return False
         self._servers.current = instead
-        left_ms = self._deadline_ms - self._monotonic_ms()
+        left_ms = self._deadline_ms - self._servers.monotonic_ms()
         if instead in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
             return False
         self.server, self.request = instead, replace(self.request, timeout_ms=left_ms)

@@ -13,7 +13,7 @@ from basalt.client import asynchronous, blocking
 from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.http_transport import HttpTransport
 from basalt.client.plans import Call, ClientScope, Lost, Reply, Steps, TopicScope
-from basalt.client.servers import parse_urls, shown
+from basalt.client.servers import Servers, parse_urls, shown
 from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import BasaltError
 from basalt_engine.clock import SystemClock
@@ -96,13 +96,15 @@ class Side:
         servers, now_ms = parse_urls(url), clock.monotonic_ms
         if self.name == "blocking":
             transport = blocking.RedirectingTransport(
-                servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
+                Servers(
+                    servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
+                )
             )
             return self.keep(blocking.client_of(transport, shown(servers), "shop", retries, clock))
         from basalt.client.aiohttp_transport import AiohttpTransport
 
         over = asynchronous.AsyncRedirectingTransport(
-            servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms
+            Servers(servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms)
         )
         return self.keep(asynchronous.client_of(over, shown(servers), "shop", retries, clock))
 

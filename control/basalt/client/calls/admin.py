@@ -221,12 +221,7 @@ def _get(kind: type[T], what: str, *parts: str, query: Query = ()) -> Steps[T]:
 
 
 def _post(
-    kind: type[T],
-    what: str,
-    *parts: str,
-    body: object = None,
-    query: Query = (),
-    effect: Effect = Effect.REPEATABLE,
+    kind: type[T], what: str, *parts: str, body: object = None, query: Query = (), effect: Effect = Effect.REPEATABLE
 ) -> Steps[T]:
     return send_json("POST", what, ADMIN + joined_path(*parts), json_of(kind), effect, body, query=query)
 

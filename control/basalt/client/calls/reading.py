@@ -30,19 +30,7 @@ from basalt.client.calls.messages import (
     start_from,
 )
 from basalt.client.calls.pages import Message, Page
-from basalt.client.plans import (
-    AVRO,
-    BATCHES,
-    Answer,
-    Await,
-    Call,
-    Effect,
-    Query,
-    Steps,
-    TopicScope,
-    ask,
-    header_id,
-)
+from basalt.client.plans import AVRO, BATCHES, Answer, Await, Call, Effect, Query, Steps, TopicScope, ask, header_id
 from basalt.errors import InputError, MalformedBodyError
 
 Item: TypeAlias = Message | MarkerFrame

@@ -121,25 +121,13 @@ def get(
     return rows[0].cells if rows else {}
 
 
-def page(
-    scope: TableScope,
-    start: bytes,
-    stop: bytes | None,
-    columns: list[bytes] | None,
-    transaction: str | None,
-    visibility: Visibility,
-) -> Steps[RowPage]:
-    """As many rows from `start` to before `stop` as the server puts into one answer."""
-    body = ScanRequest(start, stop, columns, transaction=transaction, visibility=visibility)
-    return send_json("POST", f"scan table {scope}", scope.path("scan"), _page, Effect.NONE, body)
+def page(scope: TableScope, request: ScanRequest) -> Steps[RowPage]:
+    """As many of the rows that are asked for as the server puts into one answer."""
+    return send_json("POST", f"scan table {scope}", scope.path("scan"), _page, Effect.NONE, request)
 
 
 def write(
-    scope: TableScope,
-    transaction: TransactionInfo | str,
-    cells: Writes,
-    *,
-    delete_rows: Iterable[Name] = (),
+    scope: TableScope, transaction: TransactionInfo | str, cells: Writes, *, delete_rows: Iterable[Name] = ()
 ) -> Steps[None]:
     """Write cells under an open transaction now: `{row: {column: value}}`, None deletes a cell. One request, all or nothing.
 

@@ -67,26 +67,20 @@ class SessionScope(Struct, frozen=True):
 
 
 class NamedTransactionScope(Struct, frozen=True):
-    """A named transaction. Without an id there is none, for `committed_by` has committed its version, or a later one."""
+    """A named transaction: what was asked for, and what was begun or joined, unless its version was committed before."""
 
-    client: ClientScope
-    session: str
-    run: str
-    version: int
-    id: str | None
-    write_pointer: int | None
-    expires_ms: int | None
-    committed_by: str | None
+    request: BeginRequest
+    begun: TransactionInfo | CommittedBefore
 
-    def described(self) -> tuple[str, int]:
-        """Its id and first write pointer; `TransactionEndedError` when its version was committed before."""
-        if self.id is None or self.write_pointer is None:
-            raise TransactionEndedError(
-                f"version {self.version} of session {self.session!r} was committed before, by transaction"
-                f" {self.committed_by}",
-                hint="Leave this work out: ask committed_before first.",
-            )
-        return self.id, self.write_pointer
+    def described(self) -> TransactionInfo:
+        """What was begun or joined; `TransactionEndedError` when its version was committed before."""
+        if isinstance(self.begun, TransactionInfo):
+            return self.begun
+        raise TransactionEndedError(
+            f"version {self.request.version} of session {self.request.session!r} was committed before, by transaction"
+            f" {self.begun.committed_by}",
+            hint="Leave this work out: ask committed_before first.",
+        )
 
 
 def begin(
@@ -146,10 +140,7 @@ def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | 
 
 
 def commit_segments(
-    scope: ClientScope,
-    transaction: TransactionInfo | str,
-    segments: Sequence[int],
-    markers: Sequence[WorkMarker] = (),
+    scope: ClientScope, transaction: TransactionInfo | str, segments: Sequence[int], markers: Sequence[WorkMarker] = ()
 ) -> Steps[Outcome]:
     """Commit what was stored under these write pointers of the transaction, in this order, and drop all else it stored.
 
@@ -278,16 +269,13 @@ def named_transaction(
     body = BeginRequest(
         kind, timeout_ms, owner, snapshot=False, session=session, version=version, run=run, ledger=ledger
     )
-    found = yield from begin_as(body)
-    if isinstance(found, CommittedBefore):
-        return NamedTransactionScope(scope, session, run, version, None, None, None, found.committed_by)
-    return NamedTransactionScope(scope, session, run, version, found.id, found.write_pointer, found.expires_ms, None)
+    return NamedTransactionScope(body, (yield from begin_as(body)))
 
 
 def segment(scope: NamedTransactionScope) -> Steps[int]:
     """A write pointer of one's own, to store under; it is published if the commit names it, and dropped if not."""
-    transaction_id, _ = scope.described()
-    what, path = f"begin a segment of transaction {transaction_id}", _path(transaction_id, "checkpoint")
+    transaction = scope.described()
+    what, path = f"begin a segment of transaction {transaction.id}", _path(transaction, "checkpoint")
     # Repeatable: one under which nobody stores is none.
     body = CheckpointRequest(snapshot=False)
     return (yield from send_json("POST", what, path, json_of(TransactionInfo), body=body)).write_pointer

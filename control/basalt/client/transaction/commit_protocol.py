@@ -19,6 +19,7 @@ from basalt.client.plans import Steps
 from basalt.client.transaction.open_transaction import (
     OpenTransaction,
     Participant,
+    ParticipantMethod,
     PostCommitError,
     TransactionAware,
     UsersParticipant,
@@ -148,7 +149,10 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     """
     changed = set(tx.own_changes)
     for participant in tx.participants:
-        changed.update((yield from participant.changes()))
+        for change in (yield from participant.ask("tx_changes")):
+            if not isinstance(change, bytes):  # text would become other bytes on its way
+                raise TypeError(f"{participant.name}.tx_changes: {change!r} is not bytes")
+            changed.add(change)
     hosted = all(participant.hosted for participant in tx.participants)
     if hosted and changed == tx.told_changes:
         return  # one that is not must also learn that the transaction still lasts, before it persists
@@ -160,16 +164,16 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
 def _start(tx: OpenTransaction, joining: Iterable[Participant]) -> Steps[None]:
     for participant in joining:
         if tx.joins(participant):  # before its start, of which a half may be there to be rolled back
-            yield from participant.start(tx.begun())
+            yield from participant.ask("start_tx", tx.begun())
 
 
 def _checkpoint_together(tx: OpenTransaction) -> Steps[TransactionInfo]:
     yield from tell_changes(tx)
     for participant in tx.participants:
-        yield from participant.flush()
+        yield from participant.ask("flush_tx")
     info = yield from _move_on(tx)
     for participant in tx.participants:
-        yield from participant.update(info)
+        yield from participant.ask("update_tx", info)
     return info
 
 
@@ -196,7 +200,7 @@ def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
     tx.check_whole()
     yield from tell_changes(tx)
     for participant in tx.participants:
-        yield from participant.persist()
+        yield from participant.ask("commit_tx")
     yield from store_rest(tx)
     try:
         outcome = yield from _ask_to_commit(tx)
@@ -279,14 +283,7 @@ def _state_for_good(tx: OpenTransaction) -> Steps[str]:
 
 
 def _post_commit(tx: OpenTransaction) -> Steps[None]:
-    failures: list[Failure] = []
-    for participant in tx.participants:
-        try:
-            yield from participant.post_commit()
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  # the others are to hear of the commit all the same
-            failures.append(Failure(f"participant {participant.name} failed", error))
+    _, failures = yield from _ask_all(tx, "post_commit_tx", "failed")
     if not failures:
         return
     first, *others = failures
@@ -313,16 +310,7 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
     info = tx.begun()
     tx.ended = True
     tx.forget_work()
-    failures: list[Failure] = []
-    undone = True
-    for participant in tx.participants:
-        try:
-            undone = (yield from participant.roll_back()) and undone
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  # the others are to be rolled back all the same
-            failures.append(Failure(f"participant {participant.name} did not roll back", error))
-            undone = False
+    undone, failures = yield from _ask_all(tx, "rollback_tx", "did not roll back")
     try:
         tx.outcome = yield from transactions.abort(tx.scope, info) if undone else _invalidate(tx)
     except BasaltError as error:
@@ -331,6 +319,20 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
         then = "" if over else ", its time-out ends it"
         failures.append(Failure(f"transaction {info.id} could not be {verb}{then}", error))
     return failures
+
+
+def _ask_all(tx: OpenTransaction, method: ParticipantMethod, failed: str) -> Steps[tuple[bool, list[Failure]]]:
+    """Ask every participant, also after one has failed. True if all answered True; and what failed, in order."""
+    whole, failures = True, list[Failure]()
+    for participant in tx.participants:
+        try:
+            whole = (yield from participant.ask(method)) is True and whole
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the others are to be asked all the same
+            failures.append(Failure(f"participant {participant.name} {failed}", error))
+            whole = False
+    return whole, failures
 
 
 def _invalidate(tx: OpenTransaction) -> Steps[Outcome]:

@@ -11,8 +11,8 @@ itself is in `commit_protocol`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Iterable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
@@ -28,7 +28,10 @@ from basalt.client.calls.transactions import SessionScope
 from basalt.client.plans import Await, ClientScope, Steps, TopicScope
 from basalt.errors import BasaltError, InputError, TransactionEndedError
 
-METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")
+ParticipantMethod: TypeAlias = Literal[
+    "start_tx", "update_tx", "tx_changes", "flush_tx", "commit_tx", "post_commit_tx", "rollback_tx"
+]
+METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")  # one must have
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
 
 
@@ -71,44 +74,18 @@ class TransactionAware(Protocol):
 
 
 class Participant:
-    """A participant as plans, which do for both clients. By default it has nothing to do."""
+    """A participant by the methods of `TransactionAware`, as plans, which do for both clients."""
 
     name: str  # for messages and operators
     hosted = True  # all it writes is in Basalt's own store, so that the server can hide it
 
-    def start(self, info: TransactionInfo) -> Steps[None]:
-        """As `TransactionAware.start_tx`."""
-        yield from ()
-
-    def update(self, info: TransactionInfo) -> Steps[None]:
-        """As `TransactionAware.update_tx`."""
-        yield from ()
-
-    def changes(self) -> Steps[Collection[bytes]]:
-        """As `TransactionAware.tx_changes`."""
-        yield from ()
-        return ()
-
-    def flush(self) -> Steps[None]:
-        """Before a checkpoint: write what is buffered under the present pointer."""
-        yield from ()
-
-    def persist(self) -> Steps[None]:
-        """As `TransactionAware.commit_tx`."""
-        yield from ()
-
-    def post_commit(self) -> Steps[None]:
-        """As `TransactionAware.post_commit_tx`."""
-        yield from ()
-
-    def roll_back(self) -> Steps[bool]:
-        """As `TransactionAware.rollback_tx`; what is not True counts as not undone."""
-        yield from ()
-        return True
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Do what the method says, and return what it answers."""
+        raise NotImplementedError
 
 
 class UsersParticipant(Participant):
-    """A user's participant as plans; what it answers with a coroutine is awaited."""
+    """A user's participant; what it answers with a coroutine is awaited."""
 
     def __init__(self, of: TransactionAware) -> None:
         missing = [method for method in METHODS if not callable(getattr(of, method, None))]
@@ -118,42 +95,12 @@ class UsersParticipant(Participant):
         self.name = str(getattr(of, "name", type(of).__name__))
         self.hosted = getattr(of, "hosted", False) is True
 
-    def start(self, info: TransactionInfo) -> Steps[None]:
-        """`start_tx`."""
-        yield from self._call("start_tx", info)
-
-    def update(self, info: TransactionInfo) -> Steps[None]:
-        """`update_tx`."""
-        yield from self._call("update_tx", info)
-
-    def changes(self) -> Steps[Collection[bytes]]:
-        """`tx_changes`, checked: text would become other bytes on its way."""
-        changed = list((yield from self._call("tx_changes")))
-        for change in changed:
-            if not isinstance(change, bytes):
-                raise TypeError(f"{self.name}.tx_changes: {change!r} is not bytes")
-        return changed
-
-    def flush(self) -> Steps[None]:
-        """`flush_tx`, or `commit_tx` as Tephra's contexts do it."""
-        yield from self._call("flush_tx" if hasattr(self.of, "flush_tx") else "commit_tx")
-
-    def persist(self) -> Steps[None]:
-        """`commit_tx`."""
-        yield from self._call("commit_tx")
-
-    def post_commit(self) -> Steps[None]:
-        """`post_commit_tx`."""
-        yield from self._call("post_commit_tx")
-
-    def roll_back(self) -> Steps[bool]:
-        """`rollback_tx`; what is not True counts as not undone."""
-        return (yield from self._call("rollback_tx")) is True
-
-    def _call(self, method: str, *arguments: object) -> Steps[Any]:
-        answer = getattr(self.of, method)(*arguments)
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Call it. One without `flush_tx` is asked for `commit_tx` instead, as Tephra's contexts do it."""
+        called = "commit_tx" if method == "flush_tx" and not hasattr(self.of, method) else method
+        answer = getattr(self.of, called)(*arguments)
         if isinstance(answer, Awaitable):
-            answer = yield Await(answer, f"{self.name}.{method}")
+            answer = yield Await(answer, f"{self.name}.{called}")
         return answer
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from basalt.api.bodies.tables import TableInfo, WriteRequest
+from msgspec import structs
+
+from basalt.api.bodies.tables import ScanRequest, TableInfo, WriteRequest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls import tables
 from basalt.client.calls.tables import ColumnValues, Name, RowPage, TableRow, Visibility, named, to_bytes
 from basalt.client.plans import Steps, TableScope, id_of
 from basalt.client.transaction.commit_protocol import tell_changes
-from basalt.client.transaction.open_transaction import OpenTransaction, Participant
+from basalt.client.transaction.open_transaction import OpenTransaction, Participant, ParticipantMethod
 from basalt.errors import BasaltError
 from basalt_engine.cells.names import CELLS_MAX, change_key, check_column, check_row, check_value
 
@@ -40,6 +43,16 @@ class TableInUse(Participant):
         self.buffer = TableBuffer()
         self.changed: dict[bytes, set[bytes]] = {}  # by row the columns, of all since the beginning
         self._known: TableInfo | None = None  # what it tells and what it writes are of one generation
+
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Do what the method says. Writes that were not sent are dropped; the others the server hides with the abort."""
+        if method == "tx_changes":
+            return (yield from self.changes())
+        if method in ("flush_tx", "commit_tx"):
+            yield from self.flush()
+        elif method == "rollback_tx":
+            self.buffer.clear()
+        return True
 
     def changes(self) -> Steps[Collection[bytes]]:
         """Rows or cells, as the table's conflict level says."""
@@ -69,13 +82,6 @@ class TableInUse(Participant):
             self.tx.scope.table_facts.pop(self.scope, None)  # the table may be another one by now
             raise
         self.buffer.clear()
-
-    persist = flush
-
-    def roll_back(self) -> Steps[bool]:
-        """Drop the writes that were not sent; the server hides the others with the abort."""
-        self.buffer.clear()
-        return super().roll_back()
 
     def note(self, row: bytes, columns: Iterable[bytes]) -> None:
         """Cells of this row are being changed."""
@@ -164,35 +170,20 @@ def _make_room(table: TableInUse) -> Steps[None]:
 class RowCursor:
     """The place of a scan of a table: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
 
-    def __init__(
-        self,
-        scope: TableScope,
-        start: bytes,
-        stop: bytes | None,
-        columns: list[bytes] | None,
-        transaction: str | None,
-        visibility: Visibility,
-        own: TableInUse | None,
-    ) -> None:
+    def __init__(self, scope: TableScope, request: ScanRequest, own: TableInUse | None = None) -> None:
         self.done = False
         self._scope = scope
-        self._start = start
-        self._stop = stop
-        self._columns = columns
-        self._transaction = transaction
-        self._visibility: Visibility = visibility
+        self._request = request  # of the next page
         self._own = own
 
     def next_items(self) -> Steps[list[TableRow]]:
         """Ask for the next page of rows."""
-        start = self._start
-        page = yield from tables.page(
-            self._scope, start, self._stop, self._columns, self._transaction, self._visibility
-        )
+        asked = self._request
+        page = yield from tables.page(self._scope, asked)
         if self._own is not None:
-            page = self._own.buffer.over_page(page, start, self._stop, self._columns)
+            page = self._own.buffer.over_page(page, asked.start, asked.stop, asked.columns)
         self.done = page.next_row is None
-        self._start = page.next_row or start
+        self._request = structs.replace(asked, start=page.next_row or asked.start)
         return page.rows
 
 
@@ -206,9 +197,8 @@ def scan(
 ) -> RowCursor:
     """The rows with start <= row < stop in order, as of the transaction's beginning, with what it wrote since."""
     info = table.tx.begun()
-    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
     own = table if visibility == "snapshot" else None
-    return RowCursor(table.scope, *bounds, named(columns), info.id, visibility, own)
+    return RowCursor(table.scope, _scan_request(start, stop, columns, info, visibility), own)
 
 
 def scan_committed(
@@ -224,9 +214,19 @@ def scan_committed(
 
     Without a transaction each page shows the moment in which it was asked for; scan within one to see a single moment.
     """
-    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
-    transaction_id = None if transaction is None else id_of(transaction)
-    return RowCursor(scope, *bounds, named(columns), transaction_id, visibility, None)
+    return RowCursor(scope, _scan_request(start, stop, columns, transaction, visibility))
+
+
+def _scan_request(
+    start: Name,
+    stop: Name | None,
+    columns: Iterable[Name] | None,
+    transaction: TransactionInfo | str | None,
+    visibility: Visibility,
+) -> ScanRequest:
+    stop_row = None if stop is None else to_bytes(stop, "stop")
+    seen_by = None if transaction is None else id_of(transaction)
+    return ScanRequest(to_bytes(start, "start"), stop_row, named(columns), transaction=seen_by, visibility=visibility)
 
 
 @dataclass(slots=True)
