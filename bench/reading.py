@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 
 import basalt
+from basalt.client.attempts import Send
 from basalt.client.calls.pages import Page
-from basalt.client.plans.calls import Answer
-from basalt.client.plans.run_plan import Send
-from basalt.client.transport.http_transport import HttpTransport
-from basalt.client.transport.servers import parse_url
+from basalt.client.http_transport import HttpTransport
+from basalt.client.plans import Answer
+from basalt.client.servers import parse_url
 from bench import processes
 from bench.figures import Figure
 from bench.load import drive

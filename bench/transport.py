@@ -106,9 +106,9 @@ def sync_client(name: str, port: int) -> Iterator[SyncCall]:
         with httpx2.Client(trust_env=False) as client:
             yield lambda method, path, body: len(client.request(method, base + path, content=body).content)
     elif name == OURS:
-        from basalt.client.plans.run_plan import Send
-        from basalt.client.transport.http_transport import HttpTransport
-        from basalt.client.transport.servers import parse_url
+        from basalt.client.attempts import Send
+        from basalt.client.http_transport import HttpTransport
+        from basalt.client.servers import parse_url
 
         ours = HttpTransport(parse_url(base), headers={}, tls=None, monotonic_ms=lambda: time.monotonic() * 1_000)
         yield lambda method, path, body: length_of(ours.send(Send(method, path, {}, body or b"", TIMEOUT_MS)))
@@ -149,9 +149,9 @@ async def async_client(name: str, port: int) -> Any:
 
             yield call
     elif name == OURS:
-        from basalt.client.plans.run_plan import Send
-        from basalt.client.transport.aiohttp_transport import AiohttpTransport
-        from basalt.client.transport.servers import parse_url
+        from basalt.client.aiohttp_transport import AiohttpTransport
+        from basalt.client.attempts import Send
+        from basalt.client.servers import parse_url
 
         ours = AiohttpTransport(parse_url(base), headers={}, tls=None)
 

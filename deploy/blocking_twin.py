@@ -1,8 +1,7 @@
 """Generates the blocking client from the async one: `make format`, or `python -m deploy.blocking_twin` (`--check` only compares).
 
-The two differ in the words of async and in a few names, so one is written and the other is not. Each module of
-`basalt.client.asynchronous` becomes the module of the same name in `basalt.client.blocking`. Where blocking code must do
-something else, the comment `# blocking: CODE` says what: at the end of a line CODE replaces it, alone on a line CODE is added.
+The two differ in the words of async and in a few names, so `basalt.client.asynchronous` is written and `basalt.client.blocking` is
+not. Where blocking code must do something else, the comment `# blocking: CODE` says what: at the end of a line CODE replaces it, alone on a line CODE is added.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "control" / "basalt" / "client" / "asynchronous"
-TWIN = ROOT / "control" / "basalt" / "client" / "blocking"
-MODULES = ("client.py", "driver.py", "iterators.py")
+SOURCE = ROOT / "control" / "basalt" / "client" / "asynchronous.py"
+TWIN = SOURCE.with_name("blocking.py")
 
 # In this order, over the whole text: code, comments and docstrings.
 WORDS = (
     (r"^( *).*# blocking: (.*)$", r"\1\2"),
     (r"Any number of tasks of one event loop may", "Any number of threads may"),
-    (r"\bbasalt\.client\.asynchronous\b", "basalt.client.blocking"),
     (r"\b(Coroutine\[Any, Any, |Awaitable\[)(\w+)\]", r"\2"),
     (r"\b(async|await) ", ""),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\b__anext__\b", "__next__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
     (r"\bawaiting\b", "blocking"),
+    (r"\baiohttp_transport\b", "http_transport"),
+    (r"\bAiohttpTransport\b", "HttpTransport"),
     (r"\b(_?)Async([A-Z])", r"\1\2"),
 )
 
 
-def twin_of(source: str, name: str) -> str:
-    """Return the blocking twin of an async module's text, formatted."""
+def twin_of(source: str) -> str:
+    """Return the blocking twin of the async module's text, formatted."""
     text = source
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    origin = f"basalt/client/asynchronous/{name}"
+    origin = f"basalt/client/{SOURCE.name}"
     text = f"# Generated from {origin} by deploy/blocking_twin.py: edit that one, then run `make format`.\n{text}"
     # Names that only the async module needs (unused imports) go, and imports are put in order.
     tidied = _ruff(text, "check", "--fix-only", "--select", "F401,I", "--quiet")
@@ -46,28 +45,22 @@ def twin_of(source: str, name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the twins; with `--check` say how they differ from what is there, and exit with 1 if they do."""
-    check = arguments == ["--check"]
-    stale = 0
-    for name in MODULES:
-        twin = TWIN / name
-        wanted, present = twin_of((SOURCE / name).read_text(), name), twin.read_text() if twin.exists() else ""
-        if wanted == present:
-            continue
-        stale += 1
-        if not check:
-            twin.write_text(wanted)
-            continue
+    """Write the twin; with `--check` say how it differs from what is there, and return 1 if it does."""
+    wanted, present = twin_of(SOURCE.read_text()), TWIN.read_text() if TWIN.exists() else ""
+    if arguments != ["--check"]:
+        TWIN.write_text(wanted)
+    elif wanted != present:
         lines = (present.splitlines(), wanted.splitlines())
-        print("\n".join(difflib.unified_diff(*lines, f"{name} as it is", f"{name} as generated", lineterm="")))
-    if check and stale:
-        print("basalt/client/blocking differs from what is generated: run `make format`.", file=sys.stderr)
+        print(
+            "\n".join(difflib.unified_diff(*lines, f"{TWIN.name} as it is", f"{TWIN.name} as generated", lineterm=""))
+        )
+        print("basalt/client/blocking.py differs from what is generated: run `make format`.", file=sys.stderr)
         return 1
     return 0
 
 
 def _ruff(text: str, command: str, *options: str) -> str:
-    ruff = [sys.executable, "-m", "ruff", command, *options, "--stdin-filename", str(TWIN / "module.py"), "-"]
+    ruff = [sys.executable, "-m", "ruff", command, *options, "--stdin-filename", str(TWIN), "-"]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-    from basalt import aio
-    from basalt.client import Client
+    from basalt.client import AsyncClient, Client
 
 __version__ = "0.1.0.dev0"
 __all__ = ["__version__", "aio", "connect"]
@@ -39,16 +38,9 @@ def connect(
     `InputError` for a URL that is neither; what a server would say at its start when a store cannot be opened.
     """
     if url.startswith("embedded:"):
-        from basalt.embedded import connect_embedded
+        from basalt import embedded
 
-        return connect_embedded(
-            url,
-            namespace=namespace,
-            timeout_ms=timeout_ms,
-            attempts_max=attempts_max,
-            headers=headers or {},
-            settings=settings or {},
-        )
+        return embedded.connect(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {})
     from basalt import client
 
     return client.connect(
@@ -56,11 +48,30 @@ def connect(
     )
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that exists
+class aio:  # noqa: N801  # it is used as a module would be
+    """The async client's door, so that `import basalt` is enough for it: `async with basalt.aio.connect(url) as client:`."""
 
-    def __getattr__(name: str) -> Any:
-        if name == "aio":  # so that `import basalt` is enough for `basalt.aio.connect`
-            import importlib
+    @staticmethod
+    def connect(
+        url: str,
+        *,
+        namespace: str = "default",
+        timeout_ms: int = 30_000,
+        attempts_max: int = 10,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> AsyncClient:
+        """The async twin of `basalt.connect`, with the same arguments.
 
-            return importlib.import_module("basalt.aio")
-        raise AttributeError(f"module 'basalt' has no attribute {name!r}")
+        A client belongs to the event loop in which it is first used.
+        """
+        if url.startswith("embedded:"):
+            from basalt import embedded
+
+            return embedded.connect_async(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {})
+        from basalt import client
+
+        return client.connect_async(
+            url, namespace=namespace, timeout_ms=timeout_ms, attempts_max=attempts_max, headers=headers, tls=tls
+        )

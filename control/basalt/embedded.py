@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from basalt.client import AsyncClient, Client
-from basalt.client.connecting import async_client_of, client_of, policy
-from basalt.client.plans.calls import Answer, Lost, Reply
-from basalt.client.plans.run_plan import Send
-from basalt.client.transport.servers import EMBEDDED_SCHEME
+from basalt.client import AsyncClient, Client, asynchronous, blocking
+from basalt.client.attempts import RetryPolicy, Send
+from basalt.client.plans import Answer, Lost, Reply
+from basalt.client.servers import EMBEDDED_SCHEME
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
@@ -156,9 +155,8 @@ async def exchange(application: _Application, request: Send, headers: Mapping[st
     )
 
 
-def connect_embedded(
+def connect(
     url: str,
-    *,
     namespace: str,
     timeout_ms: int,
     attempts_max: int,
@@ -166,14 +164,13 @@ def connect_embedded(
     settings: Mapping[str, str],
 ) -> Client:
     """A blocking client over the store in the directory that the URL names; closing it closes the store."""
-    retries = policy(timeout_ms, attempts_max)
-    server = EmbeddedServer(embedded_directory(url, settings), settings)
-    return client_of(EmbeddedTransport(server, headers), url, namespace, retries, SystemClock())
+    retries = RetryPolicy(timeout_ms, attempts_max)
+    transport = EmbeddedTransport(EmbeddedServer(embedded_directory(url, settings), settings), headers)
+    return blocking.client_of(transport, url, namespace, retries, SystemClock())
 
 
-def connect_embedded_async(
+def connect_async(
     url: str,
-    *,
     namespace: str,
     timeout_ms: int,
     attempts_max: int,
@@ -181,9 +178,9 @@ def connect_embedded_async(
     settings: Mapping[str, str],
 ) -> AsyncClient:
     """Its async twin. Opening the store holds up the event loop for as long as that takes."""
-    retries = policy(timeout_ms, attempts_max)
-    server = EmbeddedServer(embedded_directory(url, settings), settings)
-    return async_client_of(AsyncEmbeddedTransport(server, headers), url, namespace, retries, SystemClock())
+    retries = RetryPolicy(timeout_ms, attempts_max)
+    transport = AsyncEmbeddedTransport(EmbeddedServer(embedded_directory(url, settings), settings), headers)
+    return asynchronous.client_of(transport, url, namespace, retries, SystemClock())
 
 
 def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:

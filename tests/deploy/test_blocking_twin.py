@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from deploy import blocking_twin
 
@@ -34,7 +33,7 @@ def test_the_blocking_client_is_generated_from_the_async_one(capsys):
 
 
 def test_words_of_async_go_and_names_lose_their_prefix():
-    twin = blocking_twin.twin_of(ASYNC, "topic.py")
+    twin = blocking_twin.twin_of(ASYNC)
     assert not re.search(r"\b(async|await|Async\w*)\b", twin)
     assert "class Topic:" in twin
     assert '    def __enter__(self) -> "Topic":\n        self.open()\n' in twin
@@ -42,29 +41,26 @@ def test_words_of_async_go_and_names_lose_their_prefix():
 
 
 def test_the_first_line_says_where_it_comes_from():
-    assert blocking_twin.twin_of(ASYNC, "topic.py").startswith(
-        "# Generated from basalt/client/asynchronous/topic.py by deploy/blocking_twin.py"
+    assert blocking_twin.twin_of(ASYNC).startswith(
+        "# Generated from basalt/client/asynchronous.py by deploy/blocking_twin.py"
     )
 
 
 def test_what_only_the_async_module_imports_is_left_out():
-    assert "Coroutine" not in blocking_twin.twin_of(ASYNC, "topic.py")
+    assert "Coroutine" not in blocking_twin.twin_of(ASYNC)
 
 
 def test_a_comment_says_what_blocking_code_does_instead():
-    twin = blocking_twin.twin_of(ASYNC, "topic.py")
+    twin = blocking_twin.twin_of(ASYNC)
     assert "    def pause(self) -> None:\n        raise self.refused()\n        self.rest()\n" in twin
 
 
 def test_a_twin_that_was_edited_fails_the_check_and_is_written_again(tmp_path, monkeypatch, capsys):
-    source, twin = tmp_path / "asynchronous", tmp_path / "blocking"
-    source.mkdir()
-    twin.mkdir()
-    (source / "topic.py").write_text(ASYNC)
-    (twin / "topic.py").write_text("edited = True\n")
+    source, twin = tmp_path / "asynchronous.py", tmp_path / "blocking.py"
+    source.write_text(ASYNC)
+    twin.write_text("edited = True\n")
     monkeypatch.setattr(blocking_twin, "SOURCE", source)
     monkeypatch.setattr(blocking_twin, "TWIN", twin)
-    monkeypatch.setattr(blocking_twin, "MODULES", ("topic.py",))
 
     assert blocking_twin.main(["--check"]) == 1
     said = capsys.readouterr()
@@ -72,10 +68,3 @@ def test_a_twin_that_was_edited_fails_the_check_and_is_written_again(tmp_path, m
     assert "make format" in said.err
     assert blocking_twin.main([]) == 0
     assert blocking_twin.main(["--check"]) == 0
-
-
-def test_every_module_of_the_async_client_has_a_twin():
-    def modules(folder: Path) -> list[str]:
-        return sorted(path.name for path in folder.glob("*.py") if path.name != "__init__.py")
-
-    assert modules(blocking_twin.SOURCE) == modules(blocking_twin.TWIN) == sorted(blocking_twin.MODULES)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from basalt.client.calls.arrow import ArrowPage
+from basalt.client.calls.messages import ArrowPage
 from basalt.errors import GenerationError, InputError, ProtocolError
 from basalt_spark import connection
 from basalt_spark.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, refuse_other_schema, row_schema

@@ -1,8 +1,8 @@
 """The Python client, blocking and async: `basalt.connect(url)` and `basalt.aio.connect(url)`. Reference: docs/reference/client.md.
 
-Bottom up: a call is a value, a plan is a generator that yields calls, and `run_plan` adds attempts and pauses (`plans`). The
-plans are in `calls`, one file for each resource, and in `transaction`. A driver runs them over a `transport`. The objects that
-users hold are written once, in `asynchronous`; `blocking` is generated from it.
+Bottom up: a call is a value, a plan is a generator that yields calls (`plans`), and `attempts` adds attempts and pauses. The plans
+are in `calls`, one file for each resource, and in `transaction`. A driver runs them over a transport. The objects that users hold
+are written once, in `asynchronous`; `blocking` is generated from it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from basalt.api.bodies.transactions import (
     TransactionTopic,
 )
 from basalt.api.bodies.work import PublishResponse, RecordIn
-from basalt.client.asynchronous.client import (
+from basalt.api.positions import Position
+from basalt.client.asynchronous import (
     AsyncClient,
     AsyncNamedTransaction,
+    AsyncReader,
     AsyncSession,
     AsyncTable,
     AsyncTopic,
     AsyncTransaction,
     AsyncTransactionalTable,
 )
-from basalt.client.asynchronous.iterators import AsyncReader
-from basalt.client.blocking.client import (
+from basalt.client.asynchronous import connect as connect_async
+from basalt.client.blocking import (
     Client,
     NamedTransaction,
+    Reader,
     Session,
     Table,
     Topic,
     Transaction,
     TransactionalTable,
+    connect,
 )
-from basalt.client.blocking.iterators import Reader
-from basalt.client.calls.arrow import ArrowPage
+from basalt.client.calls.messages import ArrowPage, PositionLike
 from basalt.client.calls.pages import Message, Page
-from basalt.client.calls.positions import Position, PositionLike
 from basalt.client.calls.tables import TableRow
-from basalt.client.connecting import connect, connect_async
-from basalt.client.transaction.participants import PostCommitError, TransactionAware
+from basalt.client.transaction.open_transaction import PostCommitError, TransactionAware
 
 __all__ = [
     "Advance",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -32,12 +32,7 @@ class Driver(Protocol):
 
 
 class Cursor(Protocol):
-    """A DB-API 2.0 cursor."""
-
-    @property
-    def rowcount(self) -> int:
-        """The number of rows that the last statement changed."""
-        ...
+    """The parts of a DB-API 2.0 cursor that statements use."""
 
     def execute(self, operation: str, parameters: Any = ..., /) -> Any:
         """Run a statement."""
@@ -45,14 +40,6 @@ class Cursor(Protocol):
 
     def executemany(self, operation: str, parameters: Any, /) -> Any:
         """Run a statement once per set of parameters."""
-        ...
-
-    def fetchall(self) -> Sequence[Any]:
-        """The rows that are left."""
-        ...
-
-    def close(self) -> Any:
-        """Give it back."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from basalt.api.positions import END, START, Position
 from basalt.client import Client, Topic
-from basalt.client.calls.ranges import RangeIsolation
+from basalt.client.calls.topics import RangeIsolation
 from basalt.errors import ConflictError
 from basalt_spark.connection import Server, TopicName, client_of, topic_of
 from basalt_spark.offset import before_id, before_time

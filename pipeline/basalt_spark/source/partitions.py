@@ -29,7 +29,7 @@ from basalt_spark.option_table import PARTITIONS_MAX
 from basalt_spark.options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.client.calls.arrow import ArrowPage
+    from basalt.client.calls.messages import ArrowPage
 
 
 log = logging.getLogger(__name__)

@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from basalt.client.asynchronous.driver import AsyncRedirectingTransport
-from basalt.client.blocking.driver import RedirectingTransport
-from basalt.client.connecting import async_client_of, client_of
-from basalt.client.plans.calls import Call, Lost, Reply, Steps
-from basalt.client.plans.replies import RetryPolicy
-from basalt.client.plans.run_plan import Send
-from basalt.client.plans.scopes import ClientScope, TopicScope
-from basalt.client.transport.http_transport import HttpTransport
-from basalt.client.transport.servers import parse_urls, shown
+from basalt.client import asynchronous, blocking
+from basalt.client.attempts import RetryPolicy, Send
+from basalt.client.http_transport import HttpTransport
+from basalt.client.plans import Call, ClientScope, Lost, Reply, Steps, TopicScope
+from basalt.client.servers import Servers, parse_urls, shown
 from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import BasaltError
 from basalt_engine.clock import SystemClock
@@ -99,16 +95,18 @@ class Side:
         clock = SystemClock()
         servers, now_ms = parse_urls(url), clock.monotonic_ms
         if self.name == "blocking":
-            transport = RedirectingTransport(
-                servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
+            transport = blocking.RedirectingTransport(
+                Servers(
+                    servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
+                )
             )
-            return self.keep(client_of(transport, shown(servers), "shop", retries, clock))
-        from basalt.client.transport.aiohttp_transport import AiohttpTransport
+            return self.keep(blocking.client_of(transport, shown(servers), "shop", retries, clock))
+        from basalt.client.aiohttp_transport import AiohttpTransport
 
-        over = AsyncRedirectingTransport(
-            servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms
+        over = asynchronous.AsyncRedirectingTransport(
+            Servers(servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms)
         )
-        return self.keep(async_client_of(over, shown(servers), "shop", retries, clock))
+        return self.keep(asynchronous.client_of(over, shown(servers), "shop", retries, clock))
 
     def keep(self, client: Any) -> Any:
         """Close this client at the end of the test."""
@@ -169,10 +167,10 @@ def connected(side) -> Iterator[Any]:
     retries = RetryPolicy(timeout_ms=10_000, backoff_ms_base=1, backoff_ms_max=2)
     if side.name == "blocking":
         losing = Losing(EmbeddedTransport(server, {}))
-        client: Any = client_of(losing, "embedded:", "shop", retries, SystemClock())
+        client: Any = blocking.client_of(losing, "embedded:", "shop", retries, SystemClock())
     else:
         losing = Losing(AsyncEmbeddedTransport(server, {}))
-        client = async_client_of(losing, "embedded:", "shop", retries, SystemClock())
+        client = asynchronous.client_of(losing, "embedded:", "shop", retries, SystemClock())
     client.losing = losing
     side.do(client.topics.create("orders"))
     side.do(client.topics.create("invoices"))

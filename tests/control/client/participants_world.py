@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from basalt.api.bodies.transactions import Outcome, TransactionInfo
-from basalt.client.plans.calls import Await, Call, Steps
-from basalt.client.plans.scopes import ClientScope
+from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo
+from basalt.client.plans import Await, Call, ClientScope, Steps
 from basalt.client.transaction.commit_protocol import enter, leave
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (
@@ -192,14 +191,7 @@ class World:
         self.participants = {
             name: Recording(name, self.journal, self.failures, hosted=name in self.hosted) for name in self.names
         }
-        self.tx = OpenTransaction(
-            ClientScope("shop", lambda: 0),
-            kind="short",
-            timeout_ms=None,
-            owner="",
-            outside_writes=False,
-            participants=self.participants.values(),
-        )
+        self.tx = OpenTransaction(ClientScope("shop", lambda: 0), BeginRequest(), self.participants.values())
 
     def block(self, *work: Callable[[OpenTransaction], Steps[Any]], raising: BaseException | None = None) -> World:
         """`with client.transaction(participants=[...]) as tx:`, with this work in it."""

@@ -54,7 +54,7 @@ def batched(client, path, query="", **wanted) -> Page:
     assert (reply.status, reply.header("content-type")) == (200, BATCHES)
     assert reply.header("content-length") == str(len(reply.body))
     next_id = reply.header("basalt-next")
-    return Page(reply.body, next_id and bytes.fromhex(next_id), reply.header("basalt-held-by"), batches=True)
+    return Page(reply.body, next_id and bytes.fromhex(next_id), reply.header("basalt-held-by"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_poll_in_json_is_answered_in_batches_too(client):
     path = client.topic()
     client.publish(path, "a")
     reply = client.call("POST", f"{path}/poll", {}, accept=BATCHES)
-    assert Page(reply.body, batches=True)[0].payload == b"a"
+    assert Page(reply.body)[0].payload == b"a"
 
 
 @pytest.mark.parametrize("query", ["", "?isolation=committed"])

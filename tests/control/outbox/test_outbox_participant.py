@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from basalt.client.transaction.participants import TransactionAware
+from basalt.client.transaction.open_transaction import TransactionAware
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
 from basalt.outbox import OutboxParticipant, Relay
 from tests.control.client.participants_world import Broken, Recording

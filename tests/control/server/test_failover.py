@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from basalt.client.plans.calls import Answer
-from basalt.client.plans.run_plan import Send
+from basalt.client.attempts import Send
+from basalt.client.plans import Answer
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange

@@ -1,11 +1,15 @@
-"""Plans for one topic's messages: publish, store, roll back, poll, and the positions that need asking for.
+"""Plans for one topic's messages: publish, store, roll back, poll, ranges as Apache Arrow; and the positions to read from.
 
-Routes: docs/reference/http-api.md. Bodies are Avro, or for a poll's answer batches: what costs least at both ends.
+Routes: docs/reference/http-api.md. Bodies are Avro, or for a poll's answer batches: what costs least at both ends. Arrow's are
+bytes, for any Arrow library; none is needed here (docs/formats/arrow.md). Positions in text are read by `basalt.api.positions`,
+so the client understands what the command line does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 from basalt.api.bodies.transactions import TransactionInfo
@@ -18,18 +22,35 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
 )
-from basalt.api.codecs import avro
-from basalt.api.positions import START, Position, PositionKind, after_id, at_id
-from basalt.client.calls.pages import Page
-from basalt.client.calls.positions import PositionLike, position, start_from
-from basalt.client.plans.calls import AVRO, BATCHES, Answer, Call, Effect, Steps, ask, nothing
-from basalt.client.plans.scopes import TopicScope
-from basalt.errors import BasaltError
+from basalt.api.codecs import avro, json_bodies
+from basalt.api.positions import START, Position, PositionKind, after_id, at_id, at_time, parse_position
+from basalt.client.calls.pages import Message, Page
+from basalt.client.plans import (
+    AVRO,
+    BATCHES,
+    JSON,
+    Answer,
+    Call,
+    Effect,
+    Query,
+    Steps,
+    TopicScope,
+    ask,
+    header_id,
+    id_of,
+    media_type_of,
+    nothing,
+    query_of,
+)
+from basalt.errors import BasaltError, InputError
+
+ARROW = "application/vnd.apache.arrow.stream"
 
 Isolation: TypeAlias = Literal["committed"] | None
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
 Payload: TypeAlias = Buffer | str
 Payloads: TypeAlias = Payload | Iterable[Payload]
+PositionLike: TypeAlias = bytes | str | int | datetime | Message | Position | None
 
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
 
@@ -40,6 +61,21 @@ STORED_UNHEARD = "Abort the transaction and begin another: stored again, the mes
 BODY_BYTES_MAX = 10 * 1024 * 1024  # what a server takes unless it is told otherwise (http.body_bytes_max)
 ENTRY_BYTES_MAX = 5  # the length in front of a message, of up to 16 GiB
 REQUEST_BYTES_MAX = 2_048  # all of a body that is not messages: a pointer, counts, names of up to 255 characters
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPage:
+    """A range's messages, or its first ones: an Arrow IPC stream, `pyarrow.ipc.open_stream(page.body)`.
+
+    `next_id` is where to go on, as `after`; None: this is all of the range.
+    """
+
+    body: bytes = field(repr=False)
+    next_id: bytes | None
+    generation: int
 
 
 def publish(
@@ -63,7 +99,8 @@ def publish(
         runs = list(runs) or [[]]
     for run in runs:
         try:
-            last = yield from ask(_publish_call(scope, PublishRequest(write_pointer, run)))
+            body = avro.encode_publish_request(PublishRequest(write_pointer, run))
+            last = yield from _publish(f"publish {len(run)} messages to {scope}", scope.path("publish"), body)
         except BasaltError as error:
             if published:
                 error.add_note(f"the first {published} messages of this call were published before that")
@@ -80,49 +117,39 @@ def publish_records(
 ) -> Steps[PublishResponse | None]:
     """Publish records: payloads with a key, headers, an event time, a TTL of their own. One request, all or nothing."""
     body = avro.encode_records_request(RecordsRequest(write_pointer, list(records)))
-    what = f"publish records to {scope}"
-    return (
-        yield from ask(
-            Call(
-                what,
-                "POST",
-                scope.path("records"),
-                _response,
-                Effect.ONCE,
-                body=body,
-                content_type=AVRO,
-                accept=AVRO,
-                lost_hint=PUBLISHED_UNHEARD,
-            )
-        )
-    )
+    return _publish(f"publish records to {scope}", scope.path("records"), body)
+
+
+def publish_arrow(
+    scope: TopicScope, body: Buffer, *, write_pointer: int | None = None
+) -> Steps[PublishResponse | None]:
+    """Publish the rows of an Arrow IPC stream: column `value`, and of `key`, `headers`, `event_time`, `ttl_ms` any.
+
+    One request, all or nothing: at most 65,536 rows and what the server takes as a body (10 MiB).
+    """
+    query = query_of(transactionWritePointer=write_pointer)
+    return _publish(f"publish Arrow rows to {scope}", scope.path("publish"), bytes(body), ARROW, query)
 
 
 def store(scope: TopicScope, messages: Payloads, transaction: TransactionInfo | int) -> Steps[None]:
     """Store messages aside under an open transaction (or its write pointer): its commit publishes them, in this order."""
     write_pointer = transaction if isinstance(transaction, int) else transaction.write_pointer
-    path = scope.path("store")
     for run in chunks(each_payload(messages)):
         body = avro.encode_publish_request(PublishRequest(write_pointer, run))
-        what = f"store messages for {scope}"
-        yield from ask(
-            Call(what, "POST", path, nothing, Effect.ONCE, body=body, content_type=AVRO, lost_hint=STORED_UNHEARD)
-        )
+        yield from ask(_store_call(scope, f"store messages for {scope}", body, AVRO))
+
+
+def store_arrow(scope: TopicScope, body: Buffer, write_pointer: int) -> Steps[None]:
+    """Store the rows of an Arrow IPC stream aside under a write pointer, as `store` does: its commit publishes them."""
+    query = query_of(transactionWritePointer=write_pointer)
+    return ask(_store_call(scope, f"store Arrow rows for {scope}", bytes(body), ARROW, query))
 
 
 def roll_back(scope: TopicScope, published: PublishResponse) -> Steps[None]:
     """Undo a publish that was made with a write pointer: give back what it answered. Repeating it changes nothing."""
     body = avro.encode_publish_response(published)
-    call = Call(
-        f"roll back in {scope}",
-        "POST",
-        scope.path("rollback"),
-        nothing,
-        Effect.REPEATABLE,
-        body=body,
-        content_type=AVRO,
-    )
-    yield from ask(call)
+    what, path = f"roll back in {scope}", scope.path("rollback")
+    return ask(Call(what, "POST", path, nothing, Effect.REPEATABLE, body=body, content_type=AVRO))
 
 
 def poll(
@@ -146,84 +173,93 @@ def poll(
     if at.kind is PositionKind.END:
         at = yield from end(scope)
     query, snapshot = seen_under(isolation, transaction)
-    return (
-        yield from ask(poll_call(scope, ConsumeRequest(start_from(at), inclusive, limit, snapshot), query, wait_ms))
-    )
+    request = ConsumeRequest(start_from(at), inclusive, limit, snapshot)
+    return (yield from ask(poll_call(scope, request, query, wait_ms)))
 
 
 def end(scope: TopicScope) -> Steps[Position]:
     """The position behind the newest message there is now: never `END`."""
     query = (("from", "end"), ("inclusive", "false"), ("limit", "1"))
-    what = f"find the end of {scope}"
-    call = Call(what, "GET", scope.path("records"), _end_position, Effect.NONE, query=query, accept=AVRO)
-    return (yield from ask(call))
+    what, path = f"find the end of {scope}", scope.path("records")
+    return ask(Call(what, "GET", path, _end_position, Effect.NONE, query, accept=AVRO))
 
 
-def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[tuple[tuple[str, str], ...], bytes | None]:
+def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Query, bytes | None]:
     """Return what tells a poll which messages it may see: query parameters, and the bytes of a snapshot."""
-    query = () if isolation is None else (("isolation", isolation),)
     if transaction is None or isinstance(transaction, bytes):
-        return query, transaction
-    return (*query, ("transaction", transaction if isinstance(transaction, str) else transaction.id)), None
+        return query_of(isolation=isolation), transaction
+    return query_of(isolation=isolation, transaction=id_of(transaction)), None
 
 
-def poll_call(
-    scope: TopicScope, request: ConsumeRequest, query: tuple[tuple[str, str], ...] = (), wait_ms: int = 0
-) -> Call[Page]:
+def poll_call(scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0) -> Call[Page]:
     """The call of one poll."""
-    return Call(
-        f"poll {scope}",
-        "POST",
-        scope.path("poll"),
-        _page,
-        Effect.NONE,
-        query=query,
-        body=avro.encode_consume_request(request),
-        content_type=AVRO,
-        accept=f"{BATCHES}, {AVRO}",  # an older server knows the second only
-        wait_ms=wait_ms,
-    )
+    body, path = avro.encode_consume_request(request), scope.path("poll")
+    return Call(f"poll {scope}", "POST", path, _page, Effect.NONE, query, body, AVRO, BATCHES, wait_ms)
 
 
-def _publish_call(scope: TopicScope, request: PublishRequest) -> Call[PublishResponse | None]:
-    body = avro.encode_publish_request(request)
-    what = f"publish {len(request.messages)} messages to {scope}"
-    return Call(
-        what,
-        "POST",
-        scope.path("publish"),
-        _response,
-        Effect.ONCE,
-        body=body,
-        content_type=AVRO,
-        accept=AVRO,
-        lost_hint=PUBLISHED_UNHEARD,
+def read_range(
+    scope: TopicScope,
+    after: bytes | None,
+    through: bytes,
+    *,
+    columns: Sequence[str] | None = None,
+    bytes_max: int | None = None,
+    isolation: Literal["committed", "uncommitted"] = "committed",
+    generation: int | None = None,
+) -> Steps[ArrowPage]:
+    """The messages after one id (None: from the oldest on) and through another, which `stable_end` or `advance` answered.
+
+    The same range is the same rows at every reading, but for messages that expire. `columns`: these alone (None: all).
+    An answer ends at about `bytes_max` bytes of payloads. `GenerationError` when the topic is of another generation.
+    """
+    named = None if columns is None else ",".join(columns)
+    query = query_of(
+        through=through, isolation=isolation, after=after, columns=named, bytesMax=bytes_max, generation=generation
     )
+    what, path = f"read a range of {scope}", scope.path("range")
+    return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW))
+
+
+def _publish(
+    what: str, path: str, body: bytes, media_type: str = AVRO, query: Query = ()
+) -> Steps[PublishResponse | None]:
+    # Arrow rows are answered in JSON.
+    accept, parse = (JSON, _response_in_json) if media_type == ARROW else (AVRO, _response)
+    hint = PUBLISHED_UNHEARD
+    return ask(Call(what, "POST", path, parse, Effect.ONCE, query, body, media_type, accept, lost_hint=hint))
+
+
+def _store_call(scope: TopicScope, what: str, body: bytes, media_type: str, query: Query = ()) -> Call[None]:
+    path = scope.path("store")
+    return Call(what, "POST", path, nothing, Effect.ONCE, query, body, media_type, lost_hint=STORED_UNHEARD)
 
 
 def _response(answer: Answer) -> PublishResponse | None:
     return avro.decode_publish_response(answer.body) if answer.body else None
 
 
+def _response_in_json(answer: Answer) -> PublishResponse | None:
+    return json_bodies.decode_publish_response(answer.body) if answer.body else None
+
+
 def _page(answer: Answer) -> Page:
-    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in (BATCHES, AVRO):
-        raise ValueError("it is neither batches nor Avro")
-    next_id = answer.headers.get("basalt-next")
-    return Page(
-        answer.body,
-        None if next_id is None else bytes.fromhex(next_id),
-        answer.headers.get("basalt-held-by"),
-        batches=media_type == BATCHES,
-    )
+    if media_type_of(answer) != BATCHES:
+        raise ValueError("it is no message batches")
+    return Page(answer.body, header_id(answer), answer.headers.get("basalt-held-by"))
+
+
+def _arrow_page(answer: Answer) -> ArrowPage:
+    if media_type_of(answer) != ARROW:
+        raise ValueError("it is no Arrow stream")
+    return ArrowPage(answer.body, header_id(answer), int(answer.headers["basalt-generation"]))
 
 
 def _end_position(answer: Answer) -> Position:
     came_meanwhile = avro.decode_records(answer.body)
     if came_meanwhile:
         return at_id(came_meanwhile[0].id)
-    next_id = answer.headers.get("basalt-next")
-    return START if next_id is None else after_id(bytes.fromhex(next_id))
+    next_id = header_id(answer)
+    return START if next_id is None else after_id(next_id)
 
 
 def each_payload(given: Payloads) -> Iterator[Buffer]:
@@ -264,3 +300,46 @@ def _payload(given: Payload) -> Buffer:
     if isinstance(given, bytes | bytearray):
         return given
     raise TypeError(f"a message is bytes or text, not {type(given).__name__}; encode it first, as JSON say")
+
+
+def position(given: PositionLike, now_ms: int, field: str = "start") -> Position:
+    """The position that was meant. None is the start; an int is milliseconds since 1970; text is a SPEC.
+
+    `InputError` names `field` and what is wrong: a date without a time zone, say, which would mean another moment on
+    another machine.
+    """
+    if given is None:
+        return START
+    if isinstance(given, Position):
+        return given
+    if isinstance(given, Message):
+        return at_id(given.id)
+    if isinstance(given, str):
+        return parse_position(given, now_ms, field=field)
+    if isinstance(given, bytes):
+        return at_id(given)
+    if isinstance(given, datetime):
+        return at_time(max(0, _milliseconds(given, field)))
+    if type(given) is int:  # not a bool, which means no time
+        return at_time(given)
+    raise TypeError(f"{field} is a {type(given).__name__}; give a message, its id, a time or text such as '-1h'")
+
+
+def start_from(at: Position) -> bytes | int | None:
+    """Return a poll's `startFrom` for this position; not for the end, which has to be found first."""
+    assert at.kind is not PositionKind.END
+    return at.id if at.id is not None else at.time_ms
+
+
+def lowest_id(at: Position) -> bytes:
+    """The smallest message id that is not before this position; not for the end."""
+    if at.id is not None:
+        return at.id
+    return (at.time_ms or 0).to_bytes(8) + bytes(12)  # an id starts with its publish time
+
+
+def _milliseconds(moment: datetime, field: str) -> int:
+    if moment.tzinfo is None:
+        hint = "Give one, such as datetime.now(UTC)."
+        raise InputError(f"{field} {moment.isoformat()} has no time zone", field=field, hint=hint)
+    return (moment - _EPOCH) // _MILLISECOND

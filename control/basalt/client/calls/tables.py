@@ -6,11 +6,10 @@ and keeps them until the commit (`transactional_table`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
+from basalt.api.bodies import json
 from basalt.api.bodies.tables import (
     Cell,
     CellPage,
@@ -23,10 +22,20 @@ from basalt.api.bodies.tables import (
     WriteRequest,
 )
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, json_of, nothing
-from basalt.client.plans.scopes import ClientScope, TableScope
-
-T = TypeVar("T")
+from basalt.client.plans import (
+    Answer,
+    Call,
+    ClientScope,
+    Effect,
+    Steps,
+    TableScope,
+    ask,
+    get_json,
+    id_of,
+    json_of,
+    nothing,
+    send_json,
+)
 
 Name: TypeAlias = bytes | str  # of a row or a column
 Value: TypeAlias = bytes | str
@@ -56,40 +65,39 @@ def create(
 
     `conflict` says what two transactions must both change for the second to fail: a row, a cell of it, or nothing ever.
     """
-    what = f"create table {namespace or scope.namespace}:{name}"
-    body = msgspec.json.encode(CreateTable(conflict))
-    path = scope.tables_path(namespace, name)
+    table, parse = scope.table(name, namespace=namespace), json_of(TableInfo)
     try:
-        return (yield from ask(Call(what, "PUT", path, json_of(TableInfo), Effect.ONCE, body=body, content_type=JSON)))
+        body = CreateTable(conflict)
+        return (yield from send_json("PUT", f"create table {table}", table.path(), parse, Effect.ONCE, body))
     finally:
-        _forget_facts(scope, name, namespace)
+        scope.table_facts.pop(table, None)  # it is another one from now on, or, when an answer was lost, may be
 
 
 def get_info(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TableInfo]:
     """A table's properties. `TableNotFoundError` when there is none of this name."""
-    return (yield from ask(_facts_call(scope.table(name, namespace=namespace))))
+    table = scope.table(name, namespace=namespace)
+    return get_json(TableInfo, f"get table {table}", table.path())
 
 
 def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
     """The names of all tables of a namespace, sorted."""
-    what = f"list tables of {namespace or scope.namespace}"
-    return (yield from ask(Call(what, "GET", scope.tables_path(namespace), json_of(list[str]), Effect.NONE)))
+    return get_json(list[str], f"list tables of {namespace or scope.namespace}", scope.path("tables", namespace))
 
 
 def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
     """Delete a table with all its cells. Not repeated when its answer is lost."""
-    what = f"delete table {namespace or scope.namespace}:{name}"
+    table = scope.table(name, namespace=namespace)
     try:
-        return (yield from ask(Call(what, "DELETE", scope.tables_path(namespace, name), nothing, Effect.ONCE)))
+        return (yield from ask(Call(f"delete table {table}", "DELETE", table.path(), nothing, Effect.ONCE)))
     finally:
-        _forget_facts(scope, name, namespace)
+        scope.table_facts.pop(table, None)
 
 
 def facts(scope: ClientScope, table: TableScope) -> Steps[TableInfo]:
     """A table's properties, asked for once. A write says which generation it means, so a stale answer does no harm."""
     known: TableInfo | None = scope.table_facts.get(table)
     if known is None:
-        known = scope.table_facts[table] = yield from ask(_facts_call(table))
+        known = scope.table_facts[table] = yield from get_json(TableInfo, f"get table {table}", table.path())
     return known
 
 
@@ -107,49 +115,35 @@ def get(
     since its last checkpoint.
     """
     key = to_bytes(row, "row")
-    body = ReadRequest([key], named(columns), _id(transaction), visibility)
-    what = f"read a row of table {scope}"
-    rows = yield from ask(_post(what, scope.path("read"), body, _rows))
+    body = ReadRequest([key], named(columns), None if transaction is None else id_of(transaction), visibility)
+    what, path = f"read a row of table {scope}", scope.path("read")
+    rows = yield from send_json("POST", what, path, _rows, Effect.NONE, body)
     return rows[0].cells if rows else {}
 
 
-def page(
-    scope: TableScope,
-    start: bytes,
-    stop: bytes | None,
-    columns: list[bytes] | None,
-    transaction: str | None,
-    visibility: Visibility,
-) -> Steps[RowPage]:
-    """As many rows from `start` to before `stop` as the server puts into one answer."""
-    body = ScanRequest(start, stop, columns, transaction=transaction, visibility=visibility)
-    return (yield from ask(_post(f"scan table {scope}", scope.path("scan"), body, _page)))
+def page(scope: TableScope, request: ScanRequest) -> Steps[RowPage]:
+    """As many of the rows that are asked for as the server puts into one answer."""
+    return send_json("POST", f"scan table {scope}", scope.path("scan"), _page, Effect.NONE, request)
 
 
 def write(
-    scope: TableScope,
-    transaction: TransactionInfo | str,
-    cells: Writes,
-    *,
-    delete_rows: Iterable[Name] = (),
+    scope: TableScope, transaction: TransactionInfo | str, cells: Writes, *, delete_rows: Iterable[Name] = ()
 ) -> Steps[None]:
     """Write cells under an open transaction now: `{row: {column: value}}`, None deletes a cell. One request, all or nothing.
 
     Nothing is told of conflicts: who writes this way tells its changes (`client.transactions.changes`) before.
     """
-    transaction_id = _id(transaction)
-    assert transaction_id is not None
-    body = WriteRequest(transaction_id, delete_rows=[to_bytes(row, "row") for row in delete_rows])
+    body = WriteRequest(id_of(transaction), delete_rows=[to_bytes(row, "row") for row in delete_rows])
     for row, columns in cells.items():
         key = to_bytes(row, "row")
         for column, value in columns.items():
             body.put(key, to_bytes(column, "column"), None if value is None else to_bytes(value, "value"))
-    yield from ask(write_call(scope, body))
+    return send(scope, body)
 
 
-def write_call(scope: TableScope, body: WriteRequest) -> Call[None]:
-    """The call of one write; the same cells under the same pointer once more change nothing."""
-    return _post(f"write to table {scope}", scope.path("write"), body, nothing, Effect.REPEATABLE)
+def send(scope: TableScope, body: WriteRequest) -> Steps[None]:
+    """Send one write; the same cells under the same pointer once more change nothing."""
+    return send_json("POST", f"write to table {scope}", scope.path("write"), nothing, body=body)
 
 
 def to_bytes(given: Name, field: str) -> bytes:
@@ -170,29 +164,12 @@ def named(columns: Iterable[Name] | None) -> list[bytes] | None:
     return [to_bytes(column, "column") for column in columns]
 
 
-def _forget_facts(scope: ClientScope, name: str, namespace: str | None) -> None:
-    """The table of this name is another one from now on, or, when an answer was lost, may be."""
-    scope.table_facts.pop(scope.table(name, namespace=namespace), None)
-
-
-def _facts_call(table: TableScope) -> Call[TableInfo]:
-    return Call(f"get table {table}", "GET", table.path(), json_of(TableInfo), Effect.NONE)
-
-
-def _post(what: str, path: str, body: object, parse: Callable[[Answer], T], effect: Effect = Effect.NONE) -> Call[T]:
-    return Call(what, "POST", path, parse, effect, body=msgspec.json.encode(body), content_type=JSON)
-
-
-def _id(transaction: TransactionInfo | str | None) -> str | None:
-    return transaction.id if isinstance(transaction, TransactionInfo) else transaction
-
-
 def _rows(answer: Answer) -> list[TableRow]:
-    return _by_row(msgspec.json.decode(answer.body, type=Cells).cells)
+    return _by_row(json.decode(answer.body, Cells).cells)
 
 
 def _page(answer: Answer) -> RowPage:
-    found = msgspec.json.decode(answer.body, type=CellPage)
+    found = json.decode(answer.body, CellPage)
     return RowPage(_by_row(found.cells), found.next)
 
 

@@ -1,20 +1,53 @@
-"""Plans for topics: create, update, replace, get, list, delete, truncate; a topic's figures and hidden messages. Routes: docs/reference/http-api.md."""
+"""Plans for topics: their properties, figures and hidden messages; their markers; and the ranges in which they are read.
+
+Routes: docs/reference/http-api.md; markers: docs/formats/markers.md. A range is (after, through]: ids of 20 bytes, the first
+exclusive (None: from the oldest message), the second inclusive. Up to the stable end, it reads the same for ever, but for the
+topic's TTL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
-import msgspec
+from msgspec import ValidationError
 
-from basalt.api.bodies.messages import Holder, PeekedMessage
+from basalt.api.bodies import json
+from basalt.api.bodies.messages import (
+    Advance,
+    Holder,
+    MarkerRequest,
+    MarkersInfo,
+    PeekedMessage,
+    Split,
+    Splits,
+    StableEnd,
+)
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation, TruncateRequest
-from basalt.client.calls.admin import act
-from basalt.client.calls.positions import PositionLike, position
-from basalt.client.plans.calls import JSON, Answer, Call, Effect, Steps, ask, json_of, nothing
-from basalt.client.plans.scopes import ClientScope, TopicScope
+from basalt.api.markers import Marker, malformed
+from basalt.client.calls.messages import PositionLike, position
+from basalt.client.plans import (
+    Answer,
+    Call,
+    ClientScope,
+    Effect,
+    Query,
+    Steps,
+    TopicScope,
+    act_of,
+    ask,
+    get_json,
+    json_of,
+    nothing,
+    query_of,
+    send_json,
+)
+from basalt.errors import InputError
 
 PropertyValue: TypeAlias = str | int
+RangeIsolation: TypeAlias = Literal["committed", "uncommitted"]
+
+WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
 
 
 def create(
@@ -32,10 +65,8 @@ def create(
 
     `TopicExistsError` when there is one of this name. Not repeated when its answer is lost: `UnknownOutcomeError` then.
     """
-    body = _properties(ttl, spread, on_invalid, others)
-    what = f"create topic {namespace or scope.namespace}:{name}"
-    path = scope.topics_path(namespace, name)
-    return (yield from ask(_call("PUT", what, path, body, Effect.ONCE, name)))
+    topic, body = scope.topic(name, namespace=namespace), _properties(ttl, spread, on_invalid, others)
+    return send_json("PUT", f"create topic {topic}", topic.path(), _topic_of(name), Effect.ONCE, body)
 
 
 def update(
@@ -55,10 +86,9 @@ def update(
     A new TTL holds for old messages too. With the `generation` that was read, another one is refused:
     `InvalidPropertyError`.
     """
+    topic = scope.topic(name, namespace=namespace)
     body = _properties(ttl, spread, on_invalid, {**dict.fromkeys(unset), **others})
-    what = f"update topic {namespace or scope.namespace}:{name}"
-    path = scope.topics_path(namespace, name, "properties")
-    return (yield from ask(_call("PATCH", what, path, body, Effect.REPEATABLE, name)))
+    return send_json("PATCH", f"update topic {topic}", topic.path("properties"), _topic_of(name), body=body)
 
 
 def replace(
@@ -73,23 +103,20 @@ def replace(
     **others: PropertyValue,
 ) -> Steps[TopicInfo]:
     """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too."""
-    body = _properties(ttl, spread, on_invalid, others)
-    what = f"replace the properties of topic {namespace or scope.namespace}:{name}"
-    path = scope.topics_path(namespace, name, "properties")
-    return (yield from ask(_call("PUT", what, path, body, Effect.REPEATABLE, name)))
+    topic, body = scope.topic(name, namespace=namespace), _properties(ttl, spread, on_invalid, others)
+    what, path = f"replace the properties of topic {topic}", topic.path("properties")
+    return send_json("PUT", what, path, _topic_of(name), body=body)
 
 
 def get(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TopicInfo]:
     """A topic's properties. `TopicNotFoundError` when there is none of this name."""
-    what = f"get topic {namespace or scope.namespace}:{name}"
-    path = scope.topics_path(namespace, name)
-    return (yield from ask(Call(what, "GET", path, lambda answer: _topic(answer, name), Effect.NONE)))
+    topic = scope.topic(name, namespace=namespace)
+    return ask(Call(f"get topic {topic}", "GET", topic.path(), _topic_of(name), Effect.NONE))
 
 
 def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str]]:
     """The names of all topics of a namespace, sorted."""
-    what = f"list topics of {namespace or scope.namespace}"
-    return (yield from ask(Call(what, "GET", scope.topics_path(namespace), json_of(list[str]), Effect.NONE)))
+    return get_json(list[str], f"list topics of {namespace or scope.namespace}", scope.path("topics", namespace))
 
 
 def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
@@ -97,9 +124,8 @@ def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> St
 
     Not repeated when its answer is lost, for the topic may have been created again by then.
     """
-    what = f"delete topic {namespace or scope.namespace}:{name}"
-    path = scope.topics_path(namespace, name)
-    return (yield from ask(Call(what, "DELETE", path, nothing, Effect.ONCE)))
+    topic = scope.topic(name, namespace=namespace)
+    return ask(Call(f"delete topic {topic}", "DELETE", topic.path(), nothing, Effect.ONCE))
 
 
 def truncate(
@@ -118,67 +144,137 @@ def truncate(
     An earlier time than the last one changes nothing. `ConflictError` when an open transaction has published before it,
     `GenerationError` when the topic is of another generation than the one given.
     """
-    call = Call(
-        f"truncate topic {namespace or scope.namespace}:{name}",
-        "POST",
-        scope.topics_path(namespace, name, "truncate"),
-        lambda answer: msgspec.json.decode(answer.body, type=TopicTruncation),
-        Effect.NONE if dry_run else Effect.REPEATABLE,  # the time only rises
-        query=act(reason, by, dry_run),
-        body=msgspec.json.encode(TruncateRequest(before_ms, generation)),
-        content_type=JSON,
-    )
-    return (yield from ask(call))
-
-
-def _call(method: str, what: str, path: str, body: bytes, effect: Effect, name: str) -> Call[TopicInfo]:
-    return Call(what, method, path, lambda answer: _topic(answer, name), effect, body=body, content_type=JSON)
-
-
-def _properties(
-    ttl: int | None, spread: int | None, on_invalid: str | None, others: Mapping[str, PropertyValue | None]
-) -> bytes:
-    named = {"ttl": ttl, "spread": spread, "onInvalid": on_invalid}
-    return msgspec.json.encode({**others, **{name: value for name, value in named.items() if value is not None}})
-
-
-def _topic(answer: Answer, name: str) -> TopicInfo:
-    # A server with http.flat_topics answers the properties alone.
-    try:
-        return msgspec.json.decode(answer.body, type=TopicInfo)
-    except msgspec.ValidationError:
-        return TopicInfo(name, msgspec.json.decode(answer.body, type=dict[str, str]))
+    topic, body = scope.topic(name, namespace=namespace), TruncateRequest(before_ms, generation)
+    effect = Effect.NONE if dry_run else Effect.REPEATABLE  # the time only rises
+    query = act_of(reason, by, dry_run=dry_run)
+    what, path = f"truncate topic {topic}", topic.path("truncate")
+    return send_json("POST", what, path, json_of(TopicTruncation), effect, body, query=query)
 
 
 def stats(scope: TopicScope) -> Steps[TopicStats]:
     """The topic's figures."""
-    return (yield from ask(Call(f"show {scope}", "GET", scope.path("stats"), json_of(TopicStats), Effect.NONE)))
+    return get_json(TopicStats, f"show {scope}", scope.path("stats"))
 
 
 def message(scope: TopicScope, message_id: bytes | str) -> Steps[PeekedMessage]:
     """One message by its id (20 bytes, or 40 hex digits), whatever became of it. `MessageNotFoundError`: there is none."""
     hex_id = message_id if isinstance(message_id, str) else message_id.hex()
-    path = scope.path("messages", hex_id)
-    return (yield from ask(Call(f"show message {hex_id} of {scope}", "GET", path, json_of(PeekedMessage), Effect.NONE)))
+    return get_json(PeekedMessage, f"show message {hex_id} of {scope}", scope.path("messages", hex_id))
 
 
 def peek(
     scope: TopicScope, start: PositionLike = None, *, inclusive: bool = True, limit: int | None = None
 ) -> Steps[list[PeekedMessage]]:
     """Messages from a position on, also those that no reader of committed messages sees, each with its state."""
-    query = [("from", position(start, scope.now_ms()).text), ("inclusive", "true" if inclusive else "false")]
-    if limit is not None:
-        query.append(("limit", str(limit)))
-    path = scope.path("messages")
-    return (
-        yield from ask(
-            Call(f"peek at {scope}", "GET", path, json_of(list[PeekedMessage]), Effect.NONE, query=tuple(query))
-        )
-    )
+    query = (*_from(scope, start), *query_of(inclusive=inclusive, limit=limit))
+    return get_json(list[PeekedMessage], f"peek at {scope}", scope.path("messages"), query)
 
 
 def holder(scope: TopicScope, start: PositionLike = None) -> Steps[Holder]:
     """Which transaction makes readers of committed messages wait, from a position on."""
-    query = (("from", position(start, scope.now_ms()).text),)
-    what = f"show who holds readers of {scope}"
-    return (yield from ask(Call(what, "GET", scope.path("holder"), json_of(Holder), Effect.NONE, query=query)))
+    return get_json(Holder, f"show who holds readers of {scope}", scope.path("holder"), _from(scope, start))
+
+
+def watermark(scope: TopicScope, task: str, event_time_ms: int, task_count: int = 1) -> Steps[None]:
+    """Say that a task's event time has come so far. `task_count` tasks write this topic, and it is as far as the slowest.
+
+    Saying less than before changes nothing. `MarkerRefusedError`: the task has ended, or is none of those expected.
+    """
+    return _emit(scope, marked(task, task_count, event_time_ms))
+
+
+def end(scope: TopicScope, task: str, task_count: int = 1) -> Steps[None]:
+    """Say that nothing more comes from a task. The topic has ended once all of its `task_count` tasks have."""
+    return _emit(scope, marked(task, task_count))
+
+
+def markers(scope: TopicScope) -> Steps[MarkersInfo]:
+    """The topic's watermark, whether it has ended, and what each task has said."""
+    return _markers(scope, 0)
+
+
+def wait_until_ended(scope: TopicScope, timeout_ms: int | None = None) -> Steps[bool]:
+    """Return once the topic has ended; False when it has not within `timeout_ms` (None: wait as long as it takes)."""
+    deadline_ms = None if timeout_ms is None else scope.now_ms() + timeout_ms
+    while True:
+        left_ms = WAIT_MS if deadline_ms is None else max(0, min(WAIT_MS, deadline_ms - scope.now_ms()))
+        if (yield from _markers(scope, left_ms)).ended:
+            return True
+        if deadline_ms is not None and scope.now_ms() >= deadline_ms:
+            return False
+
+
+def marked(task: str, task_count: int, event_time_ms: int | None = None) -> Marker:
+    """The marker; `InputError` when no topic could have it."""
+    marker = Marker(task, task_count, event_time_ms)
+    refused = malformed(marker)
+    if refused is not None:
+        raise InputError(refused.what, field=refused.field, hint=refused.hint)
+    return marker
+
+
+def stable_end(scope: TopicScope, isolation: RangeIsolation = "committed") -> Steps[StableEnd]:
+    """Up to where the topic reads the same for ever. For `uncommitted` readers: behind the newest message."""
+    what, path = f"ask for the stable end of {scope}", scope.path("stable-end")
+    return get_json(StableEnd, what, path, query_of(isolation=isolation))
+
+
+def advance(
+    scope: TopicScope,
+    after: bytes | None,
+    *,
+    through: bytes | None = None,
+    messages_max: int | None = None,
+    bytes_max: int | None = None,
+    isolation: RangeIsolation = "committed",
+) -> Steps[Advance]:
+    """The longest run behind `after` with so many messages, or bytes, at most; its first message is always a part of it.
+
+    It goes no further than `through`. An answer may hold less than the limits allow and not be at the end, where much is
+    read for the first time: go on from there.
+    """
+    query = query_of(isolation=isolation, after=after, through=through, messagesMax=messages_max, bytesMax=bytes_max)
+    return get_json(Advance, f"ask how far a reader may go in {scope}", scope.path("advance"), query)
+
+
+def splits(
+    scope: TopicScope, after: bytes | None, through: bytes, count: int, *, isolation: RangeIsolation = "committed"
+) -> Steps[list[Split]]:
+    """The range in at most `count` parts of about the same size, in the order of the log; none when it is empty."""
+    query = query_of(through=through, n=count, isolation=isolation, after=after)
+    return (yield from get_json(Splits, f"split a range of {scope}", scope.path("splits"), query)).splits
+
+
+def _properties(
+    ttl: int | None, spread: int | None, on_invalid: str | None, others: Mapping[str, PropertyValue | None]
+) -> dict[str, PropertyValue | None]:
+    named = {"ttl": ttl, "spread": spread, "onInvalid": on_invalid}
+    return {**others, **{name: value for name, value in named.items() if value is not None}}
+
+
+def _topic_of(name: str) -> Callable[[Answer], TopicInfo]:
+    def parse(answer: Answer) -> TopicInfo:
+        try:
+            return json.decode(answer.body, TopicInfo)
+        except ValidationError:  # a server with http.flat_topics answers the properties alone
+            return TopicInfo(name, json.decode(answer.body, dict[str, str]))
+
+    return parse
+
+
+def _from(scope: TopicScope, start: PositionLike) -> Query:
+    return (("from", position(start, scope.now_ms()).text),)
+
+
+def _emit(scope: TopicScope, marker: Marker) -> Steps[None]:
+    kind: Literal["watermark", "end_of_stream"] = "end_of_stream" if marker.ends else "watermark"
+    body = MarkerRequest(marker.task, kind, marker.task_count, marker.event_time_ms)
+    what = f"emit a marker of task {marker.task!r} to {scope}"
+    # A marker that comes twice counts once, so a lost answer is no reason to ask its caller.
+    return send_json("POST", what, scope.path("markers"), nothing, Effect.REPEATABLE, body)
+
+
+def _markers(scope: TopicScope, wait_ms: int) -> Steps[MarkersInfo]:
+    query = query_of(until="ended" if wait_ms else None)
+    what, path = f"ask for the markers of {scope}", scope.path("markers")
+    return ask(Call(what, "GET", path, json_of(MarkersInfo), Effect.NONE, query, wait_ms=wait_ms))

@@ -1,20 +1,32 @@
-"""Plans for transactions: begin, show, end, and the one-shot kind. Routes: docs/reference/http-api.md."""
+"""Plans for transactions: begin, show, end, and the one-shot kind; and for named sessions. Routes: docs/reference/http-api.md.
+
+Of all runs of a job only the newest may write in its session, and work that has a version is committed once. A run opens the
+session, which fences every run before it, and begins its transactions in it. Several processes of one run share a named
+transaction: each begins it by session, run and version, and gets the same one. Each stores under segments of its own, and one
+of them, which knows which segments count, commits these by the transaction's id.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+from uuid import uuid4
 
-from msgspec import ValidationError
+from msgspec import Struct, ValidationError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
+    CheckpointRequest,
     CommittedBefore,
     Invalidated,
+    OpenedSession,
+    OpenSession,
     Outcome,
     OutsideParticipant,
+    SessionInfo,
+    SessionList,
     Timeline,
     TransactionInfo,
     TransactionKind,
@@ -23,23 +35,55 @@ from basalt.api.bodies.transactions import (
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
 from basalt.client.calls.messages import BODY_BYTES_MAX, Payloads, each_payload
-from basalt.client.plans.calls import AVRO, JSON, Answer, Call, Effect, Steps, ask, joined_path, json_of, nothing
-from basalt.client.plans.scopes import ClientScope
-from basalt.errors import TooLargeError
-
-T = TypeVar("T")
+from basalt.client.plans import (
+    AVRO,
+    JSON,
+    Answer,
+    Call,
+    ClientScope,
+    Effect,
+    Steps,
+    act_of,
+    ask,
+    get_json,
+    id_of,
+    joined_path,
+    json_of,
+    nothing,
+    send_json,
+)
+from basalt.errors import TooLargeError, TransactionEndedError
 
 TopicTitle: TypeAlias = str | tuple[str, str]  # a topic of the client's namespace, or (namespace, topic)
 
 _BEGAN_UNHEARD = "Begin again; one that has begun unheard is ended by its time-out."
 
 
-class SessionBinding(NamedTuple):
-    """The session that a transaction begins in, and the version of the session's work that it is for, if any."""
+class SessionScope(Struct, frozen=True):
+    """A session that this run has opened. `version` is the newest that was committed by then; None: none was."""
 
+    client: ClientScope
     name: str
+    run: str
     epoch: int
-    version: int | None = None
+    version: int | None
+
+
+class NamedTransactionScope(Struct, frozen=True):
+    """A named transaction: what was asked for, and what was begun or joined, unless its version was committed before."""
+
+    request: BeginRequest
+    begun: TransactionInfo | CommittedBefore
+
+    def described(self) -> TransactionInfo:
+        """What was begun or joined; `TransactionEndedError` when its version was committed before."""
+        if isinstance(self.begun, TransactionInfo):
+            return self.begun
+        raise TransactionEndedError(
+            f"version {self.request.version} of session {self.request.session!r} was committed before, by transaction"
+            f" {self.begun.committed_by}",
+            hint="Leave this work out: ask committed_before first.",
+        )
 
 
 def begin(
@@ -56,37 +100,36 @@ def begin(
     After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
-    body = json.encode(BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot))
-    call = _post("begin a transaction", _path(), json_of(TransactionInfo), body=body, lost_hint=_BEGAN_UNHEARD)
-    return (yield from ask(call))
+    body = BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot)
+    parse = json_of(TransactionInfo)
+    return send_json("POST", "begin a transaction", _path(), parse, body=body, lost_hint=_BEGAN_UNHEARD)
 
 
-def begin_call(body: BeginRequest) -> Call[TransactionInfo | CommittedBefore]:
-    """The call of a begin. `CommittedBefore`: the session has committed this version of its work, so nothing was begun."""
-    what, lost_hint = "begin a transaction", _BEGAN_UNHEARD
+def begin_as(body: BeginRequest) -> Steps[TransactionInfo | CommittedBefore]:
+    """Begin what is asked for. `CommittedBefore`: the session has committed this version of its work, so nothing was begun."""
+    what, hint = "begin a transaction", _BEGAN_UNHEARD
     if body.run is not None:
         # A second begin joins the first.
-        return _post(f"begin version {body.version} of session {body.session}", _path(), _begun, body=json.encode(body))
+        return send_json("POST", f"begin version {body.version} of session {body.session}", _path(), _begun, body=body)
     if body.session is not None:
         what = f"begin a transaction in session {body.session}"
-    return _post(what, _path(), _begun, body=json.encode(body), lost_hint=lost_hint)
+    return send_json("POST", what, _path(), _begun, body=body, lost_hint=hint)
 
 
 def get(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A transaction, open or ended and still remembered. `TransactionNotFoundError` when it is neither."""
-    what = f"get transaction {_id(transaction)}"
-    return (yield from ask(Call(what, "GET", _path(transaction), json_of(TransactionInfo), Effect.NONE)))
+    return get_json(TransactionInfo, f"get transaction {id_of(transaction)}", _path(transaction))
 
 
 def open_ones(scope: ClientScope) -> Steps[list[TransactionInfo]]:
     """The transactions that are open now."""
-    return (yield from ask(Call("list transactions", "GET", _path(), _listing, Effect.NONE)))
+    return ask(Call("list transactions", "GET", _path(), _open_ones, Effect.NONE))
 
 
 def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Timeline]:
     """The steps of a transaction, as far as they are still known."""
-    what = f"get the timeline of transaction {_id(transaction)}"
-    return (yield from ask(Call(what, "GET", _path(transaction, "timeline"), json_of(Timeline), Effect.NONE)))
+    what = f"get the timeline of transaction {id_of(transaction)}"
+    return get_json(Timeline, what, _path(transaction, "timeline"))
 
 
 def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
@@ -94,28 +137,13 @@ def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | 
 
     `TransactionConflictError`: begin again. A lost answer is asked for again, and the outcome is the first one's.
     """
-    return (yield from ask(commit_call(transaction, work)))
-
-
-def commit_call(transaction: TransactionInfo | str, work: Work | None) -> Call[Outcome]:
-    """The call of a commit."""
-    what = f"commit transaction {_id(transaction)}"
-    body = b"" if work is None else avro.encode_work(work)
-    return _post(
-        what,
-        _path(transaction, "commit"),
-        json_of(Outcome),
-        body=body,
-        content_type=AVRO if body else None,
-        lost_hint=ask_its_state(transaction),
+    return _commit(
+        transaction, f"commit transaction {id_of(transaction)}", b"" if work is None else avro.encode_work(work)
     )
 
 
 def commit_segments(
-    scope: ClientScope,
-    transaction: TransactionInfo | str,
-    segments: Sequence[int],
-    markers: Sequence[WorkMarker] = (),
+    scope: ClientScope, transaction: TransactionInfo | str, segments: Sequence[int], markers: Sequence[WorkMarker] = ()
 ) -> Steps[Outcome]:
     """Commit what was stored under these write pointers of the transaction, in this order, and drop all else it stored.
 
@@ -123,68 +151,53 @@ def commit_segments(
     messages. A second commit, whatever its segments, answers the first one's outcome.
     """
     body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments)))
-    what = f"commit segments of transaction {_id(transaction)}"
-    path = _path(transaction, "commit")
-    return (yield from ask(_post(what, path, json_of(Outcome), body=body, lost_hint=ask_its_state(transaction))))
+    return _commit(transaction, f"commit segments of transaction {id_of(transaction)}", body, JSON)
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:
     """The hint for whoever cannot know whether it was committed."""
-    return f"Ask client.transactions.get({_id(transaction)!r}).state before doing the work again."
+    return f"Ask client.transactions.get({id_of(transaction)!r}).state before doing the work again."
 
 
 def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Outcome]:
     """Abort: nothing of it will be seen by those who read committed messages. Repeating it is no error."""
-    return (yield from ask(abort_call(transaction)))
-
-
-def abort_call(transaction: TransactionInfo | str) -> Call[Outcome]:
-    """The call of an abort."""
-    what = f"abort transaction {_id(transaction)}"
-    return _post(what, _path(transaction, "abort"), json_of(Outcome), content_type=None)
+    what = f"abort transaction {id_of(transaction)}"
+    return send_json("POST", what, _path(transaction, "abort"), json_of(Outcome))
 
 
 def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[bool]:
     """Hide all it wrote for good, when its writes cannot be undone. False: it was hidden before."""
-    what = f"invalidate transaction {_id(transaction)}"
-    path = _path(transaction, "invalidate")
-    return (yield from ask(_post(what, path, _invalidated, content_type=None, effect=Effect.ONCE)))
+    return hide(transaction, Effect.ONCE)
 
 
-def invalidate_call(transaction: TransactionInfo | str) -> Call[bool]:
-    """The call of an invalidation that may be sent again: it is idempotent, and the answer to it does not matter."""
-    what = f"invalidate transaction {_id(transaction)}"
-    return _post(what, _path(transaction, "invalidate"), _invalidated, content_type=None)
+def hide(transaction: TransactionInfo | str, effect: Effect = Effect.REPEATABLE) -> Steps[bool]:
+    """Invalidate it. That is idempotent, and so may be sent again where the answer to it does not matter."""
+    what, path = f"invalidate transaction {id_of(transaction)}", _path(transaction, "invalidate")
+    return send_json("POST", what, path, _invalidated, effect)
 
 
 def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
     """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
-    what = f"add a participant to transaction {_id(transaction)}"
-    body = json.encode(OutsideParticipant(name))
-    return (yield from ask(_post(what, _path(transaction, "participants"), nothing, body=body)))
+    what, path = f"add a participant to transaction {id_of(transaction)}", _path(transaction, "participants")
+    return send_json("POST", what, path, nothing, body=OutsideParticipant(name))
 
 
 def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
     """A further write pointer for an open transaction, under the same snapshot."""
-    what = f"checkpoint transaction {_id(transaction)}"
-    return (yield from ask(_post(what, _path(transaction, "checkpoint"), json_of(TransactionInfo), content_type=None)))
+    what, path = f"checkpoint transaction {id_of(transaction)}", _path(transaction, "checkpoint")
+    return send_json("POST", what, path, json_of(TransactionInfo))
 
 
 def changes(
-    scope: ClientScope,
-    transaction: TransactionInfo | str,
-    changed: Iterable[bytes],
-    *,
-    outside_writes: bool = True,
+    scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes], *, outside_writes: bool = True
 ) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
     Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
     `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
-    what = f"send the changes of transaction {_id(transaction)}"
-    body = json.encode(ChangesRequest(list(changed), outside_writes))
-    return (yield from ask(_post(what, _path(transaction, "changes"), nothing, body=body)))
+    what, path = f"send the changes of transaction {id_of(transaction)}", _path(transaction, "changes")
+    return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), outside_writes))
 
 
 def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[Outcome]:
@@ -193,24 +206,89 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     `{"orders": [...], ("billing", "invoices"): [...]}`. Safe to repeat, and repeated when its answer is lost.
     `TooLargeError` when it does not fit into one request (65,536 messages, 10 MiB).
     """
-    work = Work(
-        publish=[
-            WorkPublish(*_title(scope, topic), list(each_payload(payloads))) for topic, payloads in messages.items()
-        ]
-    )
-    work = Work(publish=[entry for entry in work.publish if entry.messages])
+    publish = [WorkPublish(*_title(scope, topic), list(each_payload(given))) for topic, given in messages.items()]
+    work = Work(publish=[entry for entry in publish if entry.messages])
     _check_size(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "messages")
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
-    hint = "Poll to see whether the messages came before publishing them again."
-    call = _post("publish atomically", _path(), json_of(Outcome), body=body, content_type=AVRO, lost_hint=hint)
-    return (yield from ask(call))
+    what, hint = "publish atomically", "Poll to see whether the messages came before publishing them again."
+    parse, effect = json_of(Outcome), Effect.REPEATABLE
+    return (yield from ask(Call(what, "POST", _path(), parse, effect, body=body, content_type=AVRO, lost_hint=hint)))
 
 
 def work_of(buffered: Mapping[tuple[str, str], list[Buffer]], markers: Sequence[WorkMarker] = ()) -> Work | None:
     """The work that publishes these messages, and markers behind them; None for none."""
     publish = [WorkPublish(namespace, topic, run) for (namespace, topic), run in buffered.items() if run]
     return Work(publish=publish, markers=list(markers)) if publish or markers else None
+
+
+def open_session(scope: ClientScope, name: str, *, run: str | None = None) -> Steps[SessionScope]:
+    """Open a named session, and fence every run that has it open, but for the same `run` (None: a run of its own).
+
+    The same run may open it again, in another process too.
+    """
+    run = run or uuid4().hex
+    parse = json_of(OpenedSession)
+    opened = yield from send_json("POST", f"open session {name}", _session_path(name), parse, body=OpenSession(run))
+    return SessionScope(scope, opened.name, run, opened.epoch, opened.version)
+
+
+def get_session(scope: ClientScope, name: str) -> Steps[SessionInfo]:
+    """A session. `SessionNotFoundError` when there is none of the name."""
+    return get_json(SessionInfo, f"get session {name}", _session_path(name))
+
+
+def list_sessions(scope: ClientScope) -> Steps[list[SessionInfo]]:
+    """All sessions, by name."""
+    return (yield from get_json(SessionList, "list sessions", _session_path())).sessions
+
+
+def delete_session(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[None]:
+    """End what is open in a session, and forget it with the version that it has committed. Its runs stay fenced.
+
+    The audit keeps who did it and why.
+    """
+    what, path = f"delete session {name}", _session_path(name)
+    return ask(Call(what, "DELETE", path, nothing, Effect.ONCE, act_of(reason, by)))
+
+
+def named_transaction(
+    scope: ClientScope,
+    session: str,
+    run: str,
+    version: int,
+    *,
+    ledger: str | None = None,
+    kind: TransactionKind = "long",
+    timeout_ms: int | None = None,
+    owner: str = "",
+) -> Steps[NamedTransactionScope]:
+    """The transaction of this run for this version of a session's work, which all processes of the run share.
+
+    The first one begins it, with its `kind`, `timeout_ms` and `owner`; the others join. `SessionFencedError`: another run has
+    taken the session over. `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it
+    open: it is ended by its id, with `client.transactions`.
+    """
+    body = BeginRequest(
+        kind, timeout_ms, owner, snapshot=False, session=session, version=version, run=run, ledger=ledger
+    )
+    return NamedTransactionScope(body, (yield from begin_as(body)))
+
+
+def segment(scope: NamedTransactionScope) -> Steps[int]:
+    """A write pointer of one's own, to store under; it is published if the commit names it, and dropped if not."""
+    transaction = scope.described()
+    what, path = f"begin a segment of transaction {transaction.id}", _path(transaction, "checkpoint")
+    # Repeatable: one under which nobody stores is none.
+    body = CheckpointRequest(snapshot=False)
+    return (yield from send_json("POST", what, path, json_of(TransactionInfo), body=body)).write_pointer
+
+
+def _commit(transaction: TransactionInfo | str, what: str, body: bytes, media_type: str = AVRO) -> Steps[Outcome]:
+    path, hint = _path(transaction, "commit"), ask_its_state(transaction)
+    given = media_type if body else None
+    parse, effect = json_of(Outcome), Effect.REPEATABLE
+    return ask(Call(what, "POST", path, parse, effect, body=body, content_type=given, lost_hint=hint))
 
 
 def _title(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
@@ -226,26 +304,21 @@ def _check_size(size: int, limit: int, unit: str) -> None:
         )
 
 
-def _post(
-    what: str,
-    path: str,
-    parse: Callable[[Answer], T],
-    *,
-    body: bytes = b"",
-    content_type: str | None = JSON,
-    effect: Effect = Effect.REPEATABLE,
-    lost_hint: str | None = None,
-) -> Call[T]:
-    return Call(what, "POST", path, parse, effect, body=body, content_type=content_type, lost_hint=lost_hint)
-
-
 def _path(transaction: TransactionInfo | str | None = None, *parts: str) -> str:
-    below = () if transaction is None else (_id(transaction), *parts)
+    below = () if transaction is None else (id_of(transaction), *parts)
     return joined_path("v1", "transactions", *below)
 
 
-def _id(transaction: TransactionInfo | str) -> str:
-    return transaction if isinstance(transaction, str) else transaction.id
+def _session_path(*name: str) -> str:
+    return joined_path("v1", "transactions", "sessions", *name)
+
+
+def _open_ones(answer: Answer) -> list[TransactionInfo]:
+    return json.decode(answer.body, TransactionList).transactions
+
+
+def _invalidated(answer: Answer) -> bool:
+    return json.decode(answer.body, Invalidated).invalidated
 
 
 def _begun(answer: Answer) -> TransactionInfo | CommittedBefore:
@@ -253,11 +326,3 @@ def _begun(answer: Answer) -> TransactionInfo | CommittedBefore:
         return json.decode(answer.body, TransactionInfo)
     except ValidationError:
         return json.decode(answer.body, CommittedBefore)
-
-
-def _listing(answer: Answer) -> list[TransactionInfo]:
-    return json.decode(answer.body, TransactionList).transactions
-
-
-def _invalidated(answer: Answer) -> bool:
-    return json.decode(answer.body, Invalidated).invalidated

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn, TypeVar
 
-from basalt.api.bodies.transactions import BeginRequest, CommittedBefore, Outcome, TransactionInfo
+from msgspec import structs
+
+from basalt.api.bodies.transactions import CommittedBefore, Outcome, TransactionInfo
 from basalt.client.calls import transactions
-from basalt.client.plans.calls import Steps, ask
-from basalt.client.transaction.open_transaction import OpenTransaction, store_rest
-from basalt.client.transaction.participants import Participant, Planned, PostCommitError, planned, same
+from basalt.client.plans import Steps
+from basalt.client.transaction.open_transaction import (
+    OpenTransaction,
+    Participant,
+    ParticipantMethod,
+    PostCommitError,
+    TransactionAware,
+    UsersParticipant,
+    store_rest,
+)
 from basalt.errors import (
     BasaltError,
     InputError,
@@ -43,8 +52,9 @@ def enter(tx: OpenTransaction) -> Steps[None]:
     if tx.info is not None:
         raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
     snapshot = not all(participant.hosted for participant in tx.invited)
-    body = BeginRequest(tx.kind, tx.timeout_ms, tx.owner, tx.outside_writes, snapshot, *(tx.session or ()))
-    begun = yield from ask(transactions.begin_call(body))
+    begun = yield from transactions.begin_as(
+        structs.replace(tx.request, outside_writes=tx.outside_writes, snapshot=snapshot)
+    )
     if isinstance(begun, CommittedBefore):
         tx.committed_before = tx.ended = True
         return
@@ -53,11 +63,11 @@ def enter(tx: OpenTransaction) -> Steps[None]:
     yield from or_give_up(tx, "its beginning", _start(tx, tx.invited))
 
 
-def add(tx: OpenTransaction, participant: Participant) -> Steps[None]:
+def add(tx: OpenTransaction, participant: TransactionAware) -> Steps[None]:
     """Let a participant take part from now on; its `start_tx` is called. A second time changes nothing."""
     info = tx.begun()
-    joining = planned(participant)
-    if any(same(joining, other) for other in tx.participants):
+    joining = UsersParticipant(participant)
+    if any(getattr(other, "of", None) is participant for other in tx.participants):
         return
     if not (joining.hosted or tx.outside_writes):
         yield from transactions.take_part(tx.scope, info, joining.name)
@@ -139,7 +149,10 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     """
     changed = set(tx.own_changes)
     for participant in tx.participants:
-        changed.update((yield from participant.changes()))
+        for change in (yield from participant.ask("tx_changes")):
+            if not isinstance(change, bytes):  # text would become other bytes on its way
+                raise TypeError(f"{participant.name}.tx_changes: {change!r} is not bytes")
+            changed.add(change)
     hosted = all(participant.hosted for participant in tx.participants)
     if hosted and changed == tx.told_changes:
         return  # one that is not must also learn that the transaction still lasts, before it persists
@@ -148,20 +161,19 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     tx.told_changes = frozenset(changed)
 
 
-def _start(tx: OpenTransaction, joining: Iterable[Planned]) -> Steps[None]:
+def _start(tx: OpenTransaction, joining: Iterable[Participant]) -> Steps[None]:
     for participant in joining:
-        if not any(same(participant, other) for other in tx.participants):
-            tx.participants.append(participant)  # before its start, of which a half may be there to be rolled back
-            yield from participant.start(tx.begun())
+        if tx.joins(participant):  # before its start, of which a half may be there to be rolled back
+            yield from participant.ask("start_tx", tx.begun())
 
 
 def _checkpoint_together(tx: OpenTransaction) -> Steps[TransactionInfo]:
     yield from tell_changes(tx)
     for participant in tx.participants:
-        yield from participant.flush()
+        yield from participant.ask("flush_tx")
     info = yield from _move_on(tx)
     for participant in tx.participants:
-        yield from participant.update(info)
+        yield from participant.ask("update_tx", info)
     return info
 
 
@@ -188,7 +200,7 @@ def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
     tx.check_whole()
     yield from tell_changes(tx)
     for participant in tx.participants:
-        yield from participant.persist()
+        yield from participant.ask("commit_tx")
     yield from store_rest(tx)
     try:
         outcome = yield from _ask_to_commit(tx)
@@ -204,9 +216,8 @@ def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
 def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
     info = tx.begun()
     try:
-        tx.outcome = outcome = yield from ask(
-            transactions.commit_call(info, transactions.work_of(tx.buffered, tx.markers))
-        )
+        work = transactions.work_of(tx.buffered, tx.markers)
+        tx.outcome = outcome = yield from transactions.commit(tx.scope, info, work)
     except (BasaltError, GeneratorExit):
         raise
     except BaseException as interrupt:
@@ -265,21 +276,14 @@ def _state_for_good(tx: OpenTransaction) -> Steps[str]:
     if found.state != "OPEN":
         return found.state
     try:
-        yield from ask(transactions.invalidate_call(info))
+        yield from transactions.hide(info)
     except TransactionEndedError:
         pass  # it came in time
     return (yield from transactions.get(tx.scope, info)).state
 
 
 def _post_commit(tx: OpenTransaction) -> Steps[None]:
-    failures: list[Failure] = []
-    for participant in tx.participants:
-        try:
-            yield from participant.post_commit()
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  # the others are to hear of the commit all the same
-            failures.append(Failure(f"participant {participant.name} failed", error))
+    _, failures = yield from _ask_all(tx, "post_commit_tx", "failed")
     if not failures:
         return
     first, *others = failures
@@ -306,18 +310,9 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
     info = tx.begun()
     tx.ended = True
     tx.forget_work()
-    failures: list[Failure] = []
-    undone = True
-    for participant in tx.participants:
-        try:
-            undone = (yield from participant.roll_back()) and undone
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001  # the others are to be rolled back all the same
-            failures.append(Failure(f"participant {participant.name} did not roll back", error))
-            undone = False
+    undone, failures = yield from _ask_all(tx, "rollback_tx", "did not roll back")
     try:
-        tx.outcome = yield from ask(transactions.abort_call(info)) if undone else _invalidate(tx)
+        tx.outcome = yield from transactions.abort(tx.scope, info) if undone else _invalidate(tx)
     except BasaltError as error:
         verb = "aborted" if undone else "invalidated"
         over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
@@ -326,9 +321,23 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
     return failures
 
 
+def _ask_all(tx: OpenTransaction, method: ParticipantMethod, failed: str) -> Steps[tuple[bool, list[Failure]]]:
+    """Ask every participant, also after one has failed. True if all answered True; and what failed, in order."""
+    whole, failures = True, list[Failure]()
+    for participant in tx.participants:
+        try:
+            whole = (yield from participant.ask(method)) is True and whole
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the others are to be asked all the same
+            failures.append(Failure(f"participant {participant.name} {failed}", error))
+            whole = False
+    return whole, failures
+
+
 def _invalidate(tx: OpenTransaction) -> Steps[Outcome]:
     info = tx.described()
-    yield from ask(transactions.invalidate_call(info))
+    yield from transactions.hide(info)
     state = (yield from transactions.get(tx.scope, info)).state
     return Outcome(info.id, info.write_pointer, state)
 

@@ -3,30 +3,109 @@
 Messages are buffered and travel in the commit's request. When there are too many for that, they are stored aside on the
 server, and from then on all messages of that topic are: the commit publishes a topic's messages from one place, never from
 two, so that they keep their order.
+
+Beside its topics a transaction has participants: users' objects (`TransactionAware`, Apache Tephra's protocol), and Basalt's
+own tables. When each method is called, and what happens when one fails: docs/reference/client.md, "Participants"; the order
+itself is in `commit_protocol`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Iterable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from basalt.api.bodies.transactions import Outcome, TransactionInfo, TransactionKind
+from msgspec import structs
+
+from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo, TransactionKind
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
-from basalt.client.calls.markers import marked
-from basalt.client.calls.messages import Payloads, each_payload
+from basalt.client.calls.messages import Payloads, PositionLike, each_payload
 from basalt.client.calls.pages import Page
-from basalt.client.calls.positions import PositionLike
 from basalt.client.calls.reading import Bounds, TopicCursor
-from basalt.client.calls.sessions import SessionScope
-from basalt.client.calls.transactions import SessionBinding
-from basalt.client.plans.calls import Steps
-from basalt.client.plans.scopes import ClientScope, TopicScope
-from basalt.client.transaction.participants import Participant, Planned, planned, same
-from basalt.errors import TransactionEndedError
+from basalt.client.calls.topics import marked
+from basalt.client.calls.transactions import SessionScope
+from basalt.client.plans import Await, ClientScope, Steps, TopicScope
+from basalt.errors import BasaltError, InputError, TransactionEndedError
 
+ParticipantMethod: TypeAlias = Literal[
+    "start_tx", "update_tx", "tx_changes", "flush_tx", "commit_tx", "post_commit_tx", "rollback_tx"
+]
+METHODS = ("start_tx", "update_tx", "tx_changes", "commit_tx", "post_commit_tx", "rollback_tx")  # one must have
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # below a request's 10 MiB with room for one large message more; small beside a heap
+
+
+class TransactionAware(Protocol):
+    """A store, or a buffer, that takes part in a client's transaction: what it keeps under it becomes true with its commit.
+
+    For the async client each method may be a coroutine. Two more that a participant may have: `hosted`, True when all it
+    writes is in Basalt's own store, so that the server can undo it; and `flush_tx()`, called before a checkpoint in place of
+    `commit_tx`, for a participant whose `commit_tx` cannot be called twice.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that messages and operators use."""
+        ...
+
+    def start_tx(self, tx: TransactionInfo) -> Any:
+        """The transaction has begun: forget the one before, and write under `tx.write_pointer` from now on."""
+        ...
+
+    def update_tx(self, tx: TransactionInfo) -> Any:
+        """After a checkpoint: the same transaction, with a further write pointer to write under from now on."""
+        ...
+
+    def tx_changes(self) -> Any:
+        """Return what it changed since `start_tx`, as opaque keys (bytes), for conflict detection; none: an empty collection."""
+        ...
+
+    def commit_tx(self) -> Any:
+        """Persist everything. The transaction is not committed yet, and may still be rolled back."""
+        ...
+
+    def post_commit_tx(self) -> Any:
+        """The transaction is committed. Whatever happens here cannot undo it."""
+        ...
+
+    def rollback_tx(self) -> Any:
+        """Undo what was persisted under the transaction, if anything was; True when nothing of it is left."""
+        ...
+
+
+class Participant:
+    """A participant by the methods of `TransactionAware`, as plans, which do for both clients."""
+
+    name: str  # for messages and operators
+    hosted = True  # all it writes is in Basalt's own store, so that the server can hide it
+
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Do what the method says, and return what it answers."""
+        raise NotImplementedError
+
+
+class UsersParticipant(Participant):
+    """A user's participant; what it answers with a coroutine is awaited."""
+
+    def __init__(self, of: TransactionAware) -> None:
+        missing = [method for method in METHODS if not callable(getattr(of, method, None))]
+        if missing:
+            raise TypeError(f"{of!r} is no participant: it has no {missing[0]} (see basalt.client.TransactionAware)")
+        self.of = of
+        self.name = str(getattr(of, "name", type(of).__name__))
+        self.hosted = getattr(of, "hosted", False) is True
+
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Call it. One without `flush_tx` is asked for `commit_tx` instead, as Tephra's contexts do it."""
+        called = "commit_tx" if method == "flush_tx" and not hasattr(self.of, method) else method
+        answer = getattr(self.of, called)(*arguments)
+        if isinstance(answer, Awaitable):
+            answer = yield Await(answer, f"{self.name}.{called}")
+        return answer
+
+
+class PostCommitError(BasaltError):
+    """The transaction is committed, and a participant failed after that (`__cause__`). Do not do its work again."""
 
 
 class Broken(NamedTuple):
@@ -42,22 +121,14 @@ class OpenTransaction:
     def __init__(
         self,
         scope: ClientScope,
-        *,
-        kind: TransactionKind = "short",
-        timeout_ms: int | None = None,
-        owner: str = "",
-        outside_writes: bool = False,
-        participants: Iterable[Participant] = (),
-        session: SessionBinding | None = None,
+        request: BeginRequest,
+        participants: Iterable[TransactionAware] = (),
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self.scope = scope
-        self.kind: TransactionKind = kind
-        self.timeout_ms = timeout_ms
-        self.owner = owner
-        self.invited = [planned(participant) for participant in participants]  # they take part once it has begun
-        self.outside_writes = outside_writes or not all(participant.hosted for participant in self.invited)
-        self.session = session
+        self.request = request
+        self.invited = [UsersParticipant(participant) for participant in participants]  # part of it once it has begun
+        self.outside_writes = request.outside_writes or not all(participant.hosted for participant in self.invited)
         self.committed_before = False  # True: the session had committed this version, so no transaction was begun
         self.buffer_bytes_max = buffer_bytes_max
         self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
@@ -65,7 +136,7 @@ class OpenTransaction:
         self.outcome: Outcome | None = None
         self.ended = False
         self.broken: Broken | None = None  # by the first failure after which it cannot be whole
-        self.participants: list[Planned] = []
+        self.participants: list[Participant] = []
         self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
         self.told_changes: frozenset[bytes] = frozenset()
         self.buffered: dict[tuple[str, str], list[Buffer]] = {}
@@ -77,9 +148,8 @@ class OpenTransaction:
     def described(self) -> TransactionInfo:
         """Return the server's transaction. `TransactionEndedError` when it has not begun."""
         if self.committed_before:
-            assert self.session is not None, "only a session knows versions"
             raise TransactionEndedError(
-                f"version {self.session.version} of session {self.session.name!r} was committed before",
+                f"version {self.request.version} of session {self.request.session!r} was committed before",
                 hint="Leave this work out: ask tx.committed_before first.",
             )
         if self.info is None:
@@ -112,56 +182,42 @@ class OpenTransaction:
         self.buffered.clear()
         self.markers.clear()
 
-    def attach(self, participant: Planned) -> None:
-        """Let a table take part, which needs no call to start. A second time changes nothing."""
-        self.begun()
-        if not any(same(participant, other) for other in self.participants):
+    def joins(self, participant: Participant) -> bool:
+        """Let it take part, unless it does; True if it did not before."""
+        of = getattr(participant, "of", participant)
+        joins = all(getattr(other, "of", other) is not of for other in self.participants)
+        if joins:
             self.participants.append(participant)
+        return joins
 
 
 def transaction(
-    scope: ClientScope,
-    *,
-    timeout_ms: int | None = None,
-    owner: str = "",
-    kind: TransactionKind = "short",
-    outside_writes: bool = False,
-    participants: Iterable[Participant] = (),
-) -> OpenTransaction:
-    """A transaction for a `with` block (`async with` in the async client), which begins it.
-
-    After `timeout_ms` (None: the server's default) the server aborts it. `participants` commit and roll back with it
-    (`TransactionAware`), in this order.
-    """
-    return OpenTransaction(
-        scope, kind=kind, timeout_ms=timeout_ms, owner=owner, outside_writes=outside_writes, participants=participants
-    )
-
-
-def transaction_in(
-    session: SessionScope,
+    scope: ClientScope | SessionScope,
     *,
     version: int | None = None,
     timeout_ms: int | None = None,
     owner: str = "",
     kind: TransactionKind = "short",
     outside_writes: bool = False,
-    participants: Iterable[Participant] = (),
+    participants: Iterable[TransactionAware] = (),
 ) -> OpenTransaction:
-    """A transaction of the session, as `client.transaction()` makes them.
+    """A transaction for a `with` block (`async with` in the async client), which begins it.
 
-    With a `version`, its commit makes that the session's; when it was committed before, `tx.committed_before` says so, and
-    there is nothing to do. Versions are compared, not listed: once 9 is committed, 8 counts as done. Give rising versions.
+    After `timeout_ms` (None: the server's default) the server aborts it. `participants` commit and roll back with it
+    (`TransactionAware`), in this order.
+
+    In a session it may have a `version`, which its commit makes the session's; when that was committed before,
+    `tx.committed_before` says so, and there is nothing to do. Versions are compared, not listed: once 9 is committed, 8 counts
+    as done. Give rising versions.
     """
-    return OpenTransaction(
-        session.client,
-        kind=kind,
-        timeout_ms=timeout_ms,
-        owner=owner,
-        outside_writes=outside_writes,
-        participants=participants,
-        session=SessionBinding(session.name, session.epoch, version),
-    )
+    request = BeginRequest(kind, timeout_ms, owner, outside_writes)
+    if isinstance(scope, SessionScope):
+        held = structs.replace(request, session=scope.name, session_epoch=scope.epoch, version=version)
+        return OpenTransaction(scope.client, held, participants)
+    if version is not None:
+        hint = "Begin it in one: client.session(name).transaction(version=...)."
+        raise InputError(f"version {version} is of no session's work", field="version", hint=hint)
+    return OpenTransaction(scope, request, participants)
 
 
 def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> Steps[None]:
@@ -226,16 +282,9 @@ def poll(
     namespace: str | None = None,
 ) -> Steps[Page]:
     """The messages of a topic from a position on, under the transaction's snapshot."""
-    info = tx.begun()
+    source, seen_by = tx.scope.topic(topic, namespace=namespace), tx.begun().id
     return (
-        yield from messages.poll(
-            tx.scope.topic(topic, namespace=namespace),
-            start,
-            inclusive=inclusive,
-            limit=limit,
-            wait_ms=wait_ms,
-            transaction=info.id,
-        )
+        yield from messages.poll(source, start, inclusive=inclusive, limit=limit, wait_ms=wait_ms, transaction=seen_by)
     )
 
 
@@ -249,9 +298,8 @@ def read(
     namespace: str | None = None,
 ) -> TopicCursor:
     """The messages of a topic from `start` to before `stop`, across pages, under the transaction's snapshot."""
-    return TopicCursor(
-        tx.scope.topic(topic, namespace=namespace), Bounds(start, stop, limit, transaction=tx.begun().id)
-    )
+    bounds = Bounds(start, stop, limit, transaction=tx.begun().id)
+    return TopicCursor(tx.scope.topic(topic, namespace=namespace), bounds)
 
 
 def changes(tx: OpenTransaction, changed: Iterable[bytes]) -> Steps[None]:

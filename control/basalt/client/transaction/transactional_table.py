@@ -1,6 +1,6 @@
 """Plans for a table within a transaction: reads see what it wrote, and what it wrote waits here until the commit.
 
-The table takes part in the transaction (`participants.Planned`): its changes are told before a cell is written, so one that loses a
+The table takes part in the transaction: its changes are told before a cell is written, so one that loses a
 conflict has nothing on the server to hide. It writes earlier only at a checkpoint, and when it holds more than its transaction
 keeps here (`buffer_bytes_max`).
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from basalt.api.bodies.tables import TableInfo, WriteRequest
+from msgspec import structs
+
+from basalt.api.bodies.tables import ScanRequest, TableInfo, WriteRequest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls import tables
 from basalt.client.calls.tables import ColumnValues, Name, RowPage, TableRow, Visibility, named, to_bytes
-from basalt.client.plans.calls import Steps, ask, done
-from basalt.client.plans.scopes import TableScope
+from basalt.client.plans import Steps, TableScope, id_of
 from basalt.client.transaction.commit_protocol import tell_changes
-from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.open_transaction import OpenTransaction, Participant, ParticipantMethod
 from basalt.errors import BasaltError
 from basalt_engine.cells.names import CELLS_MAX, change_key, check_column, check_row, check_value
 
@@ -27,34 +29,34 @@ CALL_DELETED_ROWS_MAX = 100  # each may have many cells, and the server writes a
 CELL_BYTES = 64  # what a cell costs beside its own bytes, so that very many small ones count
 
 
-class TableInUse:
-    """One table in one transaction: what was written to it, and what of that is on the server."""
+class TableInUse(Participant):
+    """One table in one transaction: what was written to it, and what of that is on the server.
 
-    hosted = True  # the server hides what an aborted transaction wrote
+    Nothing is asked of the server before something is written. After a checkpoint, before which the buffer was flushed, the
+    server writes under the new pointer.
+    """
 
     def __init__(self, tx: OpenTransaction, scope: TableScope) -> None:
         self.tx = tx
         self.scope = scope
+        self.name = f"table {scope}"
         self.buffer = TableBuffer()
         self.changed: dict[bytes, set[bytes]] = {}  # by row the columns, of all since the beginning
         self._known: TableInfo | None = None  # what it tells and what it writes are of one generation
 
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"table {self.scope}"
-
-    def start(self, info: TransactionInfo) -> Steps[None]:
-        """Nothing is asked of the server before something is written."""
-        return done(None)
-
-    def update(self, info: TransactionInfo) -> Steps[None]:
-        """The buffer was flushed before the checkpoint; what follows is written under the new pointer by the server."""
-        return done(None)
+    def ask(self, method: ParticipantMethod, *arguments: object) -> Steps[Any]:
+        """Do what the method says. Writes that were not sent are dropped; the others the server hides with the abort."""
+        if method == "tx_changes":
+            return (yield from self.changes())
+        if method in ("flush_tx", "commit_tx"):
+            yield from self.flush()
+        elif method == "rollback_tx":
+            self.buffer.clear()
+        return True
 
     def changes(self) -> Steps[Collection[bytes]]:
         """Rows or cells, as the table's conflict level says."""
-        if not self.changed or self.tx.kind == "long":  # a long transaction takes no part in conflicts
+        if not self.changed or self.tx.request.kind == "long":  # a long transaction takes no part in conflicts
             return []
         info = yield from self._facts()
         if info.conflict == "none":
@@ -75,24 +77,11 @@ class TableInUse:
         info = yield from self._facts()
         try:
             for body in self.buffer.bodies(self.tx.described().id, info.generation):
-                yield from ask(tables.write_call(self.scope, body))
+                yield from tables.send(self.scope, body)
         except BasaltError:
             self.tx.scope.table_facts.pop(self.scope, None)  # the table may be another one by now
             raise
         self.buffer.clear()
-
-    def persist(self) -> Steps[None]:
-        """At the commit."""
-        yield from self.flush()
-
-    def post_commit(self) -> Steps[None]:
-        """Nothing is left to do."""
-        return done(None)
-
-    def roll_back(self) -> Steps[bool]:
-        """Drop the writes that were not sent; the server hides the others with the abort."""
-        self.buffer.clear()
-        return done(True)
 
     def note(self, row: bytes, columns: Iterable[bytes]) -> None:
         """Cells of this row are being changed."""
@@ -116,7 +105,7 @@ def in_use(tx: OpenTransaction, name: str, *, namespace: str | None = None) -> T
         if isinstance(participant, TableInUse) and participant.scope == scope:
             return participant
     joining = TableInUse(tx, scope)
-    tx.attach(joining)
+    tx.joins(joining)
     return joining
 
 
@@ -181,35 +170,20 @@ def _make_room(table: TableInUse) -> Steps[None]:
 class RowCursor:
     """The place of a scan of a table: pages of rows from `start` to before `stop`, with a transaction's own writes in them."""
 
-    def __init__(
-        self,
-        scope: TableScope,
-        start: bytes,
-        stop: bytes | None,
-        columns: list[bytes] | None,
-        transaction: str | None,
-        visibility: Visibility,
-        own: TableInUse | None,
-    ) -> None:
+    def __init__(self, scope: TableScope, request: ScanRequest, own: TableInUse | None = None) -> None:
         self.done = False
         self._scope = scope
-        self._start = start
-        self._stop = stop
-        self._columns = columns
-        self._transaction = transaction
-        self._visibility: Visibility = visibility
+        self._request = request  # of the next page
         self._own = own
 
     def next_items(self) -> Steps[list[TableRow]]:
         """Ask for the next page of rows."""
-        start = self._start
-        page = yield from tables.page(
-            self._scope, start, self._stop, self._columns, self._transaction, self._visibility
-        )
+        asked = self._request
+        page = yield from tables.page(self._scope, asked)
         if self._own is not None:
-            page = self._own.buffer.over_page(page, start, self._stop, self._columns)
+            page = self._own.buffer.over_page(page, asked.start, asked.stop, asked.columns)
         self.done = page.next_row is None
-        self._start = page.next_row or start
+        self._request = structs.replace(asked, start=page.next_row or asked.start)
         return page.rows
 
 
@@ -223,9 +197,8 @@ def scan(
 ) -> RowCursor:
     """The rows with start <= row < stop in order, as of the transaction's beginning, with what it wrote since."""
     info = table.tx.begun()
-    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
     own = table if visibility == "snapshot" else None
-    return RowCursor(table.scope, *bounds, named(columns), info.id, visibility, own)
+    return RowCursor(table.scope, _scan_request(start, stop, columns, info, visibility), own)
 
 
 def scan_committed(
@@ -241,9 +214,19 @@ def scan_committed(
 
     Without a transaction each page shows the moment in which it was asked for; scan within one to see a single moment.
     """
-    bounds = to_bytes(start, "start"), None if stop is None else to_bytes(stop, "stop")
-    transaction_id = transaction.id if isinstance(transaction, TransactionInfo) else transaction
-    return RowCursor(scope, *bounds, named(columns), transaction_id, visibility, None)
+    return RowCursor(scope, _scan_request(start, stop, columns, transaction, visibility))
+
+
+def _scan_request(
+    start: Name,
+    stop: Name | None,
+    columns: Iterable[Name] | None,
+    transaction: TransactionInfo | str | None,
+    visibility: Visibility,
+) -> ScanRequest:
+    stop_row = None if stop is None else to_bytes(stop, "stop")
+    seen_by = None if transaction is None else id_of(transaction)
+    return ScanRequest(to_bytes(start, "start"), stop_row, named(columns), transaction=seen_by, visibility=visibility)
 
 
 @dataclass(slots=True)

@@ -19,9 +19,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import Session
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Loss, State, Transaction
-from basalt.transactions.rules.transaction_table import Request
 from basalt_engine.cells.names import change_text
 from basalt_engine.errors import FencedError
 

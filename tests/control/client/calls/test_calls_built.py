@@ -13,9 +13,9 @@ from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.bodies.work import PublishResponse, Record, RecordIn, check_rollback, check_store
 from basalt.api.codecs import avro, batches
 from basalt.client.calls import admin, messages, topics, transactions
+from basalt.client.calls.messages import position
 from basalt.client.calls.pages import Message
-from basalt.client.calls.positions import position
-from basalt.client.plans.calls import Answer, Effect
+from basalt.client.plans import Answer, Effect
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
 from tests.control.api.codecs import client_codecs
 
@@ -191,19 +191,18 @@ def test_the_end_of_a_topic_is_read_from_the_answer(topic_scope, play):
 
 def test_a_pages_headers_are_read(topic_scope, play):
     (call,) = play(messages.poll(topic_scope)).calls
-    headers = {"content-type": "avro/binary", "basalt-next": ID.hex(), "basalt-held-by": "42"}
-    page = call.parse(Answer(200, headers, avro.END_OF_ARRAY))
+    headers = {"content-type": call.accept, "basalt-next": ID.hex(), "basalt-held-by": "42"}
+    page = call.parse(Answer(200, headers, batches.START + batches.END))
     assert (page.next_id, page.held_by, len(page)) == (ID, "42", 0)
 
 
-def test_a_poll_asks_for_batches_and_takes_avro_of_an_older_server(topic_scope, play):
+def test_a_poll_asks_for_batches_and_takes_nothing_else(topic_scope, play):
     (call,) = play(messages.poll(topic_scope)).calls
-    assert call.accept == "application/vnd.basalt.batches, avro/binary"
+    assert call.accept == "application/vnd.basalt.batches"
     in_batches = batches.START + batches.encode_list([ID], [b"a"]) + batches.END
-    in_avro = client_codecs.encode_avro_messages([Message(ID, b"a")])
-    for media_type, body in {call.accept.partition(",")[0]: in_batches, "Avro/Binary; x=y": in_avro}.items():
-        assert list(call.parse(Answer(200, {"content-type": media_type}, body))) == [Message(ID, b"a")]
-    with pytest.raises(ValueError, match="neither"):
+    for media_type in (call.accept, "Application/VND.Basalt.Batches; x=y"):
+        assert list(call.parse(Answer(200, {"content-type": media_type}, in_batches))) == [Message(ID, b"a")]
+    with pytest.raises(ValueError, match="no message batches"):
         call.parse(Answer(200, {"content-type": "application/json"}, b"[]"))
 
 

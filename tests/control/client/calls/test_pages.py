@@ -6,29 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies import work as bodies
 from basalt.api.codecs import batches
-from basalt.api.codecs.avro import END_OF_ARRAY, encode_long, encode_messages_block
-from basalt.client.calls.pages import Message, Page, index_messages
+from basalt.client.calls.pages import Message, Page
 from basalt.errors import ProtocolError
-from tests.control.api.codecs.client_codecs import encode_avro_messages
 
 ID = bytes.fromhex("0000018bcfe56800" + "0001" + "0000018bcfe56800" + "0000")
 
 
 def body_of(blocks: list[list[bytes]]) -> bytes:
-    """An answer of these payloads, block by block, with rising ids."""
-    encoded = []
-    number = 0
-    for block in blocks:
-        ids = [(number + at).to_bytes(20) for at in range(len(block))]
-        number += len(block)
-        encoded.append(encode_messages_block(ids, block))
-    return b"".join(encoded) + END_OF_ARRAY
-
-
-def batches_of(blocks: list[list[bytes]]) -> bytes:
-    """The same answer as batches: runs (whose ids count up in their last number) and lists by turns."""
+    """An answer of these payloads, with rising ids: runs (whose ids count up in their last number) and lists by turns."""
     encoded = [batches.START]
     number = 0
     for turn, block in enumerate(blocks):
@@ -43,10 +29,6 @@ def batches_of(blocks: list[list[bytes]]) -> bytes:
     return b"".join([*encoded, batches.END])
 
 
-def pages_of(blocks: list[list[bytes]]) -> list[Page]:
-    return [Page(body_of(blocks)), Page(batches_of(blocks), batches=True)]
-
-
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([63, 64, 8_191, 8_192, 8_193, 20_000]))
 uniform = st.builds(lambda size, count: [b"u" * size] * count, sizes, st.integers(1, 40))
 mixed = st.lists(sizes.map(lambda size: b"m" * size), min_size=1, max_size=40)
@@ -55,22 +37,17 @@ mixed = st.lists(sizes.map(lambda size: b"m" * size), min_size=1, max_size=40)
 @given(st.lists(st.one_of(uniform, mixed), max_size=5))
 def test_a_page_has_what_was_encoded(blocks):
     payloads = [payload for block in blocks for payload in block]
-    for page in pages_of(blocks):
-        assert len(page) == len(payloads)
-        assert bool(page) == bool(payloads)
-        assert page.bytes == sum(map(len, payloads))
-        assert page.payloads() == payloads
-        assert page.ids() == [number.to_bytes(20) for number in range(len(payloads))]
-        assert [message.payload for message in page] == payloads
-        assert [message.id for message in page] == page.ids()
-        assert list(page) == [page[index] for index in range(len(page))]
-        assert page[1:3] == list(page)[1:3]
-        assert page[-2:] == list(page)[-2:]
-
-
-def test_a_block_with_its_size_is_read_too():
-    sized = encode_long(-1) + encode_long(23) + encode_avro_messages([bodies.Message(ID, b"a")])[1:-1] + END_OF_ARRAY
-    assert [message.payload for message in Page(sized)] == [b"a"]
+    page = Page(body_of(blocks))
+    assert len(page) == len(payloads)
+    assert bool(page) == bool(payloads)
+    assert page.bytes == sum(map(len, payloads))
+    assert page.payloads() == payloads
+    assert page.ids() == [number.to_bytes(20) for number in range(len(payloads))]
+    assert [message.payload for message in page] == payloads
+    assert [message.id for message in page] == page.ids()
+    assert list(page) == [page[index] for index in range(len(page))]
+    assert page[1:3] == list(page)[1:3]
+    assert page[-2:] == list(page)[-2:]
 
 
 def test_a_run_of_equal_lengths_that_ends_early_is_not_taken_for_whole():
@@ -83,34 +60,33 @@ def test_a_run_of_equal_lengths_that_ends_early_is_not_taken_for_whole():
 def test_a_cut_answer_is_refused(blocks, data):
     body = body_of(blocks)
     cut = data.draw(st.integers(0, len(body) - 1))
-    with pytest.raises(ProtocolError):
-        len(Page(body[:cut]))
-    body = batches_of(blocks)
-    cut = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(ProtocolError, match="not one of message batches"):
-        len(Page(body[:cut], batches=True))
+        len(Page(body[:cut]))
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(body):
+    page = Page(batches.START + body)
     try:
-        index = index_messages(body)
-    except (ValueError, IndexError):
+        count = len(page)
+    except ProtocolError:
         return
-    assert all(start <= stop <= len(body) for start, stop in zip(index.starts, index.stops, strict=True))
+    assert len(page.ids()) == len(page.payloads()) == len(list(page)) == count
+    assert page.bytes <= len(body)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        encode_long(1) + b"\x26" + bytes(19) + b"\x00" + END_OF_ARRAY,  # an id of 19 bytes
-        encode_long(1) + b"\x28" + bytes(20) + b"\x01" + END_OF_ARRAY,  # a length of -1
-        encode_long(2**40) + END_OF_ARRAY,
-        encode_avro_messages([bodies.Message(ID, b"a")]) + b"\x00",  # bytes after the end
+        b"",
+        b"\x02" + batches.END,  # a version that this client does not know
+        batches.START + b"\x09" + batches.END,  # a kind of frame that there is not
+        batches.START + batches.encode_marker("watermark", ID, b"{}") + batches.END,  # nobody asked for it
+        batches.START + batches.encode_list([ID], [b"a"]) + batches.END + b"\x00",  # bytes after the end
     ],
 )
 def test_what_no_server_sends_is_refused(body):
-    with pytest.raises(ProtocolError, match="not an Avro array of messages"):
+    with pytest.raises(ProtocolError, match="not one of message batches"):
         list(Page(body))
 
 
@@ -122,11 +98,11 @@ def test_a_message_knows_when_it_was_published():
 
 
 def test_messages_before_an_id_are_counted():
-    for page in pages_of([[b"a"] * 4, [b"a"] * 6]):
-        assert [page.count_before(number.to_bytes(20)) for number in (0, 1, 9, 10, 99)] == [0, 1, 9, 10, 10]
+    page = Page(body_of([[b"a"] * 4, [b"a"] * 6]))
+    assert [page.count_before(number.to_bytes(20)) for number in (0, 1, 9, 10, 99)] == [0, 1, 9, 10, 10]
 
 
 def test_a_list_of_ids_stays_the_callers_own():
-    for page in pages_of([[b"a", b"b"]]):
-        page.ids().clear()
-        assert len(page.ids()) == len(list(page)) == 2
+    page = Page(body_of([[b"a", b"b"]]))
+    page.ids().clear()
+    assert len(page.ids()) == len(list(page)) == 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.api.codecs.avro import END_OF_ARRAY, decode_consume_request, encode_messages_block
-from basalt.client.calls.messages import FOLLOW_WAIT_MS
+from basalt.api.codecs import batches
+from basalt.api.codecs.avro import decode_consume_request
+from basalt.client.calls.messages import FOLLOW_WAIT_MS, position
 from basalt.client.calls.pages import Page
-from basalt.client.calls.positions import position
 from basalt.client.calls.reading import TopicCursor, read
 
 
@@ -15,13 +15,17 @@ def id_of(number: int) -> bytes:
     return number.to_bytes(20)
 
 
+def body_of(ids: list[bytes], payloads: list[bytes]) -> bytes:
+    return batches.START + batches.encode_list(ids, payloads) + batches.END
+
+
 def page_of(first: int, stop: int, held_by: str | None = None) -> Page:
     ids = [id_of(number) for number in range(first, stop)]
-    body = encode_messages_block(ids, [b"%d" % number for number in range(first, stop)]) + END_OF_ARRAY
-    return Page(body, id_of(stop - 1), held_by)
+    return Page(body_of(ids, [b"%d" % number for number in range(first, stop)]), id_of(stop - 1), held_by)
 
 
-EMPTY = Page(END_OF_ARRAY, None)
+NOTHING = batches.START + batches.END
+EMPTY = Page(NOTHING, None)
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ def test_a_stop_that_a_page_ends_at_needs_one_more_look(topic_scope, drain):
 
 def test_a_stop_in_time_is_before_that_millisecond(topic_scope, drain):
     first = (5).to_bytes(8) + bytes(12)
-    body = encode_messages_block([(4).to_bytes(8) + b"\xff" * 12, first], [b"1", b"2"]) + END_OF_ARRAY
+    body = body_of([(4).to_bytes(8) + b"\xff" * 12, first], [b"1", b"2"])
     assert drain(read(topic_scope, stop=5), Page(body, first))[0] == [1]
 
 
@@ -104,15 +108,15 @@ def test_following_ends_at_its_limit(topic_scope, drain):
 
 def test_who_holds_the_reader_is_told(topic_scope, drain):
     cursor = read(topic_scope)
-    drain(cursor, page_of(0, 1), Page(END_OF_ARRAY, id_of(0), held_by="42"))
+    drain(cursor, page_of(0, 1), Page(NOTHING, id_of(0), held_by="42"))
     assert cursor.held_by == "42"
 
 
 def test_an_empty_page_may_move_the_reader_on(topic_scope, play):
     # Over rows that it may not see, so that they are not looked at again.
     cursor = read(topic_scope, follow=True)
-    play(cursor.next_page(), Page(END_OF_ARRAY, id_of(7)))
-    cursor.take(Page(END_OF_ARRAY, id_of(7)))
+    play(cursor.next_page(), Page(NOTHING, id_of(7)))
+    cursor.take(Page(NOTHING, id_of(7)))
     (call,) = play(cursor.next_page(), EMPTY).calls
     assert decode_consume_request(call.body).start_from == id_of(7)
 

@@ -13,8 +13,7 @@ import pytest
 
 from basalt.client.transaction import commit_protocol
 from basalt.client.transaction.commit_protocol import abort, commit
-from basalt.client.transaction.open_transaction import changes, publish, store
-from basalt.client.transaction.participants import PostCommitError, planned
+from basalt.client.transaction.open_transaction import PostCommitError, UsersParticipant, changes, publish, store
 from basalt.errors import (
     InternalError,
     TransactionConflictError,
@@ -344,7 +343,7 @@ def test_nobody_persists_when_messages_may_be_missing():
 
 def test_what_is_no_participant_is_refused_before_anything_begins():
     with pytest.raises(TypeError, match="no start_tx"):
-        planned(object())
+        UsersParticipant(object())  # type: ignore[arg-type]  # that is the point
 
 
 def test_a_participant_named_twice_takes_part_once():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from basalt.client.transaction import commit_protocol
 from basalt.client.transaction.commit_protocol import abort, commit
-from basalt.client.transaction.participants import PostCommitError
+from basalt.client.transaction.open_transaction import PostCommitError
 from basalt.errors import UnknownOutcomeError
 from tests.control.client.participants_world import Interrupt, Recording, World
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from basalt.api.bodies.transactions import Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo
 from basalt.api.bodies.work import check_store
 from basalt.api.codecs import avro
 from basalt.client.transaction import commit_protocol, open_transaction
@@ -41,9 +41,7 @@ def make(scope, play):
     """A transaction that has begun."""
 
     def begun(buffer_bytes_max: int = 1_000_000) -> OpenTransaction:
-        tx = OpenTransaction(
-            scope, kind="short", timeout_ms=None, owner="", outside_writes=False, buffer_bytes_max=buffer_bytes_max
-        )
+        tx = OpenTransaction(scope, BeginRequest(), buffer_bytes_max=buffer_bytes_max)
         play(commit_protocol.enter(tx), INFO)
         return tx
 
@@ -243,7 +241,7 @@ def test_an_aborted_transaction_forgets_its_messages(make, play):
 def test_nothing_can_be_done_after_the_end_or_before_the_begin(make, play, scope, plan):
     ended = make()
     play(commit_protocol.commit(ended), COMMITTED)
-    fresh = OpenTransaction(scope, kind="short", timeout_ms=None, owner="", outside_writes=False)
+    fresh = OpenTransaction(scope, BeginRequest())
     for tx, says in ((ended, "has ended"), (fresh, "has not begun")):
         played = play(plan(tx))
         assert isinstance(played.raised, TransactionEndedError)

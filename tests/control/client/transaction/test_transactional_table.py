@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.tables import TableInfo
-from basalt.api.bodies.transactions import Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo, TransactionKind
 from basalt.client.calls import tables
 from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -32,10 +32,8 @@ def facts(conflict: str = "row") -> TableInfo:
 def make(scope, play):
     """A transaction that has begun."""
 
-    def begun(buffer_bytes_max: int = 1_000_000, kind: str = "short") -> OpenTransaction:
-        tx = OpenTransaction(
-            scope, kind=kind, timeout_ms=None, owner="", outside_writes=False, buffer_bytes_max=buffer_bytes_max
-        )
+    def begun(buffer_bytes_max: int = 1_000_000, kind: TransactionKind = "short") -> OpenTransaction:
+        tx = OpenTransaction(scope, BeginRequest(kind), buffer_bytes_max=buffer_bytes_max)
         play(commit_protocol.enter(tx), INFO)
         return tx
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import basalt
-import basalt.aio
 from basalt.client import Client
 from basalt.errors import TableExistsError, TableNotFoundError, TransactionConflictError
 

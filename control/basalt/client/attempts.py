@@ -1,20 +1,28 @@
-"""Judges replies: a reply means a result, an error, or that the call may be sent again after a pause. Pure rules.
+"""Judges replies and runs plans: a reply means a result, an error, or that the call may be sent again after a pause.
 
-The calls that may be sent again, and why: docs/reference/client.md, "Retries". The class of an error is found by the `code` of the
-problem document: docs/reference/errors.md. An answer that is no problem document did not come from Basalt.
+A driver sends what `run_plan` yields, sleeps when told to, and hands back the reply. It throws in here whatever else happens
+meanwhile, an interrupt for one, because a plan may have something to undo. No input or output.
+
+The calls that may be sent again, and why: docs/reference/client.md, "Retries". The class of an error is found by the `code` of
+the problem document: docs/reference/errors.md. An answer that is no problem document did not come from Basalt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+import secrets
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
-import msgspec
 from msgspec import MsgspecError
 
+from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
-from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply
+from basalt.client.plans import Answer, Await, Call, Effect, Lost, NotHttp, NotSent, Reply, Steps
 from basalt.errors import (
     BY_CODE,
     BasaltError,
@@ -34,6 +42,8 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 
+T = TypeVar("T")
+
 TIMEOUT_MS_DEFAULT = 30_000  # longer than a server takes to restart, shorter than anyone waits without a word
 ATTEMPTS_MAX = 10  # with the pauses below some ten seconds of trying; a server that is back answers the first of them
 BACKOFF_MS_BASE = 50  # about one restart of a connection; doubles with each attempt
@@ -41,7 +51,6 @@ BACKOFF_MS_MAX = 5_000  # all clients of a busy server come back within this
 
 # The server says with these that it did nothing, so that any call may be sent again.
 _NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError, NotLeaderError)
-
 
 REQUEST_ID_HEADER = "basalt-request-id"
 SHOWN_CHARS_MAX = 200  # of a foreign answer: enough to recognise a proxy's page, too little to flood a log
@@ -57,17 +66,120 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """Send this request and hand back a `Reply` after `timeout_ms` at most."""
+
+    method: str
+    target: str  # path and query
+    headers: dict[str, str]
+    body: bytes = field(repr=False)
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Sleep."""
+
+    duration_ms: float
+
+
+Running: TypeAlias = Generator[Send | Pause | Await, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The time and number of attempts. `timeout_ms` is the deadline of a call, to which a long poll's wait is added."""
+    """The time and number of attempts. `timeout_ms` is the deadline of a call, to which a long poll's wait is added.
+
+    `InputError` for a time or a number below 1.
+    """
 
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     attempts_max: int = ATTEMPTS_MAX
     backoff_ms_base: int = BACKOFF_MS_BASE
     backoff_ms_max: int = BACKOFF_MS_MAX
 
+    def __post_init__(self) -> None:
+        for name, value in (("timeout_ms", self.timeout_ms), ("attempts_max", self.attempts_max)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more", field=name)
+
     def pause_ms(self, attempts: int, chance: float, retry_after_ms: int) -> float:
         """The pause after so many attempts: full jitter (`chance` is 0 to 1), on top of what the server asked for."""
         return retry_after_ms + chance * min(self.backoff_ms_max, self.backoff_ms_base << (attempts - 1))
+
+
+_request_id = partial(secrets.token_hex, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The clock, chance and policy that running a plan needs. `monotonic_ms` never goes back; `chance` returns 0 to 1."""
+
+    policy: RetryPolicy
+    url: str  # for error messages
+    monotonic_ms: Callable[[], float]
+    chance: Callable[[], float] = random.random
+    new_request_id: Callable[[], str] = _request_id
+
+
+def run_plan(steps: Steps[T], environment: Environment) -> Running[T]:
+    """Run a plan: try each of its calls until it has a result, or fails for good."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = (yield step) if isinstance(step, Await) else (yield from _attempts(step, environment))
+            except GeneratorExit:
+                raise  # nobody runs this any more
+            except BaseException as error:  # noqa: BLE001  # a plan may clean up, or say how far it got
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
+    policy = environment.policy
+    deadline_ms = environment.monotonic_ms() + policy.timeout_ms + call.wait_ms
+    request_id = environment.new_request_id()  # the same for every attempt: by it the server recognises a second one
+    attempts = 0
+    unknown: UnknownOutcomeError | None = None
+    while True:
+        left_ms = deadline_ms - environment.monotonic_ms()
+        reply: Reply = yield _request(call, request_id, left_ms, policy)
+        attempts += 1
+        try:
+            verdict = judge(call, reply, environment.url)
+        except BasaltError as final:
+            final.request_id = final.request_id or request_id
+            raise
+        if not isinstance(verdict, Again):
+            return verdict
+        if isinstance(verdict.error, UnknownOutcomeError):
+            unknown = verdict.error
+        pause_ms = policy.pause_ms(attempts, environment.chance(), verdict.retry_after_ms)
+        if attempts >= policy.attempts_max or environment.monotonic_ms() + pause_ms >= deadline_ms:
+            # An earlier attempt may have taken effect, even if the last one reached nobody.
+            error = unknown or verdict.error
+            error.request_id = error.request_id or request_id
+            error.add_note(f"gave up after {attempts} attempts; the deadline was {policy.timeout_ms + call.wait_ms} ms")
+            raise error
+        yield Pause(pause_ms)
+
+
+def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPolicy) -> Send:
+    query = call.query
+    if call.wait_ms:
+        # A second attempt has less time than the first, and the server must still answer before the deadline.
+        wait_ms = int(min(call.wait_ms, max(0, left_ms - policy.timeout_ms / 2)))
+        query = (*query, ("waitMs", str(wait_ms)))
+    headers = {"Accept": call.accept, REQUEST_ID_HEADER: request_id}
+    if call.content_type is not None:
+        headers["Content-Type"] = call.content_type
+    target = f"{call.path}?{urlencode(query)}" if query else call.path
+    return Send(call.method, target, headers, call.body, left_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +241,18 @@ def _judge_answer(call: Call[Any], answer: Answer) -> Any:
     raise error
 
 
+def problem_of(answer: Answer) -> Problem | None:
+    """The problem document that an answer is; None when it is none, and so did not come from Basalt."""
+    try:
+        return json.decode(answer.body, Problem)
+    except MsgspecError:
+        return None
+
+
 def error_of(call: Call[Any], answer: Answer) -> BasaltError:
     """Make the exception for an answer that is not 2xx. Its `request_id` is the server's, when it told one."""
-    try:
-        problem = msgspec.json.decode(answer.body, type=Problem)
-    except msgspec.MsgspecError:
+    problem = problem_of(answer)
+    if problem is None:
         return _foreign(call, answer)
     known = BY_CODE.get(problem.code)
     message = problem.detail or problem.code
@@ -175,15 +294,11 @@ def lost_hint(call: Call[Any]) -> str:
 def _foreign(call: Call[Any], answer: Answer) -> BasaltError:
     if answer.status in GATEWAY_STATUSES and call.effect is not Effect.NONE:
         return UnknownOutcomeError(
-            f"{call.what}: something in between answered {answer.status} {_phrase(answer.status)},"
+            f"{call.what}: something in between answered {answer.status} {HTTPStatus(answer.status).phrase},"
             " so whether it took effect is unknown",
             hint=lost_hint(call),
         )
     return not_basalt(call, answer, "the answer is not Basalt's")
-
-
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase
 
 
 def _retry_after_ms(problem: Problem, answer: Answer) -> int:

@@ -1,22 +1,21 @@
 """The servers of a client: their URLs, and which of them a request goes to, the one that leads as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
-it did nothing. `replies` judges what else goes wrong, as with one server.
+it did nothing. `attempts` judges what else goes wrong, as with one server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
-from basalt.api.bodies.operations import Problem
-from basalt.client.plans.calls import Answer, NotSent, Reply
-from basalt.client.plans.run_plan import Send
+from basalt.client.attempts import Send, problem_of
+from basalt.client.plans import Answer, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
+
+TransportT = TypeVar("TransportT")
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
 
@@ -64,6 +63,8 @@ def parse_url(url: str) -> ServerUrl:
 
 def parse_urls(urls: str) -> tuple[ServerUrl, ...]:
     """Take the URLs of one or more servers apart, which commas separate. All of them must be http, or all https."""
+    if urls.startswith(EMBEDDED_SCHEME):
+        raise InputError(f"{urls!r} is no server", field="url", hint="Use basalt.connect or basalt.aio.connect for it.")
     servers = tuple(dict.fromkeys(parse_url(url.strip(" ")) for url in urls.split(",")))
     if len({server.scheme for server in servers}) > 1:
         raise InputError(
@@ -77,12 +78,28 @@ def shown(servers: tuple[ServerUrl, ...]) -> str:
     return ",".join(server.text for server in servers)
 
 
-class Servers:
-    """The servers that the caller named, and the one that answered last; shared by all requests of a client."""
+class Servers(Generic[TransportT]):
+    """The servers that the caller named, the one that answered last, and a transport to each; shared by a client's requests."""
 
-    def __init__(self, named: Sequence[ServerUrl]) -> None:
+    def __init__(
+        self, named: Sequence[ServerUrl], open_one: Callable[[ServerUrl], TransportT], monotonic_ms: Callable[[], float]
+    ) -> None:
         self.named = tuple(named)
         self.current = self.named[0]
+        self.monotonic_ms = monotonic_ms
+        self._open_one = open_one
+        self._open: dict[ServerUrl, TransportT] = {}
+
+    def transport_to(self, url: ServerUrl) -> TransportT:
+        """The transport to a server, which is opened when it is first needed."""
+        transport = self._open.get(url)
+        # `setdefault`: two threads that come here at the same time must get the same one.
+        return self._open.setdefault(url, self._open_one(url)) if transport is None else transport
+
+    def transports(self) -> list[TransportT]:
+        """The transports to close. There is always one: a client that was never used must refuse calls after that, too."""
+        self.transport_to(self.named[0])
+        return list(self._open.values())
 
     def instead(self, tried: ServerUrl, reply: Reply) -> ServerUrl | None:
         """Return the server to send a request to that got this reply; None when the reply stands."""
@@ -90,11 +107,8 @@ class Servers:
             return self._next(tried)
         if not isinstance(reply, Answer) or reply.status != 503:
             return None
-        try:
-            problem = msgspec.json.decode(reply.body, type=Problem)
-        except msgspec.MsgspecError:
-            return None
-        if problem.code != NotLeaderError.code:
+        problem = problem_of(reply)
+        if problem is None or problem.code != NotLeaderError.code:
             return None
         return self._leader(problem.leader) or self._next(tried)
 
@@ -116,10 +130,9 @@ class Servers:
 class Redirects:
     """The way of one request from server to server."""
 
-    def __init__(self, servers: Servers, request: Send, monotonic_ms: Callable[[], float]) -> None:
+    def __init__(self, servers: Servers[Any], request: Send) -> None:
         self._servers = servers
-        self._monotonic_ms = monotonic_ms
-        self._deadline_ms = monotonic_ms() + request.timeout_ms
+        self._deadline_ms = servers.monotonic_ms() + request.timeout_ms
         self._tried: list[ServerUrl] = []
         self.request = request
         self.server = servers.current
@@ -131,7 +144,7 @@ class Redirects:
         if instead is None:
             return False
         self._servers.current = instead
-        left_ms = self._deadline_ms - self._monotonic_ms()
+        left_ms = self._deadline_ms - self._servers.monotonic_ms()
         if instead in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
             return False
         self.server, self.request = instead, replace(self.request, timeout_ms=left_ms)

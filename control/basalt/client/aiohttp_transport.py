@@ -1,6 +1,6 @@
 """The async transport: aiohttp, told to leave retries, redirects, cookies and decompression alone.
 
-Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `replies`.
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `attempts`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 from yarl import URL
 
-from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.plans.run_plan import Send
-from basalt.client.transport.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
-from basalt.client.transport.servers import ServerUrl
+from basalt.client.attempts import Send
+from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
+from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.servers import ServerUrl
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
 PIECE_BYTES = 256 * 1024  # larger bodies are sent in pieces, so that the event loop turns in between
@@ -77,9 +77,7 @@ class AiohttpTransport:
 
     def _open(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS_MAX,
-            keepalive_timeout=IDLE_MS_MAX / 1_000,
-            ssl=True if self._tls is None else self._tls,
+            limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000, ssl=True if self._tls is None else self._tls
         )
         return aiohttp.ClientSession(
             connector=connector,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.transport.servers import MOVES_MAX, Servers, parse_url, parse_urls
+from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 
@@ -18,6 +18,10 @@ A, B, C = (parse_url(f"http://{name}:4780") for name in "abc")
 def not_leader(leader: str | None, status: int = 503, code: str = "not_leader") -> Answer:
     body = problem(status, code, **({} if leader is None else {"leader": leader})).partition(b"\r\n\r\n")[2]
     return Answer(status, {}, body)
+
+
+def servers(*named: ServerUrl) -> Servers[None]:
+    return Servers(named, lambda _url: None, lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +41,12 @@ def not_leader(leader: str | None, status: int = 503, code: str = "not_leader") 
     ],
 )
 def test_where_a_request_goes_next(reply: Reply, then: object):
-    assert Servers([A, B]).instead(A, reply) == then
+    assert servers(A, B).instead(A, reply) == then
 
 
 def test_a_server_that_was_not_named_leads_back_to_those_that_were():
-    assert Servers([A, B]).instead(C, NotSent("refused")) == A
-    assert Servers([A]).instead(A, NotSent("refused")) is None
+    assert servers(A, B).instead(C, NotSent("refused")) == A
+    assert servers(A).instead(A, NotSent("refused")) is None
 
 
 @pytest.mark.parametrize("urls", ["", "http://a:1,", "http://a:1,https://b:2", "http://a:1;http://b:2,x"])

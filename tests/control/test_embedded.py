@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from basalt.client.plans.calls import Answer, Lost
-from basalt.client.plans.run_plan import Send
+from basalt.client.attempts import Send
+from basalt.client.plans import Answer, Lost
 from basalt.embedded import embedded_directory, exchange
 from basalt.errors import InputError
 

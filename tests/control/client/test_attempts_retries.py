@@ -10,11 +10,9 @@ import msgspec
 import pytest
 
 from basalt import errors
-from basalt.client.calls import sessions, tables, topics, transactions
-from basalt.client.plans.calls import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, ask
-from basalt.client.plans.replies import Again, RetryPolicy, judge
-from basalt.client.plans.run_plan import Environment, Pause, Send, run_plan
-from basalt.client.plans.scopes import TableScope
+from basalt.client.attempts import Again, Environment, Pause, RetryPolicy, Send, judge, run_plan
+from basalt.client.calls import tables, topics, transactions
+from basalt.client.plans import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, TableScope, ask
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
@@ -101,7 +99,7 @@ WHAT_NEXT = [
     ),
     (tables.write, (TableScope("shop", "t"), "42", {}), "Call it again: done twice, it does no harm."),
     (tables.delete, ("t",), "Ask for it by its name: when it is not found, it is deleted."),
-    (sessions.delete, ("billing",), "Ask for it by its name: when it is not found, it is deleted."),
+    (transactions.delete_session, ("billing",), "Ask for it by its name: when it is not found, it is deleted."),
     (topics.create, ("orders",), "Look whether it did before calling it again, which may do it twice."),
 ]
 

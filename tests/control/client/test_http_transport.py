@@ -10,7 +10,9 @@ import threading
 
 import pytest
 
+from basalt.api.codecs import batches
 from basalt.api.codecs.avro import decode_publish_request
+from basalt.client.plans import BATCHES
 from basalt.errors import (
     ProtocolError,
     TooLargeError,
@@ -22,7 +24,7 @@ from tests.control.client.scripted import CUT, answer, problem
 
 TOPIC = b'{"name": "orders", "properties": {"ttl": "60", "generation": "1"}}'
 COMMITTED = b'{"id": "7", "writePointer": 7, "state": "COMMITTED"}'
-NO_MESSAGES = answer(200, b"\x00", content_type="avro/binary")
+NO_MESSAGES = answer(200, batches.START + batches.END, content_type=BATCHES)
 
 
 def test_a_publish_is_one_request_with_an_avro_body(side, server):
@@ -138,10 +140,10 @@ def test_half_an_answer_to_a_publish_is_an_unknown_outcome(side, server):
 
 def test_an_answer_in_chunks_is_put_together(side, server):
     body = bytes(range(256)) * 4_000
-    message = b"\x02\x28" + bytes(20) + b"\x80\x80\x7d" + body + b"\x00"
+    message = batches.START + batches.encode_list([bytes(20)], [body]) + batches.END
     chunks = [message[at : at + 70_001] for at in range(0, len(message), 70_001)]
     server.script = [
-        b"HTTP/1.1 200 OK\r\ncontent-type: avro/binary\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n" % BATCHES.encode()
         + b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
         + b"0\r\n\r\n"
     ]
@@ -154,7 +156,8 @@ def test_an_answer_in_chunks_is_put_together(side, server):
 
 def test_chunks_that_break_off_are_no_answer(side, server):
     server.script = [
-        b"HTTP/1.1 200 OK\r\ncontent-type: avro/binary\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n1\r\n\x00\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\n" % BATCHES.encode()
+        + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n2\r\n\x01\x00\r\n",
         NO_MESSAGES,
     ]
     assert len(side.do(side.connect(server.url).topic("orders").poll())) == 0
@@ -321,8 +324,8 @@ async def some_turns() -> None:
 
 def test_the_last_answer_of_a_connection_is_read_to_its_end(side, server):
     payload = bytes(1_000_000)
-    body = b"\x02\x28" + bytes(20) + b"\x80\x89\x7a" + payload + b"\x00"
-    server.script = [answer(200, body, content_type="avro/binary", connection="close")]
+    body = batches.START + batches.encode_list([bytes(20)], [payload]) + batches.END
+    server.script = [answer(200, body, content_type=BATCHES, connection="close")]
     for _ in range(2):
         (message,) = side.do(side.connect(server.url).topic("orders").poll())
         assert message.payload == payload

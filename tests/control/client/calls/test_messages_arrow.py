@@ -8,8 +8,8 @@ import pytest
 
 from basalt.api.bodies.work import PublishResponse
 from basalt.api.codecs import json_bodies
-from basalt.client.calls import arrow
-from basalt.client.plans.calls import Answer, Effect
+from basalt.client.calls import messages
+from basalt.client.plans import Answer, Effect
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError
 
 pa = pytest.importorskip("pyarrow")
@@ -27,18 +27,18 @@ def written(**columns: Any) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def opened(page: arrow.ArrowPage) -> list[dict[str, Any]]:
+def opened(page: messages.ArrowPage) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pa.ipc.open_stream(page.body).read_all().to_pylist()
     return rows
 
 
 def test_a_range_is_asked_for_with_what_was_given_and_nothing_else(topic_scope, play):
-    (call,) = play(arrow.read_range(topic_scope, None, ID)).calls
+    (call,) = play(messages.read_range(topic_scope, None, ID)).calls
     assert (call.method, call.path, call.body, call.effect) == ("GET", f"{HERE}/range", b"", Effect.NONE)
     assert dict(call.query) == {"through": ID.hex(), "isolation": "committed"}
-    assert call.accept == arrow.ARROW
+    assert call.accept == messages.ARROW
     (call,) = play(
-        arrow.read_range(
+        messages.read_range(
             topic_scope, ID, ID, columns=["id", "value"], bytes_max=7, isolation="uncommitted", generation=3
         )
     ).calls
@@ -49,24 +49,24 @@ def test_a_range_is_asked_for_with_what_was_given_and_nothing_else(topic_scope, 
 
 
 def test_an_answer_says_where_to_go_on_and_of_which_generation_it_is(topic_scope, play):
-    (call,) = play(arrow.read_range(topic_scope, None, ID)).calls
-    headers = {"content-type": f"{arrow.ARROW}; x=y", "basalt-generation": "3"}
-    assert call.parse(Answer(200, headers, b"body")) == arrow.ArrowPage(b"body", None, 3)
+    (call,) = play(messages.read_range(topic_scope, None, ID)).calls
+    headers = {"content-type": f"{messages.ARROW}; x=y", "basalt-generation": "3"}
+    assert call.parse(Answer(200, headers, b"body")) == messages.ArrowPage(b"body", None, 3)
     assert call.parse(Answer(200, {**headers, "basalt-next": ID.hex()}, b"")).next_id == ID
     with pytest.raises(ValueError, match="no Arrow"):
         call.parse(Answer(200, {**headers, "content-type": "text/html"}, b""))
 
 
 def test_rows_are_sent_once_and_never_again(topic_scope, play):
-    (publish,) = play(arrow.publish_arrow(topic_scope, b"rows")).calls
-    (under,) = play(arrow.publish_arrow(topic_scope, memoryview(b"rows"), write_pointer=42)).calls
-    (store,) = play(arrow.store_arrow(topic_scope, b"rows", 42)).calls
+    (publish,) = play(messages.publish_arrow(topic_scope, b"rows")).calls
+    (under,) = play(messages.publish_arrow(topic_scope, memoryview(b"rows"), write_pointer=42)).calls
+    (store,) = play(messages.store_arrow(topic_scope, b"rows", 42)).calls
     assert [call.path for call in (publish, under, store)] == [f"{HERE}/publish", f"{HERE}/publish", f"{HERE}/store"]
     assert [dict(call.query) for call in (publish, under, store)] == [
         {}, {"transactionWritePointer": "42"}, {"transactionWritePointer": "42"},
     ]  # fmt: skip
     for call in (publish, under, store):
-        assert (call.method, call.body, call.content_type) == ("POST", b"rows", arrow.ARROW)
+        assert (call.method, call.body, call.content_type) == ("POST", b"rows", messages.ARROW)
         assert call.effect is Effect.ONCE
         assert call.lost_hint
     assert publish.parse(Answer(200, {}, b"")) is None

@@ -1,6 +1,6 @@
 """The blocking transport: `http.client` with a pool of kept connections, safe for threads and forks.
 
-Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `replies`.
+Why this library: docs/decisions/0005-client-transport.md. Nothing is ever sent twice here; that is decided in `attempts`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from basalt.client.plans.calls import Answer, Lost, NotHttp, NotSent, Reply
-from basalt.client.plans.run_plan import Send
-from basalt.client.transport.servers import ServerUrl
+from basalt.client.attempts import Send
+from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.servers import ServerUrl
+from basalt_engine.clock import SystemClock
 
 IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
 IDLE_MS_MAX = 4_000  # below the 5 s after which many servers close: no request may meet a connection that just goes
 CONNECT_MS_MAX = 5_000  # a host that is gone says nothing; nothing was sent, so another attempt is safe
 READ_BUFFER_BYTES = 16_384  # an answer's head and a small body in one read; larger reads pass it by
 PIECE_BYTES = 262_144  # an answer is read in pieces of this size, through memory that stays in the cache
+
+_monotonic_ms = SystemClock().monotonic_ms
 
 
 class HttpTransport:
@@ -34,7 +37,7 @@ class HttpTransport:
         *,
         headers: Mapping[str, str],
         tls: ssl.SSLContext | None,
-        monotonic_ms: Callable[[], float],
+        monotonic_ms: Callable[[], float] = _monotonic_ms,
     ) -> None:
         self._url = url
         self._headers = dict(headers)

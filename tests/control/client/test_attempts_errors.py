@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from basalt import errors
-from basalt.client.plans.calls import Answer, Call, Effect, nothing
-from basalt.client.plans.replies import error_of
+from basalt.client.attempts import error_of
+from basalt.client.plans import Answer, Call, Effect, nothing
 
 CALL = Call("try it", "GET", "/", nothing, Effect.NONE)
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import basalt
-import basalt.aio
 from basalt.api.bodies.work import RecordIn
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (

@@ -1,0 +1,401 @@
+"""The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
+
+Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
+body: `publish = awaiting(messages.publish)`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from basalt.client import handles
+from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
+from basalt.client.calls import admin, messages, reading, tables, topics, transactions
+from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.reading import FollowCursor, TopicCursor
+from basalt.client.calls.tables import TableRow
+from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.handles import Handle, making
+from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
+from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
+from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transactional_table import TableInUse
+from basalt_engine.clock import Clock, SystemClock
+
+NAMESPACE_DEFAULT = "default"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+ScopeT = TypeVar("ScopeT")
+HandleT = TypeVar("HandleT")
+
+
+class AsyncTransport(Protocol):
+    """Sends requests, many at the same time."""
+
+    async def send(self, request: Send) -> Reply:
+        """Send it and return what came back within its time-out. Raise nothing but bugs, interrupts and cancellation."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection. Closing twice is no error."""
+        ...
+
+
+class AsyncRedirectingTransport:
+    """Sends to the server that leads: one of those that were named, or one that a standby names."""
+
+    def __init__(self, servers: Servers[AsyncTransport]) -> None:
+        self._servers = servers
+
+    async def send(self, request: Send) -> Reply:
+        """Send the request, and send it again only where nothing was done."""
+        redirects = Redirects(self._servers, request)
+        while True:
+            reply = await self._servers.transport_to(redirects.server).send(redirects.request)
+            if not redirects.follow(reply):
+                return reply
+
+    async def close(self) -> None:
+        """Close every connection to every server."""
+        for transport in self._servers.transports():
+            await transport.close()
+
+
+class AsyncDriver:
+    """Runs plans, any number at the same time."""
+
+    def __init__(
+        self, transport: AsyncTransport, environment: Environment, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._transport = transport
+        self._environment = environment
+        self._sleep = sleep
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run a plan and return its result."""
+        running = run_plan(steps, self._environment)
+        try:
+            step = next(running)
+            while True:
+                try:
+                    reply = await self._take(step)
+                except BaseException as error:  # noqa: BLE001  # an interrupt or a cancellation, too: the plan may have something to undo
+                    step = running.throw(error)
+                else:
+                    step = running.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def close(self) -> None:
+        """Close the transport."""
+        await self._transport.close()
+
+    async def _take(self, step: Send | Pause | Await) -> object:
+        if isinstance(step, Send):
+            return await self._transport.send(step)
+        if isinstance(step, Pause):
+            await self._sleep(step.duration_ms / 1_000)
+            return None
+        return await step.awaitable  # blocking: raise step.refused()
+
+
+def awaiting(
+    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
+) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, T]]:
+    """Make the method that runs this plan and returns its result."""
+
+    @functools.wraps(plan)
+    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await handle._driver.run(plan(handle._scope, *args, **kwargs))
+
+    return method
+
+
+def opening(
+    kind: Callable[[T, AsyncDriver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
+) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, HandleT]]:
+    """Make the method that runs this plan and returns a handle of its result."""
+
+    @functools.wraps(plan)
+    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(await handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
+
+    return method
+
+
+class _AsyncItems(AsyncIterator[ItemT]):
+    def __init__(self, cursor: Cursor[ItemT], driver: AsyncDriver) -> None:
+        self._cursor = cursor
+        self._driver = driver
+        self._ready: Iterator[ItemT] = iter(())
+
+    async def __anext__(self) -> ItemT:
+        while True:
+            for item in self._ready:
+                return item
+            if self._cursor.done:
+                raise StopAsyncIteration
+            self._ready = iter(await self._driver.run(self._cursor.next_items()))
+
+
+class AsyncReader(_AsyncItems[Message], handles.ReaderFacts):
+    """The messages of a topic, page after page. `pages()` gives them a page at a time, which costs less."""
+
+    _cursor: TopicCursor
+
+    async def pages(self) -> AsyncIterator[Page | list[Message]]:
+        """The rest, a page at a time; the last may be a list, cut at the bounds."""
+        while not self._cursor.done:
+            page = await self._driver.run(self._cursor.next_items())
+            if page:
+                yield page
+
+
+class AsyncRowReader(_AsyncItems[TableRow]):
+    """The rows of a scan, page after page."""
+
+
+class AsyncFollower(_AsyncItems[Message], handles.FollowerFacts):
+    """The messages of a topic in order, up to its end; markers are told on the way.
+
+    With the blocking client a callback that is a coroutine function is a `TypeError`.
+    """
+
+    _cursor: FollowCursor
+
+    def __init__(self, cursor: FollowCursor, driver: AsyncDriver) -> None:
+        super().__init__(cursor, driver)
+        # blocking: cursor.refuse_coroutines()
+
+
+class AsyncTopics(Handle[ClientScope, AsyncDriver]):
+    """Topics by name: `client.topics`."""
+
+    create = awaiting(topics.create)
+    update = awaiting(topics.update)
+    replace = awaiting(topics.replace)
+    get = awaiting(topics.get)
+    list = awaiting(topics.names)
+    delete = awaiting(topics.delete)
+    truncate = awaiting(topics.truncate)
+
+
+class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]):
+    """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
+
+    publish = awaiting(messages.publish)
+    publish_records = awaiting(messages.publish_records)
+    store = awaiting(messages.store)
+    roll_back = awaiting(messages.roll_back)
+    poll = awaiting(messages.poll)
+    range = awaiting(messages.read_range)
+    publish_arrow = awaiting(messages.publish_arrow)
+    store_arrow = awaiting(messages.store_arrow)
+    stats = awaiting(topics.stats)
+    message = awaiting(topics.message)
+    peek = awaiting(topics.peek)
+    holder = awaiting(topics.holder)
+    read = making(AsyncReader, reading.read)
+    watermark = awaiting(topics.watermark)
+    end = awaiting(topics.end)
+    markers = awaiting(topics.markers)
+    wait_until_ended = awaiting(topics.wait_until_ended)
+    stable_end = awaiting(topics.stable_end)
+    advance = awaiting(topics.advance)
+    splits = awaiting(topics.splits)
+    follow = making(AsyncFollower, reading.follow)
+
+
+class AsyncTables(Handle[ClientScope, AsyncDriver]):
+    """Tables by name: `client.tables`."""
+
+    create = awaiting(tables.create)
+    get = awaiting(tables.get_info)
+    list = awaiting(tables.names)
+    delete = awaiting(tables.delete)
+
+
+class AsyncTable(Handle[TableScope, AsyncDriver], handles.NamedFacts[TableScope]):
+    """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
+
+    get = awaiting(tables.get)
+    scan = making(AsyncRowReader, transactional_table.scan_committed)
+    write = awaiting(tables.write)
+
+
+class AsyncTransactionalTable(Handle[TableInUse, AsyncDriver], handles.TransactionalTableFacts):
+    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+
+    get = awaiting(transactional_table.get)
+    put = awaiting(transactional_table.put)
+    delete = awaiting(transactional_table.delete)
+    delete_row = awaiting(transactional_table.delete_row)
+    scan = making(AsyncRowReader, transactional_table.scan)
+
+
+class AsyncTransactions(Handle[ClientScope, AsyncDriver]):
+    """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
+
+    begin = awaiting(transactions.begin)
+    get = awaiting(transactions.get)
+    list = awaiting(transactions.open_ones)
+    commit = awaiting(transactions.commit)
+    commit_segments = awaiting(transactions.commit_segments)
+    abort = awaiting(transactions.abort)
+    invalidate = awaiting(transactions.invalidate)
+    checkpoint = awaiting(transactions.checkpoint)
+    changes = awaiting(transactions.changes)
+    timeline = awaiting(transactions.timeline)
+
+
+class AsyncTransaction(Handle[OpenTransaction, AsyncDriver], handles.TransactionFacts):
+    """`async with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
+
+    publish = awaiting(open_transaction.publish)
+    store = awaiting(open_transaction.store)
+    poll = awaiting(open_transaction.poll)
+    read = making(AsyncReader, open_transaction.read)
+    table = making(AsyncTransactionalTable, transactional_table.in_use)
+    watermark = awaiting(open_transaction.watermark)
+    end = awaiting(open_transaction.end)
+    changes = awaiting(open_transaction.changes)
+    checkpoint = awaiting(commit_protocol.checkpoint)
+    commit = awaiting(commit_protocol.commit)
+    abort = awaiting(commit_protocol.abort)
+    add = awaiting(commit_protocol.add)
+    _enter = awaiting(commit_protocol.enter)
+    _leave = awaiting(commit_protocol.leave)
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._leave(raised)
+
+
+class AsyncSession(Handle[SessionScope, AsyncDriver], handles.SessionFacts):
+    """A session that this run holds: `await client.session("billing", run="2026-11-22")`."""
+
+    transaction = making(AsyncTransaction, open_transaction.transaction)
+
+
+class AsyncNamedTransaction(Handle[NamedTransactionScope, AsyncDriver], handles.NamedTransactionFacts):
+    """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
+
+    segment = awaiting(transactions.segment)
+
+
+class AsyncSessions(Handle[ClientScope, AsyncDriver]):
+    """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
+
+    get = awaiting(transactions.get_session)
+    list = awaiting(transactions.list_sessions)
+    delete = awaiting(transactions.delete_session)
+
+
+class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
+    """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
+
+    namespaces = awaiting(admin.namespaces)
+    topics = awaiting(admin.topics)
+    jobs = awaiting(admin.jobs)
+    run_job = awaiting(admin.run_job)
+    pause_job = awaiting(admin.pause_job)
+    resume_job = awaiting(admin.resume_job)
+    job_history = awaiting(admin.job_history)
+    settings = awaiting(admin.settings)
+    store = awaiting(admin.store)
+    snapshot = awaiting(admin.snapshot)
+    publish_snapshot = awaiting(admin.publish_snapshot)
+    prune_status = awaiting(admin.prune_status)
+    prune = awaiting(admin.prune)
+    prune_explain = awaiting(admin.prune_explain)
+    prune_regions = awaiting(admin.prune_regions)
+    prune_region = awaiting(admin.prune_region)
+    prune_history = awaiting(admin.prune_history)
+    prune_restore = awaiting(admin.prune_restore)
+    transactions = awaiting(admin.transactions)
+    hanging_transactions = awaiting(admin.hanging_transactions)
+    describe_transaction = awaiting(admin.describe_transaction)
+    abort_transaction = awaiting(admin.abort_transaction)
+    invalidate_transaction = awaiting(admin.invalidate_transaction)
+    audit = awaiting(admin.audit)
+    backup = awaiting(admin.backup)
+
+
+class AsyncClient(Handle[ClientScope, AsyncDriver]):
+    """A connection to a server, or to a store in this process. Any number of tasks of one event loop may use it at once."""
+
+    topic = making(AsyncTopic, ClientScope.topic)
+    table = making(AsyncTable, ClientScope.table)
+    transaction = making(AsyncTransaction, open_transaction.transaction)
+    session = opening(AsyncSession, transactions.open_session)
+    named_transaction = opening(AsyncNamedTransaction, transactions.named_transaction)
+    publish_atomically = awaiting(transactions.publish_atomically)
+    ready = awaiting(admin.ready)
+    live = awaiting(admin.live)
+    version = awaiting(admin.version)
+
+    def __init__(self, scope: ClientScope, driver: AsyncDriver) -> None:
+        super().__init__(scope, driver)
+        self.topics = AsyncTopics(scope, driver)
+        self.tables = AsyncTables(scope, driver)
+        self.transactions = AsyncTransactions(scope, driver)
+        self.sessions = AsyncSessions(scope, driver)
+        self.admin = AsyncAdmin(scope, driver)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that topic names are in, unless a call says otherwise."""
+        return self._scope.namespace
+
+    async def close(self) -> None:
+        """Close every connection. An embedded store is closed too."""
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.close()
+
+
+def connect(
+    url: str,
+    *,
+    namespace: str = NAMESPACE_DEFAULT,
+    timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    attempts_max: int = ATTEMPTS_MAX,
+    headers: Mapping[str, str] | None = None,
+    tls: SSLContext | None = None,
+) -> AsyncClient:
+    """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
+    # Here, for the async client's library is large, and blocking clients do without it.
+    from basalt.client.aiohttp_transport import AiohttpTransport
+
+    clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
+
+    def open_one(server: ServerUrl) -> AsyncTransport:
+        return AiohttpTransport(server, headers=headers or {}, tls=tls)
+
+    transport = AsyncRedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
+    return client_of(transport, shown(servers), namespace, retries, clock)
+
+
+def client_of(transport: AsyncTransport, url: str, namespace: str, retries: RetryPolicy, clock: Clock) -> AsyncClient:
+    """Make a client over this transport; `url` is for error messages."""
+    from asyncio import sleep  # blocking: from time import sleep
+
+    driver = AsyncDriver(transport, Environment(retries, url, clock.monotonic_ms), sleep)
+    return AsyncClient(ClientScope(namespace, clock.now_ms), driver)

@@ -1,1 +1,0 @@
-"""The async client. The blocking one in `basalt.client.blocking` is generated from these modules by `deploy/blocking_twin.py`."""

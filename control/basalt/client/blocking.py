@@ -1,0 +1,400 @@
+# Generated from basalt/client/asynchronous.py by deploy/blocking_twin.py: edit that one, then run `make format`.
+"""The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
+
+Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
+body: `publish = blocking(messages.publish)`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from ssl import SSLContext
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from basalt.client import handles
+from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
+from basalt.client.calls import admin, messages, reading, tables, topics, transactions
+from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.reading import FollowCursor, TopicCursor
+from basalt.client.calls.tables import TableRow
+from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.handles import Handle, making
+from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
+from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
+from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transactional_table import TableInUse
+from basalt_engine.clock import Clock, SystemClock
+
+NAMESPACE_DEFAULT = "default"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+ScopeT = TypeVar("ScopeT")
+HandleT = TypeVar("HandleT")
+
+
+class Transport(Protocol):
+    """Sends requests, many at the same time."""
+
+    def send(self, request: Send) -> Reply:
+        """Send it and return what came back within its time-out. Raise nothing but bugs, interrupts and cancellation."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection. Closing twice is no error."""
+        ...
+
+
+class RedirectingTransport:
+    """Sends to the server that leads: one of those that were named, or one that a standby names."""
+
+    def __init__(self, servers: Servers[Transport]) -> None:
+        self._servers = servers
+
+    def send(self, request: Send) -> Reply:
+        """Send the request, and send it again only where nothing was done."""
+        redirects = Redirects(self._servers, request)
+        while True:
+            reply = self._servers.transport_to(redirects.server).send(redirects.request)
+            if not redirects.follow(reply):
+                return reply
+
+    def close(self) -> None:
+        """Close every connection to every server."""
+        for transport in self._servers.transports():
+            transport.close()
+
+
+class Driver:
+    """Runs plans, any number at the same time."""
+
+    def __init__(self, transport: Transport, environment: Environment, sleep: Callable[[float], None]) -> None:
+        self._transport = transport
+        self._environment = environment
+        self._sleep = sleep
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run a plan and return its result."""
+        running = run_plan(steps, self._environment)
+        try:
+            step = next(running)
+            while True:
+                try:
+                    reply = self._take(step)
+                except BaseException as error:  # noqa: BLE001  # an interrupt or a cancellation, too: the plan may have something to undo
+                    step = running.throw(error)
+                else:
+                    step = running.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def close(self) -> None:
+        """Close the transport."""
+        self._transport.close()
+
+    def _take(self, step: Send | Pause | Await) -> object:
+        if isinstance(step, Send):
+            return self._transport.send(step)
+        if isinstance(step, Pause):
+            self._sleep(step.duration_ms / 1_000)
+            return None
+        raise step.refused()
+
+
+def blocking(
+    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
+) -> Callable[Concatenate[Handle[ScopeT, Driver], P], T]:
+    """Make the method that runs this plan and returns its result."""
+
+    @functools.wraps(plan)
+    def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return handle._driver.run(plan(handle._scope, *args, **kwargs))
+
+    return method
+
+
+def opening(
+    kind: Callable[[T, Driver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
+) -> Callable[Concatenate[Handle[ScopeT, Driver], P], HandleT]:
+    """Make the method that runs this plan and returns a handle of its result."""
+
+    @functools.wraps(plan)
+    def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
+
+    return method
+
+
+class _Items(Iterator[ItemT]):
+    def __init__(self, cursor: Cursor[ItemT], driver: Driver) -> None:
+        self._cursor = cursor
+        self._driver = driver
+        self._ready: Iterator[ItemT] = iter(())
+
+    def __next__(self) -> ItemT:
+        while True:
+            for item in self._ready:
+                return item
+            if self._cursor.done:
+                raise StopIteration
+            self._ready = iter(self._driver.run(self._cursor.next_items()))
+
+
+class Reader(_Items[Message], handles.ReaderFacts):
+    """The messages of a topic, page after page. `pages()` gives them a page at a time, which costs less."""
+
+    _cursor: TopicCursor
+
+    def pages(self) -> Iterator[Page | list[Message]]:
+        """The rest, a page at a time; the last may be a list, cut at the bounds."""
+        while not self._cursor.done:
+            page = self._driver.run(self._cursor.next_items())
+            if page:
+                yield page
+
+
+class RowReader(_Items[TableRow]):
+    """The rows of a scan, page after page."""
+
+
+class Follower(_Items[Message], handles.FollowerFacts):
+    """The messages of a topic in order, up to its end; markers are told on the way.
+
+    With the blocking client a callback that is a coroutine function is a `TypeError`.
+    """
+
+    _cursor: FollowCursor
+
+    def __init__(self, cursor: FollowCursor, driver: Driver) -> None:
+        super().__init__(cursor, driver)
+        cursor.refuse_coroutines()
+
+
+class Topics(Handle[ClientScope, Driver]):
+    """Topics by name: `client.topics`."""
+
+    create = blocking(topics.create)
+    update = blocking(topics.update)
+    replace = blocking(topics.replace)
+    get = blocking(topics.get)
+    list = blocking(topics.names)
+    delete = blocking(topics.delete)
+    truncate = blocking(topics.truncate)
+
+
+class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
+    """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
+
+    publish = blocking(messages.publish)
+    publish_records = blocking(messages.publish_records)
+    store = blocking(messages.store)
+    roll_back = blocking(messages.roll_back)
+    poll = blocking(messages.poll)
+    range = blocking(messages.read_range)
+    publish_arrow = blocking(messages.publish_arrow)
+    store_arrow = blocking(messages.store_arrow)
+    stats = blocking(topics.stats)
+    message = blocking(topics.message)
+    peek = blocking(topics.peek)
+    holder = blocking(topics.holder)
+    read = making(Reader, reading.read)
+    watermark = blocking(topics.watermark)
+    end = blocking(topics.end)
+    markers = blocking(topics.markers)
+    wait_until_ended = blocking(topics.wait_until_ended)
+    stable_end = blocking(topics.stable_end)
+    advance = blocking(topics.advance)
+    splits = blocking(topics.splits)
+    follow = making(Follower, reading.follow)
+
+
+class Tables(Handle[ClientScope, Driver]):
+    """Tables by name: `client.tables`."""
+
+    create = blocking(tables.create)
+    get = blocking(tables.get_info)
+    list = blocking(tables.names)
+    delete = blocking(tables.delete)
+
+
+class Table(Handle[TableScope, Driver], handles.NamedFacts[TableScope]):
+    """One table as it is committed: `client.table("accounts")`. Making one asks nothing of the server."""
+
+    get = blocking(tables.get)
+    scan = making(RowReader, transactional_table.scan_committed)
+    write = blocking(tables.write)
+
+
+class TransactionalTable(Handle[TableInUse, Driver], handles.TransactionalTableFacts):
+    """One table within a transaction: `tx.table("accounts")`. What is put and deleted is sent at the commit."""
+
+    get = blocking(transactional_table.get)
+    put = blocking(transactional_table.put)
+    delete = blocking(transactional_table.delete)
+    delete_row = blocking(transactional_table.delete_row)
+    scan = making(RowReader, transactional_table.scan)
+
+
+class Transactions(Handle[ClientScope, Driver]):
+    """Transactions by id: `client.transactions`. For a block of work use `client.transaction()`."""
+
+    begin = blocking(transactions.begin)
+    get = blocking(transactions.get)
+    list = blocking(transactions.open_ones)
+    commit = blocking(transactions.commit)
+    commit_segments = blocking(transactions.commit_segments)
+    abort = blocking(transactions.abort)
+    invalidate = blocking(transactions.invalidate)
+    checkpoint = blocking(transactions.checkpoint)
+    changes = blocking(transactions.changes)
+    timeline = blocking(transactions.timeline)
+
+
+class Transaction(Handle[OpenTransaction, Driver], handles.TransactionFacts):
+    """`with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
+
+    publish = blocking(open_transaction.publish)
+    store = blocking(open_transaction.store)
+    poll = blocking(open_transaction.poll)
+    read = making(Reader, open_transaction.read)
+    table = making(TransactionalTable, transactional_table.in_use)
+    watermark = blocking(open_transaction.watermark)
+    end = blocking(open_transaction.end)
+    changes = blocking(open_transaction.changes)
+    checkpoint = blocking(commit_protocol.checkpoint)
+    commit = blocking(commit_protocol.commit)
+    abort = blocking(commit_protocol.abort)
+    add = blocking(commit_protocol.add)
+    _enter = blocking(commit_protocol.enter)
+    _leave = blocking(commit_protocol.leave)
+
+    def __enter__(self) -> Self:
+        self._enter()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._leave(raised)
+
+
+class Session(Handle[SessionScope, Driver], handles.SessionFacts):
+    """A session that this run holds: `client.session("billing", run="2026-11-22")`."""
+
+    transaction = making(Transaction, open_transaction.transaction)
+
+
+class NamedTransaction(Handle[NamedTransactionScope, Driver], handles.NamedTransactionFacts):
+    """A transaction that several processes share: `client.named_transaction("etl", run, version)`. Ended by its id."""
+
+    segment = blocking(transactions.segment)
+
+
+class Sessions(Handle[ClientScope, Driver]):
+    """Sessions by name: `client.sessions`. To work in one use `client.session()`."""
+
+    get = blocking(transactions.get_session)
+    list = blocking(transactions.list_sessions)
+    delete = blocking(transactions.delete_session)
+
+
+class Admin(Handle[ClientScope, Driver]):
+    """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
+
+    namespaces = blocking(admin.namespaces)
+    topics = blocking(admin.topics)
+    jobs = blocking(admin.jobs)
+    run_job = blocking(admin.run_job)
+    pause_job = blocking(admin.pause_job)
+    resume_job = blocking(admin.resume_job)
+    job_history = blocking(admin.job_history)
+    settings = blocking(admin.settings)
+    store = blocking(admin.store)
+    snapshot = blocking(admin.snapshot)
+    publish_snapshot = blocking(admin.publish_snapshot)
+    prune_status = blocking(admin.prune_status)
+    prune = blocking(admin.prune)
+    prune_explain = blocking(admin.prune_explain)
+    prune_regions = blocking(admin.prune_regions)
+    prune_region = blocking(admin.prune_region)
+    prune_history = blocking(admin.prune_history)
+    prune_restore = blocking(admin.prune_restore)
+    transactions = blocking(admin.transactions)
+    hanging_transactions = blocking(admin.hanging_transactions)
+    describe_transaction = blocking(admin.describe_transaction)
+    abort_transaction = blocking(admin.abort_transaction)
+    invalidate_transaction = blocking(admin.invalidate_transaction)
+    audit = blocking(admin.audit)
+    backup = blocking(admin.backup)
+
+
+class Client(Handle[ClientScope, Driver]):
+    """A connection to a server, or to a store in this process. Any number of threads may use it at once."""
+
+    topic = making(Topic, ClientScope.topic)
+    table = making(Table, ClientScope.table)
+    transaction = making(Transaction, open_transaction.transaction)
+    session = opening(Session, transactions.open_session)
+    named_transaction = opening(NamedTransaction, transactions.named_transaction)
+    publish_atomically = blocking(transactions.publish_atomically)
+    ready = blocking(admin.ready)
+    live = blocking(admin.live)
+    version = blocking(admin.version)
+
+    def __init__(self, scope: ClientScope, driver: Driver) -> None:
+        super().__init__(scope, driver)
+        self.topics = Topics(scope, driver)
+        self.tables = Tables(scope, driver)
+        self.transactions = Transactions(scope, driver)
+        self.sessions = Sessions(scope, driver)
+        self.admin = Admin(scope, driver)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that topic names are in, unless a call says otherwise."""
+        return self._scope.namespace
+
+    def close(self) -> None:
+        """Close every connection. An embedded store is closed too."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def connect(
+    url: str,
+    *,
+    namespace: str = NAMESPACE_DEFAULT,
+    timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    attempts_max: int = ATTEMPTS_MAX,
+    headers: Mapping[str, str] | None = None,
+    tls: SSLContext | None = None,
+) -> Client:
+    """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
+    # Here, for the client's library is large, and blocking clients do without it.
+    from basalt.client.http_transport import HttpTransport
+
+    clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
+
+    def open_one(server: ServerUrl) -> Transport:
+        return HttpTransport(server, headers=headers or {}, tls=tls)
+
+    transport = RedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
+    return client_of(transport, shown(servers), namespace, retries, clock)
+
+
+def client_of(transport: Transport, url: str, namespace: str, retries: RetryPolicy, clock: Clock) -> Client:
+    """Make a client over this transport; `url` is for error messages."""
+    from time import sleep
+
+    driver = Driver(transport, Environment(retries, url, clock.monotonic_ms), sleep)
+    return Client(ClientScope(namespace, clock.now_ms), driver)

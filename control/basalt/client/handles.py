@@ -1,0 +1,194 @@
+"""Handles: what the objects of both clients have in common, and the facts that they tell without asking the server."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from basalt.api.bodies.transactions import CommittedBefore, Outcome
+from basalt.client.calls.reading import FollowCursor, TopicCursor
+from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.plans import NamedScope
+from basalt.client.transaction.open_transaction import OpenTransaction
+from basalt.client.transaction.transactional_table import TableInUse
+
+P = ParamSpec("P")
+T = TypeVar("T")
+DriverT = TypeVar("DriverT")
+HandleT = TypeVar("HandleT")
+ScopeT = TypeVar("ScopeT")
+ScopeT_co = TypeVar("ScopeT_co", covariant=True)
+NamedT_co = TypeVar("NamedT_co", bound=NamedScope, covariant=True)
+
+
+class Handle(Generic[ScopeT_co, DriverT]):
+    """An object of the client's user, with methods that are plans: what the plans work on (a topic, say), and what runs them."""
+
+    def __init__(self, scope: ScopeT_co, driver: DriverT) -> None:
+        self._scope = scope
+        self._driver = driver
+
+
+def making(
+    kind: Callable[[T, DriverT], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
+) -> Callable[Concatenate[Handle[ScopeT, DriverT], P], HandleT]:
+    """Make the method that returns a handle, or an iterator, of what this function returns. It asks nothing of the server."""
+
+    @functools.wraps(scoped)
+    def method(handle: Handle[ScopeT, DriverT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
+        return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
+
+    return method
+
+
+class NamedFacts(Generic[NamedT_co]):
+    """Of a topic, or a table."""
+
+    _scope: NamedT_co
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.namespace
+
+
+class TransactionalTableFacts:
+    """Of a table within a transaction."""
+
+    _scope: TableInUse
+
+    @property
+    def name(self) -> str:
+        """Its name in its namespace."""
+        return self._scope.scope.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._scope.scope.namespace
+
+
+class TransactionFacts:
+    """Of a transaction in a `with` block."""
+
+    _scope: OpenTransaction
+
+    @property
+    def id(self) -> str:
+        """Its id, as the server and its operators know it."""
+        return self._scope.described().id
+
+    @property
+    def write_pointer(self) -> int:
+        """The pointer that it writes under, for writes elsewhere."""
+        return self._scope.described().write_pointer
+
+    @property
+    def committed_before(self) -> bool:
+        """True if its session had committed this version before: leave the block's work out, there is no transaction."""
+        return self._scope.committed_before
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The transaction's end; None while it is open, and when the end could not be learnt."""
+        return self._scope.outcome
+
+
+class SessionFacts:
+    """Of a session."""
+
+    _scope: SessionScope
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._scope.name
+
+    @property
+    def run(self) -> str:
+        """The run that opened it: this one."""
+        return self._scope.run
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this run holds; once another run opens the session, it is over."""
+        return self._scope.epoch
+
+    @property
+    def version(self) -> int | None:
+        """The newest version of its work that was committed when it was opened; None: none was."""
+        return self._scope.version
+
+
+class NamedTransactionFacts:
+    """Of a named transaction."""
+
+    _scope: NamedTransactionScope
+
+    @property
+    def committed_before(self) -> bool:
+        """True if its session had committed this version before: leave the work out, there is no transaction."""
+        return isinstance(self._scope.begun, CommittedBefore)
+
+    @property
+    def committed_by(self) -> str | None:
+        """The transaction that had committed the session's newest version then; None: this one is open."""
+        return self._scope.begun.committed_by if isinstance(self._scope.begun, CommittedBefore) else None
+
+    @property
+    def id(self) -> str:
+        """Its id, which commits or aborts it. `TransactionEndedError` when its version was committed before."""
+        return self._scope.described().id
+
+    @property
+    def write_pointer(self) -> int:
+        """Its newest write pointer when it was begun or joined. Others may store under it: see `segment`."""
+        return self._scope.described().write_pointer
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The time at which the server aborts it, by its clock."""
+        return None if isinstance(self._scope.begun, CommittedBefore) else self._scope.begun.expires_ms
+
+
+class ReaderFacts:
+    """Of the place of a reader."""
+
+    _cursor: TopicCursor
+
+    @property
+    def next_id(self) -> bytes | None:
+        """The id after which the next page begins, exclusively; None before the first page."""
+        return self._cursor.next_id
+
+    @property
+    def held_by(self) -> str | None:
+        """The id of the open transaction at which the last page ended, if one did that."""
+        return self._cursor.held_by
+
+
+class FollowerFacts:
+    """Of the place of a follower."""
+
+    _cursor: FollowCursor
+
+    @property
+    def position(self) -> str:
+        """Behind the message that was handed out last: a text with all that is known there, for `follow` to go on."""
+        return str(self._cursor.position)
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Up to where event time has come, as `on_watermark` was told last."""
+        return self._cursor.watermark_ms
+
+    @property
+    def ended(self) -> bool:
+        """True once every expected task has ended."""
+        return self._cursor.ended

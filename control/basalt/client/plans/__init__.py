@@ -1,1 +1,0 @@
-"""Conversations with a server as pure plans, which a blocking or an async driver carries out."""
