@@ -69,7 +69,7 @@ def walk(world: World, seed: int) -> World:
 
 
 TestPruneMachine = PruneMachine.TestCase
-TestPruneMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestPruneMachine.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
 
 
 def test_what_is_pruned_never_comes_back_in_many_walks():
