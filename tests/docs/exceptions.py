@@ -84,7 +84,6 @@ UNNAMED: set[str] = {
     "control/basalt/transactions/rules/refusals.py",
     "control/basalt/transactions/rules/session_rules.py",
     "control/basalt/transactions/rules/transaction_table.py",
-    "pipeline/basalt_spark/jobs/topic_rows.py",
 }
 
 # Files of tests that are not named after a module: to be shortened.
