@@ -15,8 +15,8 @@ from hypothesis import settings
 SOAK = os.environ.get("BASALT_SOAK") == "1"
 
 # Lives of a server in tests/sim/test_simulation.py; a core runs about a hundred a second. Seeds that found a fault are kept and tried in any
-# case, and each planted fault is found by these or by the first forty: a thousand see a fault that is ten times as rare.
-SIMULATION_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if SOAK else 1_000))
+# case, and each planted fault is found by these or by the first forty: three hundred see one that is several times as rare, a soak the others.
+SIMULATION_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if SOAK else 300))
 
 # Rounds of tests/system/test_kill_loop.py, about two seconds each. Each kills a server once under load, and every fourth one twice more
 # while it recovers: 20 are the fewest that surely make the 30 kills that the test counts. In 200 each of its 17 named points has some six turns.
@@ -36,9 +36,9 @@ FENCE_RACES = 25 if SOAK else 5
 # multiplies them as it does all examples.
 SCHEMATHESIS_EXAMPLES = 12
 
-# A test says itself how many examples Hypothesis makes for it in `make test`, as many as it makes in a few seconds. A soak makes ten times
+# A test says itself how many examples Hypothesis makes for it in `make test`, as many as it makes in a few seconds. A soak makes twenty times
 # as many of each.
-EXAMPLES_FACTOR = 10 if SOAK else 1
+EXAMPLES_FACTOR = 20 if SOAK else 1
 
 
 def examples(number: int) -> int:

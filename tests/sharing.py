@@ -30,6 +30,7 @@ GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(r"^tests/spark/|/test_\w*spark\w*\.py"),
+    "docs": re.compile(r"^tests/docs/"),  # each process that checks the tree parses all of it
 }
 
 # What takes longest, in this order: minutes each, and at the end files of half a minute. A file that is not here takes less.

@@ -8,7 +8,7 @@ describe the options; a test compares.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Flag, auto
@@ -213,11 +213,6 @@ SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
-def options_for(use: Use) -> Iterator[Option]:
-    """The options that this use has."""
-    return (option for option in OPTIONS if use & option.use)
-
-
 def read_options_given(given: Mapping[str, str], use: Use) -> dict[str, Any]:
     """The value of every option, by its name; the default for those that were not given.
 
@@ -256,7 +251,9 @@ def _known(name: str, use: Use) -> Option | None:
     if option is not None:
         raise InputError(f"option {option.name} is for {_uses(option.use)}, not for {_uses(use)}", field=option.name)
     # Spark passes names in lower case only.
-    near = get_close_matches(name.lower(), [option.name.lower() for option in options_for(use)], n=1, cutoff=0.5)
+    near = get_close_matches(
+        name.lower(), [option.name.lower() for option in OPTIONS if use & option.use], n=1, cutoff=0.5
+    )
     meant = f"did you mean {_BY_NAME[near[0]].name}?" if near else "docs/spark has the list"
     raise InputError(f"format basalt has no option {name!r}: {meant}", field=name)
 

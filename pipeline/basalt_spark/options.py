@@ -68,12 +68,6 @@ def edge_at_time(text: str, now_ms: int, option: str) -> Edge:
     return Edge("id", before_time(position.time_ms))
 
 
-def edge_at_id(text: str, inclusive: bool, option: str) -> Edge:
-    """The cut before (or, exclusively, behind) the message of this id."""
-    message_id = _id(text, option)
-    return Edge("id", before_id(message_id) if inclusive else message_id)
-
-
 def edges_of(text: str, topics: tuple[TopicName, ...], namespace: str, option: str) -> Edges:
     """Parse `earliest`, `latest`, JSON as `{"orders": "latest", "shop:bills": ID}`, or an offset of a query's progress.
 
@@ -199,7 +193,8 @@ def _start(values: Mapping[str, Any], topics: tuple[TopicName, ...], now_ms: int
     if values["startingId"] is not None:
         if len(topics) > 1:
             raise InputError("option startingId is of one topic: give startingOffsets as JSON", field="startingId")
-        return Edges(edge_at_id(values["startingId"], values["startingInclusive"], "startingId"))
+        message_id = _id(values["startingId"], "startingId")
+        return Edges(Edge("id", before_id(message_id) if values["startingInclusive"] else message_id))
     if values["startingOffsets"] is None:
         return Edges(EARLIEST)
     return edges_of(values["startingOffsets"], topics, values["namespace"], "startingOffsets")

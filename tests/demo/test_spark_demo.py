@@ -15,7 +15,7 @@ from demo.spark.views import chunks_of, view_of, views_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_TIMEOUT_S = 900  # a bound for a hang: it starts Spark twice
-LINES_MAX = 10_000
+LINES_MAX = 2_000
 
 
 def access_line(client: int, day: int, hour: int, minute: int, path: str = "/") -> bytes:

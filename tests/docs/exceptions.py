@@ -57,7 +57,6 @@ UNNAMED: set[str] = {
     "control/basalt/transactions/log/snapshot_format.py",
     "control/basalt/transactions/rules/refusals.py",
     "control/basalt/transactions/rules/transaction_table.py",
-    "pipeline/basalt_spark/jobs/topic_rows.py",
 }
 
 # Files of tests that are not named after a module: to be shortened.

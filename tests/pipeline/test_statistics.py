@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from basalt_spark.jobs.statistics import DayCounts, by_days
-from basalt_spark.jobs.topic_rows import by_day
 from tests.pipeline.test_archive import DAY_US, rows
 
 
@@ -15,9 +14,3 @@ def test_days_are_counted_with_what_a_message_has():
     assert (second.first_us, second.last_us, second.event_first_us) == (DAY_US, DAY_US + 1, 2_000)
     assert (second.largest, second.value_bytes, second.sizes[:2]) == (200, 205, (1, 1))
     assert DayCounts().merged(second) == second
-
-
-def test_a_batch_is_cut_at_midnight():
-    assert [(day, piece.num_rows) for day, piece in by_day(rows([1, DAY_US - 1, DAY_US]))] == [
-        ("1970-01-01", 2), ("1970-01-02", 1),
-    ]  # fmt: skip

@@ -7,7 +7,7 @@ A failing seed is named in the error; keep it in `PLANTED`, with the fault that 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -34,8 +34,8 @@ from tests.sim.seeds import (
 from tests.sim.world import World
 
 SHARED_SEEDS = SEEDS // 10  # each is the life of several servers
-SLICE = 250
-SHARED_SLICE = 50
+SLICE = 50
+SHARED_SLICE = 10
 PROCESSES = 2
 
 
@@ -73,28 +73,38 @@ KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds 
 KEPT_OF_MARKERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MarkedWorld)
 
 
-def test_no_seed_breaks_a_promise() -> None:
-    run(first_failure, [KEPT, *slices(SEEDS, SLICE)])
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """The processes in which seeds run: each imports the whole core once."""
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the test runner's threads
+    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        yield pool
 
 
-def test_no_seed_breaks_a_promise_while_servers_lead_in_turn() -> None:
-    run(first_failure_of_several_servers, slices(SHARED_SEEDS, SHARED_SLICE))
+def test_no_seed_breaks_a_promise(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure, [KEPT, *slices(SEEDS, SLICE)])
 
 
-def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of_late() -> None:
-    run(first_failure_of_one_shots, [KEPT_OF_ONE_SHOTS, *slices(SEEDS // 4, SLICE)])
+def test_no_seed_breaks_a_promise_while_servers_lead_in_turn(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_several_servers, slices(SHARED_SEEDS, SHARED_SLICE))
 
 
-def test_no_seed_breaks_a_promise_of_markers() -> None:
-    run(first_failure_of_markers, [KEPT_OF_MARKERS, *slices(SEEDS // 4, SLICE)])
+def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of_late(
+    pool: ProcessPoolExecutor,
+) -> None:
+    run(pool, first_failure_of_one_shots, [KEPT_OF_ONE_SHOTS, *slices(SEEDS // 4, SLICE)])
 
 
-def test_no_seed_breaks_a_promise_of_named_transactions_and_their_segments() -> None:
-    run(first_failure_of_jobs, [KEPT_OF_JOBS, *slices(SEEDS // 4, SLICE)])
+def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_markers, [KEPT_OF_MARKERS, *slices(SEEDS // 4, SLICE)])
 
 
-def test_no_seed_breaks_a_promise_of_servers_that_keep_little_in_memory() -> None:
-    run(first_failure_with_little_memory, slices(SHARED_SEEDS, SHARED_SLICE))
+def test_no_seed_breaks_a_promise_of_named_transactions_and_their_segments(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_jobs, [KEPT_OF_JOBS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_of_servers_that_keep_little_in_memory(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_with_little_memory, slices(SHARED_SEEDS, SHARED_SLICE))
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.fault.__name__)
@@ -113,8 +123,6 @@ def slices(seeds: int, size: int) -> list[tuple[int, ...]]:
     return [tuple(range(first, min(first + size, seeds))) for first in range(0, seeds, size)]
 
 
-def run(check: Callable[[Iterable[int]], str | None], parts: list[tuple[int, ...]]) -> None:
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the test runner's threads
-    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        failures = [failure for failure in pool.map(check, parts) if failure is not None]
+def run(pool: ProcessPoolExecutor, check: Callable[[Iterable[int]], str | None], parts: list[tuple[int, ...]]) -> None:
+    failures = [failure for failure in pool.map(check, parts) if failure is not None]
     assert not failures, "\n".join(failures)

@@ -55,10 +55,6 @@ class Published(NamedTuple):
     before: bool
 
 
-def session_of(job: str, job_id: str) -> str:
-    return f"jobs-{job}-{job_id}"
-
-
 def ledger_of(job: str, *what: str) -> str:
     """The name of what a session's versions count; a digest if the names are too long to be kept."""
     name = " ".join((job, *what))
@@ -153,7 +149,7 @@ def backfill(
     run_id, ledger = uuid4().hex, ledger_of(BACKFILL, manifest.job_id, manifest.digest, f"to {target.name}")
     done: list[Published] = []
     for version, files in enumerate(groups(manifest), start=1):
-        work = SinkWork(session_of(BACKFILL, job_id), run_id, version, ledger)
+        work = SinkWork(f"jobs-{BACKFILL}-{job_id}", run_id, version, ledger)
         done.append(publish(target, work, files, lambda file: checked_batches(folder, file), run, advance))
     facts = {
         "archive": f"{folder} {manifest.job_id}",
@@ -230,7 +226,7 @@ def replay(
     from basalt_spark.sink.commit import SinkWork
 
     _require_whole_publishes(source, wanted)
-    session, run_id = session_of(REPLAY, job_id), uuid4().hex
+    session, run_id = f"jobs-{REPLAY}-{job_id}", uuid4().hex
     installation = instance_of(source.client)
     ledger = ledger_of(REPLAY, installation, str(source.name), f"generation {wanted.generation} to {target.name}")
     version = version_of(target.server, session, ledger)

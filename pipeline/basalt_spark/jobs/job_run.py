@@ -15,7 +15,6 @@ from basalt.errors import InputError
 
 PARTS_MAX = 10_000  # tasks of one job; each is some bytes in the driver and some ten milliseconds of Spark's own work
 LOOK_S = 0.2  # between two looks at Spark's progress
-EXIT_DONE, EXIT_FAULT = 0, 1
 
 LOCAL = "local[*,4]"  # all cores of this machine, and three more attempts at a task that fails
 _LOCAL_SETTINGS = {
@@ -52,7 +51,7 @@ class JobReport:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_FAULT if self.faults else EXIT_DONE
+        return 1 if self.faults else 0
 
     def with_facts(self, **more: Any) -> JobReport:
         return replace(self, facts={**self.facts, **more})

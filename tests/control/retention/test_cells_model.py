@@ -204,7 +204,7 @@ class Stock:
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_no_reader_can_tell_that_the_sweep_has_run(atomic: bool) -> None:
-    @settings(deadline=None, max_examples=150)
+    @settings(deadline=None, max_examples=75)
     @given(st.lists(STEPS, max_size=30))
     def check(steps: list[tuple[object, ...]]) -> None:
         async def story() -> None:

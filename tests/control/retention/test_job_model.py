@@ -145,14 +145,14 @@ async def story(taken: list[tuple[str, TopicName, int]], crash_after: int | None
 
 
 @pytest.mark.parametrize("cached", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(steps)
 def test_readers_see_the_same_before_and_after(cached: bool, taken: list[tuple[str, TopicName, int]]):
     asyncio.run(story(taken, None, True, cached))
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(steps, st.integers(0, 40))
 def test_a_crash_at_any_write_leaves_readers_what_they_saw(
     atomic: bool, taken: list[tuple[str, TopicName, int]], crash_after: int

@@ -169,4 +169,4 @@ class Isolation(RuleBasedStateMachine):
 
 
 TestIsolation = Isolation.TestCase
-TestIsolation.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestIsolation.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

@@ -743,7 +743,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
 
 TestTransactionsMatchTheModel = TransactionsMatchTheModel.TestCase
-TestTransactionsMatchTheModel.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestTransactionsMatchTheModel.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
 class MatchAcrossLimits(TransactionsMatchTheModel):

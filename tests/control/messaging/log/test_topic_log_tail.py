@@ -153,7 +153,7 @@ class TailMachine(RuleBasedStateMachine):
 
 
 TestTailMachine = TailMachine.TestCase
-TestTailMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTailMachine.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 
 
 def test_what_was_just_appended_is_answered_without_the_store() -> None:

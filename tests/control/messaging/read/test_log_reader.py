@@ -20,7 +20,7 @@ from basalt_engine.records import Compression, Extras, Kind, encode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 
 relaxed = settings(deadline=None)
-thorough = settings(deadline=None, max_examples=250)
+thorough = settings(deadline=None, max_examples=125)
 
 EVERYTHING = Limits(10**6, 10**9)
 FIRST_MS, NOW_MS = 100, 110
