@@ -44,9 +44,9 @@ class LogLimits(NamedTuple):
 
     logs: int = LOGS_MAX
     detailed: int = DETAILED_MAX
-    block_entries: int = BLOCK_ENTRIES_MAX
     writers: int = WRITERS_MAX
     waiting: int = WAITING_MAX
+    block_entries: int = BLOCK_ENTRIES_MAX
 
 
 LOG_LIMITS = LogLimits()
