@@ -64,8 +64,7 @@ class Messages:
             if not messages:
                 await self._logs.staged.ready(log, [write_pointer])
             placed = await self._writer.run(
-                lambda group: self._publish_under(group, log, messages, extras, write_pointer),
-                sum(map(len, messages)),
+                lambda group: self._publish_under(group, log, messages, extras, write_pointer), sum(map(len, messages))
             )
         return PublishResponse(write_pointer, *placed)
 
