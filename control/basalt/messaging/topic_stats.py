@@ -170,6 +170,7 @@ class TopicStatistics:
     async def ready(self, log: TopicLog) -> TopicIndex:
         """The topic's index, with all rows counted; to be called before a stage calls `remove`."""
         index = log.present_index()
+        log.memory.touch_details(log)
         if index.complete:
             return index
         async with log.locks.loading:

@@ -230,9 +230,9 @@ class TopicLog:
         stored, index = self.topic.metadata, self.index
         if index is None:
             index = self.index = TopicIndex(stored.ttl_ms, stored.truncated_before_ms)
+            self.memory.touch_details(self)
         elif index.ttl_ms != stored.ttl_ms or index.truncated_ms < stored.truncated_before_ms:
             index = self.index = index.under(stored.ttl_ms, stored.truncated_before_ms)
-        self.memory.touch_details(self)
         return index
 
     def roll_back(self, gone: RolledBack) -> None:
