@@ -46,7 +46,6 @@ UNNAMED: set[str] = {
     "control/basalt/hbase_admin/plan.py",
     "control/basalt/http/openapi.py",
     "control/basalt/http/routes/operations.py",
-    "control/basalt/messaging/log/append.py",
     "control/basalt/messaging/log/roll_back.py",
     "control/basalt/messaging/ranges/range_scan.py",
     "control/basalt/operations/prune_reports.py",

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from basalt.errors import BasaltError, ConflictError, InvalidNameError
 from basalt.runtime.store_calls import StoreCalls
@@ -71,6 +72,14 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         self._call = StoreCalls(store)
         self._clock = clock
         self.buckets = buckets
+        self._locks: WeakValueDictionary[EntryName, asyncio.Lock] = WeakValueDictionary()
+
+    def changing(self, title: NameT) -> asyncio.Lock:
+        """Held while an entry is changed or read: a read that takes long must not bring back what was changed meanwhile."""
+        lock = self._locks.get(title)
+        if lock is None:
+            lock = self._locks[title] = asyncio.Lock()
+        return lock
 
     @abstractmethod
     def at(self, title: NameT, metadata: TopicMetadata) -> EntryT:

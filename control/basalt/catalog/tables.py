@@ -5,19 +5,12 @@ A table's row lies in the metadata table beside those of topics, under a name th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from basalt.catalog.catalog import Catalog, EntryName, check_name
-from basalt.errors import (
-    CorruptionError,
-    InvalidPropertyError,
-    TableExistsError,
-    TableNotFoundError,
-)
+from basalt.errors import CorruptionError, InvalidPropertyError, TableExistsError, TableNotFoundError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.clock import Clock
@@ -70,7 +63,6 @@ class TableCatalog(Catalog[TableName, HostedTable]):
     def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
         super().__init__(store, clock, buckets)
         self._known: dict[TableName, HostedTable] = {}
-        self._locks: WeakValueDictionary[TableName, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, title: TableName, conflict: str = CONFLICT_DEFAULT) -> HostedTable:
         """A new table, or a new and empty generation of one that was deleted; `TableExistsError` when it is there."""
@@ -83,7 +75,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
             others = {"kind": KIND, "conflict": conflict}
             return TopicMetadata(generation, FOREVER_MS, OnInvalid.DROP, 1, 1, now_ms, now_ms, others)
 
-        async with self._changing(title):
+        async with self.changing(title):
             table = self._known[title] = await self._create(title, describe)
             return table
 
@@ -92,7 +84,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
         known = self._known.get(title)
         if known is not None:
             return known
-        async with self._changing(title):
+        async with self.changing(title):
             return await self._get(title)
 
     def known(self, title: TableName) -> HostedTable:
@@ -104,7 +96,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
 
     async def delete(self, title: TableName) -> HostedTable:
         """Delete the table. Its cells are out of reach at once, and are removed by retention later."""
-        async with self._changing(title):
+        async with self.changing(title):
             table = await self._get(title)
             try:
                 await self._delete(table)
@@ -126,13 +118,6 @@ class TableCatalog(Catalog[TableName, HostedTable]):
         if table is None:
             table = self._known[title] = await self.read(title)
         return table
-
-    def _changing(self, title: TableName) -> asyncio.Lock:
-        """Held while a table is changed or read: a read that takes long must not bring back what was changed meanwhile."""
-        lock = self._locks.get(title)
-        if lock is None:
-            lock = self._locks[title] = asyncio.Lock()
-        return lock
 
     def _prefix(self, title: EntryName) -> bytes:
         return table_prefix(*title)

@@ -94,10 +94,6 @@ class TopicStatistics:
 
     # What retention does.
 
-    async def ready(self, log: TopicLog) -> None:
-        """Count what is not counted yet, before a stage calls `remove`."""
-        await self._complete(log)
-
     def remove(self, group: Group, log: TopicLog, rows: Sequence[tuple[bytes, RowCount]]) -> None:
         """In a stage that removes these rows (position and content): they count no more, and that is saved with it."""
         index, topic = log.index, log.topic
@@ -156,7 +152,7 @@ class TopicStatistics:
         while some := list(islice(logs, SAVE_GROUP_TOPICS)):
             for log in some:
                 if not log.ended:
-                    await self._complete(log)
+                    await self.ready(log)
             saved += await self._writer.run(partial(self._save, some))
             await asyncio.sleep(0)
         return saved
@@ -170,9 +166,10 @@ class TopicStatistics:
 
     # Counting.
 
-    async def _complete(self, log: TopicLog) -> TopicIndex:
-        """The topic's index, with all rows counted."""
+    async def ready(self, log: TopicLog) -> TopicIndex:
+        """The topic's index, with all rows counted; to be called before a stage calls `remove`."""
         index = log.present_index()
+        log.memory.touch_details(log)
         if index.complete:
             return index
         async with log.locks.loading:
@@ -217,7 +214,7 @@ class TopicStatistics:
     async def _counted(self, log: TopicLog) -> tuple[TopicIndex, int, bool]:
         """The topic's index, from which publish time on it counts, and whether it does so to the message."""
         for _ in range(PART_TRIES):
-            index = await self._complete(log)
+            index = await self.ready(log)
             oldest_ms = self._oldest_ms(log.topic, index)
             if oldest_ms < index.buckets.from_ms:  # the TTL was raised
                 log.index = None
@@ -229,7 +226,7 @@ class TopicStatistics:
                 break
             if await self._refined(log.topic, index, part):
                 return index, oldest_ms, True
-        index = await self._complete(log)
+        index = await self.ready(log)
         return index, self._oldest_ms(log.topic, index), False
 
     async def _refined(self, topic: Topic, index: TopicIndex, part: PartialBucket) -> bool:

@@ -96,13 +96,9 @@ class Tables:
         await self._manager.run(stage, put_bytes + deleted_bytes)
 
     async def read(
-        self,
-        title: TableName,
-        rows: Collection[bytes],
-        columns: Collection[bytes] | None = None,
-        transaction_id: int | None = None,
-        level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
-    ) -> list[CellVersion]:
+        self, title: TableName, rows: Collection[bytes], columns: Collection[bytes] | None = None,
+        transaction_id: int | None = None, level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
+    ) -> list[CellVersion]:  # fmt: skip
         """The cells of these rows, sorted by row and column: all of them, or those of the columns named.
 
         Under a transaction's snapshot with its own writes, or (without one) what is committed now.
@@ -131,15 +127,10 @@ class Tables:
             )
 
     async def scan(
-        self,
-        title: TableName,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[bytes] | None = None,
-        cells: int = READ_CELLS_MAX,
-        transaction_id: int | None = None,
+        self, title: TableName, start: bytes = b"", stop: bytes | None = None,
+        columns: Collection[bytes] | None = None, cells: int = READ_CELLS_MAX, transaction_id: int | None = None,
         level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
-    ) -> Page:
+    ) -> Page:  # fmt: skip
         """Cells of whole rows with start <= row < stop, in order, and the row to go on from.
 
         About `cells` of them: more only where one row has more. A page without cells may have a next one. A row that is too
@@ -211,13 +202,9 @@ def _look_at_columns(
 
 
 def _look_at_rows(
-    cells: CellTable,
-    table: HostedTable,
-    rows: list[bytes],
-    columns: frozenset[bytes] | None,
-    snapshot: TransactionSnapshot,
-    level: VisibilityLevel,
-) -> list[CellVersion]:
+    cells: CellTable, table: HostedTable, rows: list[bytes], columns: frozenset[bytes] | None,
+    snapshot: TransactionSnapshot, level: VisibilityLevel,
+) -> list[CellVersion]:  # fmt: skip
     all_own = level is VisibilityLevel.SNAPSHOT_ALL
     found: list[CellVersion] = []
     found_bytes = 0

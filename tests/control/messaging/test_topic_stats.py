@@ -215,6 +215,26 @@ async def test_a_large_transaction_is_counted_after_a_crash_in_small_parts(
     await again.services.close()
 
 
+async def test_the_newest_message_is_looked_for_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    store = CountedReads()
+    shop = await Wired.start(store)
+    await shop.topics.create(A, {})
+    await shop.publish(A, "before")
+    newest = (await shop.services.topic_stats.stats(A)).newest_id
+    tx = await shop.transactions.begin()
+    for _ in range(40):
+        await shop.messaging.store(A, [b"x" * 1_000], tx.write_pointer, [Extras(ttl_ms=5_000)])
+    await shop.commit(tx)
+    shop.clock.advance(10_000)
+    monkeypatch.setattr(topic_stats, "PAGE_BYTES", 5_000)
+    async with store.watched():
+        stats = await shop.services.topic_stats.stats(A)
+    assert stats.newest_id == newest
+    assert store.read_bytes > 40_000
+    assert store.most_bytes < 5_000 + 4 * 1_100
+    await shop.services.close()
+
+
 async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shop.topics.memory, "_limits", LogLimits(detailed=1))
     for number in range(5):

@@ -15,6 +15,7 @@ from basalt.runtime.group_commit import Group
 from basalt_engine.keys import MessageId
 from basalt_engine.messages import MessageTable
 from tests.control.retention.readers import HIDDEN, HOUR_MS, entries, lose_log, rows, run, seen
+from tests.counted_reads import CountedReads
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
@@ -288,3 +289,24 @@ async def test_a_roll_back_waits_for_a_removal_so_that_no_half_row_comes_into_be
     (row,) = MessageTable(shop.store.table("message")).scan(topic.read_keys)
     assert row.written_by == -tx.write_pointer
     assert set(looked) == {True}
+
+
+async def test_a_large_reference_is_counted_a_page_at_a_time_before_it_is_removed(monkeypatch: pytest.MonkeyPatch):
+    store = CountedReads()
+    shop = await Wired.start(store)
+    await shop.topics.create(A, {})
+    await shop.publish(A, "kept")
+    tx = await shop.transactions.begin()
+    for _ in range(40):
+        await shop.messaging.store(A, [b"x" * 1_000], tx.write_pointer)
+    await shop.messaging.publish(A, [], tx.write_pointer)
+    await shop.transactions.invalidate(tx.id)
+    assert (await shop.services.topic_stats.stats(A)).messages == 41
+    monkeypatch.setattr(stored_log, "PAGE_BYTES", 5_000)
+    async with store.watched():
+        assert (await run(shop)).report == {"invalid": 1}
+    assert store.read_bytes > 40_000
+    assert store.most_bytes < 5_000 + 2 * 1_100
+    assert (await shop.services.topic_stats.stats(A)).messages == 1
+    assert rows(shop, "payload", A) == []
+    await shop.services.close()

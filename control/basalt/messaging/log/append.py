@@ -7,7 +7,7 @@ and one topic become one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from basalt.catalog.topics import Topic
@@ -163,6 +163,20 @@ class RowBuilder:
                 return None
             longest = max(longest, extra.ttl_ms)
         return self.ms + longest
+
+
+def placed_cuts(
+    ranges: Sequence[PositionRange], payloads: Sequence[Buffer], extras: Sequence[Extras] | None
+) -> Iterator[tuple[int, int, Sequence[Buffer], Sequence[Extras] | None, Cut]]:
+    """The messages of a publish as they go into rows: time and last sequence of each part, its messages, and its cut."""
+    start = 0
+    for each in ranges:
+        stop = start + each.stop - each.start
+        within, carried = payloads[start:stop], None if extras is None else extras[start:stop]
+        for cut in cuts(within, carried):
+            theirs = None if carried is None else carried[cut.start : cut.stop]
+            yield each.ms, each.start + cut.stop - 1, within[cut.start : cut.stop], theirs, cut
+        start = stop
 
 
 def cuts(payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None) -> list[Cut]:

@@ -55,7 +55,9 @@ class RollBacks:
         rest: bytes | None = start
         durable_stop = log.durable_stop
         while rest is not None and not log.ended:
-            durable_stop = (await self._decided(log)).durable_stop  # no row of theirs comes after it
+            if log.unconfirmed:
+                await log.confirm_or_delete()
+            durable_stop = log.durable_stop  # no row of theirs comes after it
             async with log.locks.rows:
                 found = await self._find(log, writers, rest, stop)
                 if found.rows:
@@ -97,12 +99,6 @@ class RollBacks:
             rest = page.rest
             await asyncio.sleep(0)
         return found
-
-    async def _decided(self, log: TopicLog) -> TopicLog:
-        """The log, without rows in doubt."""
-        if log.unconfirmed:
-            await log.confirm_or_delete()
-        return log
 
     async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _Found:
         rows: list[MessageRow] = []

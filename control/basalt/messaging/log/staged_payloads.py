@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from basalt.messaging.log import stored_log
-from basalt.messaging.log.append import EMPTY_LOG, Placed, Position, cuts, last_of, places
+from basalt.messaging.log.append import EMPTY_LOG, Placed, Position, last_of, placed_cuts, places
 from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -171,17 +171,10 @@ class StagedPayloads:
         """Keep messages aside, after what the writer staged before, which is in memory. Cannot fail."""
         writer, topic = self._change(group, log, write_pointer), log.topic
         ranges = places(writer.newest, group.now_ms, len(payloads))
-        start = 0
-        for each in ranges:
-            stop = start + each.stop - each.start
-            messages, carried = payloads[start:stop], None if extras is None else extras[start:stop]
-            start = stop
-            for cut in cuts(messages, carried):
-                where = position(each.ms, each.start + cut.stop - 1)
-                theirs = None if carried is None else carried[cut.start : cut.stop]
-                batch = encode(messages[cut.start : cut.stop], theirs, compression=topic.compression)
-                group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
-                writer.add(where, cut.stop - cut.start, cut.payload_bytes)
+        for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
+            where, batch = position(ms, last), encode(messages, theirs, compression=topic.compression)
+            group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
+            writer.add(where, cut.stop - cut.start, cut.payload_bytes)
         writer.newest = last_of(ranges)
 
     def unpublished(self, log: TopicLog, write_pointer: int) -> Reference | None:

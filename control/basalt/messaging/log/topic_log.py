@@ -21,8 +21,8 @@ from basalt.messaging.log.append import (
     Position,
     PositionRange,
     RowBuilder,
-    cuts,
     last_of,
+    placed_cuts,
     places,
 )
 from basalt.runtime.group_commit import Group
@@ -162,16 +162,14 @@ class TopicLog:
         """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
         assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
         before = self.newest
-        ranges = self._take(group, len(payloads))
-        if len(ranges) == 1:
-            self._add_range(group, ranges[0], payloads, extras, written_by, before)
-            return Placed.of(ranges)
-        start = 0
-        for each in ranges:
-            stop = start + each.stop - each.start
-            part = None if extras is None else extras[start:stop]
-            self._add_range(group, each, payloads[start:stop], part, written_by, before)
-            start = stop
+        ranges, rows = self._take(group, len(payloads)), self._rows(group)
+        for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
+            newest = rows.newest.get(self)
+            if newest is None or not newest.can_take(ms, last - len(messages) + 1, written_by, cut, theirs):
+                after = before if newest is None else position(newest.ms, newest.last)
+                newest = RowBuilder(self.topic, written_by, after, ms)
+                rows.begin(self, newest)
+            newest.extend(messages, theirs, cut, last)
         return Placed.of(ranges)
 
     def append_marker(self, group: Group, kind: Kind, payload: Buffer, written_by: int | None) -> Placed:
@@ -208,22 +206,6 @@ class TopicLog:
         self._rows(group).begin(self, builder)
         return builder, Placed.of(ranges)
 
-    def _add_range(
-        self, group: Group, places: PositionRange, payloads: Sequence[Buffer], extras: Sequence[Extras] | None,
-        written_by: int | None, before: bytes,
-    ) -> None:  # fmt: skip
-        rows = self._rows(group)
-        sequence = places.start
-        for cut in cuts(payloads, extras):
-            newest = rows.newest.get(self)
-            if newest is None or not newest.can_take(places.ms, sequence, written_by, cut, extras):
-                after = before if newest is None else position(newest.ms, newest.last)
-                newest = RowBuilder(self.topic, written_by, after, places.ms)
-                rows.begin(self, newest)
-            sequence += cut.stop - cut.start
-            part = None if extras is None else extras[cut.start : cut.stop]
-            newest.extend(payloads[cut.start : cut.stop], part, cut, sequence - 1)
-
     def _rows(self, group: Group) -> GroupRows:
         memory = self.memory
         return group.part(memory, lambda: GroupRows(memory))
@@ -248,9 +230,9 @@ class TopicLog:
         stored, index = self.topic.metadata, self.index
         if index is None:
             index = self.index = TopicIndex(stored.ttl_ms, stored.truncated_before_ms)
+            self.memory.touch_details(self)
         elif index.ttl_ms != stored.ttl_ms or index.truncated_ms < stored.truncated_before_ms:
             index = self.index = index.under(stored.ttl_ms, stored.truncated_before_ms)
-        self.memory.touch_details(self)
         return index
 
     def roll_back(self, gone: RolledBack) -> None:

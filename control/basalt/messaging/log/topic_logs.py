@@ -7,7 +7,6 @@ properties, and ends with its generation.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -44,9 +43,9 @@ class LogLimits(NamedTuple):
 
     logs: int = LOGS_MAX
     detailed: int = DETAILED_MAX
-    block_entries: int = BLOCK_ENTRIES_MAX
     writers: int = WRITERS_MAX
     waiting: int = WAITING_MAX
+    block_entries: int = BLOCK_ENTRIES_MAX
 
 
 LOG_LIMITS = LogLimits()
@@ -166,8 +165,6 @@ class TopicLogs:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
-        # Held while a topic is changed or read: a read that takes long must not bring back what was changed meanwhile.
-        self._changing: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
 
     # Finding logs.
 
@@ -256,7 +253,7 @@ class TopicLogs:
 
     async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
-        async with self._lock(title):
+        async with self.catalog.changing(title):
             topic = await self.catalog.create(title, properties)
             self._open.pop(title, None)  # that there is none; the log is opened by who uses it
             return topic
@@ -299,7 +296,7 @@ class TopicLogs:
     @asynccontextmanager
     async def _changed(self, title: TopicName) -> AsyncIterator[TopicLog]:
         """The live log, for one change. One that fails may have taken effect, or another server made one: read it again then."""
-        async with self._lock(title):
+        async with self.catalog.changing(title):
             log = await self._live_log(title)
             try:
                 yield log
@@ -324,14 +321,8 @@ class TopicLogs:
         for log in list(self.memory.with_waiting):
             log.notify()
 
-    def _lock(self, title: TopicName) -> asyncio.Lock:
-        lock = self._changing.get(title)
-        if lock is None:
-            lock = self._changing[title] = asyncio.Lock()
-        return lock
-
     async def _load(self, title: TopicName) -> TopicLog:
-        async with self._lock(title):
+        async with self.catalog.changing(title):
             return await self._live_log(title)
 
     async def _live_log(self, title: TopicName) -> TopicLog:

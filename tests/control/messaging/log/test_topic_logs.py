@@ -311,7 +311,7 @@ async def test_what_a_writer_has_staged_is_read_by_pages(rows_max: int, monkeypa
         if number == 2:
             await shop.messaging.publish(TOPICS[0], [], tx.write_pointer)
     again = await restarted(shop, LITTLE[1])
-    monkeypatch.setattr("basalt.messaging.log.staged_payloads.PAGE_ROWS", rows_max)
+    monkeypatch.setattr("basalt.messaging.log.stored_log.PAGE_ROWS", rows_max)
     await again.commit(tx)
     assert await again.read(TOPICS[0], committed=True) == [f"stored {number}" for number in range(6)]
 

@@ -257,3 +257,29 @@ async def test_calls_that_come_while_a_group_is_written_do_not_make_it_forgotten
 
 def writes_of(shop: Wired, title: TopicName, text: str, txs: Sequence[Transaction]) -> list[Awaitable[None]]:
     return [shop.publish(title, text), *(shop.store_aside(title, text, tx=tx) for tx in txs)]
+
+
+async def test_blocks_beyond_the_limit_of_all_topics_go_and_sums_stay() -> None:
+    shop = await Wired.start(memory=LogLimits(block_entries=3))
+    for title in TOPICS:
+        await shop.topics.create(title, {})
+        await shop.publish(title, "one", "two")
+        assert (await shop.services.ranges.advance(title, None)).messages == 2
+    indexes = [(await shop.topics.open(title)).index for title in TOPICS]
+    assert [len(index.blocks) for index in indexes if index is not None] == [0, 0, 1, 1, 1]
+    assert [len(index.buckets) for index in indexes if index is not None] == [1] * 5
+    assert shop.topics.memory.block_entries == 3
+    shop.services.ranges.forget_all()
+    assert shop.topics.memory.block_entries == 0
+    assert [(await shop.services.ranges.advance(title, None)).messages for title in TOPICS] == [2] * 5
+    await shop.services.close()
+
+
+async def test_a_topic_that_was_only_created_takes_no_memory_of_logs() -> None:
+    shop = await Wired.start()
+    for title in TOPICS:
+        await shop.topics.create(title, {})
+    assert (len(shop.topics.memory.recent), len(shop.topics._open)) == (0, 0)
+    await shop.publish(TOPICS[0], "x")
+    assert list(shop.topics.memory.recent) == [TOPICS[0]]
+    await shop.services.close()

@@ -376,6 +376,7 @@ async def test_a_topic_that_another_server_created_again_is_not_changed_as_the_o
 ) -> None:
     mine, theirs = served(store, clock), served(store, clock)
     await mine.create(A, {})
+    await mine.open(A)
     await theirs.delete(A)
     await theirs.create(A, {})
     with pytest.raises(ConflictError):
