@@ -70,7 +70,6 @@ UNNAMED: set[str] = {
     "control/basalt/messaging/index/sparse_index.py",
     "control/basalt/messaging/log/append.py",
     "control/basalt/messaging/log/roll_back.py",
-    "control/basalt/messaging/ranges/range_scan.py",
     "control/basalt/operations/forced_ends.py",
     "control/basalt/operations/inspection.py",
     "control/basalt/operations/prune_reports.py",

@@ -107,18 +107,10 @@ class Messages:
         await self._roll_backs.roll_back(log, [published.write_pointer], start, stop)
 
     async def fetch(
-        self,
-        title: TopicName,
-        start: bytes | int | None,
-        inclusive: bool,
-        *,
-        messages_max: int | None = None,
-        bytes_max: int | None = None,
-        snapshot: TransactionSnapshot | None = None,
-        committed: bool = False,
-        markers: bool = False,
-        wait_ms: int = 0,
-    ) -> Fetch:
+        self, title: TopicName, start: bytes | int | None, inclusive: bool, *, messages_max: int | None = None,
+        bytes_max: int | None = None, snapshot: TransactionSnapshot | None = None, committed: bool = False,
+        markers: bool = False, wait_ms: int = 0,
+    ) -> Fetch:  # fmt: skip
         """Messages from a position on; waits up to `wait_ms` until there is one.
 
         `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
