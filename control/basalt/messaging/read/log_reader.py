@@ -179,7 +179,8 @@ class Reading:
                     self.skipped.add(row.written_by)
             self.next_id = end_of(position)
             self._rows_left -= 1
-            self._bytes_left -= row.size_bytes
+            if row.batch is not None:
+                self._bytes_left -= len(row.batch)
             if self.messages >= enough.messages_max or self.payload_bytes >= enough.bytes_max:
                 return Stopped.ENOUGH
             if through is not None and self.next_id >= through:
