@@ -65,7 +65,7 @@ PLANTED = (
     Planted(faults.replaced_runs_come_back, JobWorld, (0, 1)),
     Planted(faults.every_segment_is_published, JobWorld, (1, 2)),
     Planted(faults.losers_stay, JobWorld, (0, 1)),
-    Planted(faults.versions_are_committed_twice, JobWorld, (7,)),
+    Planted(faults.versions_are_committed_twice, JobWorld, (64,)),
 )
 KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is JobWorld)
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)

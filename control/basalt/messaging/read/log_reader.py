@@ -90,7 +90,7 @@ class Reading:
 
     __slots__ = (
         "_bytes_left", "_enough", "_limits", "_markers", "_rows_left", "_skipped_max", "_snapshot", "budget", "from_ms",
-        "full_at", "held", "messages", "next_id", "now_ms", "payload_bytes", "skipped", "slices", "start", "until_ms", "whole",
+        "full_at", "held", "messages", "next_id", "now_ms", "payload_bytes", "skipped", "slices", "start", "stop", "until_ms", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +100,7 @@ class Reading:
     ) -> None:  # fmt: skip
         self.start = start
         self.now_ms = now_ms
-        self.budget = budget or Budget(ROWS_MAX)
+        self.budget = budget  # None: what one look reads is not counted
         self.whole = whole
         self._limits = limits
         self._snapshot = snapshot
@@ -108,6 +108,7 @@ class Reading:
         self._enough = enough or limits
         self._skipped_max = skipped_max
         self._rows_left = self._bytes_left = 0  # of this look
+        self.stop = None if limits.through is None else limits.stop  # no row from this position on is wanted
         self.slices: list[Slice] = []
         self.messages = self.payload_bytes = 0
         self.next_id: bytes | None = None
@@ -116,11 +117,6 @@ class Reading:
         self.skipped: set[int] = set()  # failed writers whose rows were passed
         # A later reader finds the same messages from one time until another, for they may have TTLs of their own.
         self.from_ms, self.until_ms = 0, FOREVER_MS
-
-    @property
-    def stop(self) -> bytes | None:
-        """No row from this position on is wanted."""
-        return self._limits.stop
 
     @property
     def remote_bytes(self) -> int:
@@ -141,11 +137,14 @@ class Reading:
         `verify=False` trusts batches that never left this process.
         """
         budget = self.budget
-        rows_left = self._rows_left = min(rows_max, budget.rows)
-        bytes_left = self._bytes_left = min(bytes_max, budget.bytes)
+        if budget is not None:
+            rows_max, bytes_max = min(rows_max, budget.rows), min(bytes_max, budget.bytes)
+        self._rows_left, self._bytes_left = rows_max, bytes_max
         stopped = self._take_rows(rows, payload_rows, verify)
-        budget.rows -= rows_left - self._rows_left
-        budget.bytes -= bytes_left - self._bytes_left
+        if budget is None:
+            return stopped
+        budget.rows -= rows_max - self._rows_left
+        budget.bytes -= bytes_max - self._bytes_left
         return Stopped.SPENT if stopped is Stopped.PAUSED and budget.is_spent else stopped
 
     def page(self, stopped: Stopped) -> Fetch:
@@ -180,7 +179,8 @@ class Reading:
                     self.skipped.add(row.written_by)
             self.next_id = end_of(position)
             self._rows_left -= 1
-            self._bytes_left -= row.size_bytes
+            if row.batch is not None:
+                self._bytes_left -= len(row.batch)
             if self.messages >= enough.messages_max or self.payload_bytes >= enough.bytes_max:
                 return Stopped.ENOUGH
             if through is not None and self.next_id >= through:
@@ -289,20 +289,22 @@ class LogReader:
                 stopped = await self._look_remotely(log, topic, reading, cached)
             else:
                 stopped = self._look(log, topic, reading, cached)
-            if stopped is Stopped.SPENT and not reading.whole and not reading.slices:
+            if stopped is not Stopped.PAUSED:
+                needs_more = stopped is Stopped.LOOKED or (stopped is Stopped.SPENT and not reading.whole)
+                if not needs_more or (reading.slices and not reading.whole):
+                    return reading.page(stopped)
+            if reading.budget is None or stopped is Stopped.SPENT:
                 reading.budget = Budget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
-            elif (stopped is Stopped.LOOKED and not reading.whole and reading.slices) or (
-                stopped is not Stopped.PAUSED and stopped is not Stopped.LOOKED
-            ):
-                return reading.page(stopped)
             await asyncio.sleep(0)  # others get their turn on a long way
 
     def _look(self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None) -> Stopped:
         """Look at the next rows, in the tail or in a local store."""
         rows: Iterable[MessageRow] | None = cached
         if rows is None:
-            stops = [stop for stop in (log.in_flight_stop, reading.stop) if stop is not None]
-            rows = self.messages.scan(topic.read_keys, reading.start.position, min(stops, default=None))
+            stop = log.in_flight_stop
+            if reading.stop is not None:
+                stop = reading.stop if stop is None else min(stop, reading.stop)
+            rows = self.messages.scan(topic.read_keys, reading.start.position, stop)
         payload_rows = partial(self.stored_rows, topic)
         stopped = reading.look(rows, payload_rows, cached is None, LOOK_ROWS_MAX, LOOK_BYTES_MAX)
         is_end = stopped is Stopped.LOOKED and (cached is None or len(cached) < LOOK_ROWS_MAX)
@@ -314,7 +316,7 @@ class LogReader:
         """Look at the next rows on a thread, as many as one read brings."""
         # The log belongs to the event loop: a thread gets what it says, and reads only the store.
         start, passed = reading.start.position, reading.next_id
-        stop = min(each for each in (log.durable_stop, reading.stop) if each is not None)
+        stop = log.durable_stop if reading.stop is None else min(log.durable_stop, reading.stop)
 
         def look() -> Stopped:
             rows: Iterable[MessageRow] | None = cached

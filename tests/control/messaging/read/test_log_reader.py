@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from basalt.messaging.read import log_reader
 from basalt.messaging.read.log_reader import Budget, Fetch, Reading, Stopped
-from basalt.messaging.read.slices import Limits, PayloadRows, Start, end_of, not_before, start_from
+from basalt.messaging.read.slices import Limits, PayloadRows, Start, end_of, start_from
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference
@@ -328,25 +328,6 @@ def test_paging_by_the_last_message_loses_nothing_either(
 
 
 @relaxed
-@given(logs(), SNAPSHOTS)
-def test_every_slice_says_the_same_of_its_messages_in_every_way(log: Log, snapshot: TransactionSnapshot | None) -> None:
-    for part in fetched(log, start_from(None, True), EVERYTHING, snapshot).slices:
-        head, own, tail = part.id_parts()
-        assert [head + number + tail for number in own] == part.ids()
-        assert (part.first_id(), part.last_id()) == (part.ids()[0], part.ids()[-1])
-        first = part.first_id()
-        at = part.counted_at
-        number = int.from_bytes(first[at : at + 2], "big")
-        counted = [first[:at] + (number + more).to_bytes(2, "big") + first[at + 2 :] for more in range(part.count)]
-        assert counted == part.ids()
-        lengths, stretch = part.span()
-        assert bytes(lengths) == b"".join(len(payload).to_bytes(4, "big") for payload in part.payloads())
-        assert bytes(stretch) == b"".join(part.payloads())
-        assert len(part.payloads()) == len(part.extras()) == part.count
-        assert part.payload_bytes == sum(map(len, part.payloads()))
-
-
-@relaxed
 @given(logs(), st.data(), SNAPSHOTS)
 def test_no_payload_row_before_the_start_is_read(
     log: Log, data: st.DataObject, snapshot: TransactionSnapshot | None
@@ -399,15 +380,6 @@ def test_the_last_time_that_there_is_is_a_start_in_both_ways() -> None:
         assert (found.slices, found.next_id) == ([], None)
 
 
-def test_what_has_expired_moves_the_start_and_never_back() -> None:
-    early, late = start_from(5, True), start_from(50, True)
-    assert not_before(early, 20) == start_from(20, True)
-    assert not_before(late, 20) == late
-    assert not_before(early, -3) == early
-    exclusive = Start(MessageId(20, 0).encode(), False)
-    assert not_before(exclusive, 20) == exclusive
-
-
 def test_a_reader_that_is_past_an_open_writers_row_does_not_wait_for_it() -> None:
     log = Log()
     log.add([b"open"], [None], 14, 0, zstd=False)
@@ -438,15 +410,6 @@ def test_a_start_between_two_messages_of_a_row_begins_with_the_later_one(inclusi
     for number, message in enumerate(log.messages, 1):
         behind = Start((int.from_bytes(message.id, "big") + 1).to_bytes(20, "big"), inclusive)
         assert payloads(fetched(log, behind, EVERYTHING, None)) == [b"a", b"b", b"c", b"d"][number:]
-
-
-def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:
-    log = Log()
-    log.refer([[b"a"], [b"b", b"c"], [b"d"]], 11, 0, lost=False)
-    for message, first in zip(log.messages, (0, 1, 1, 2), strict=True):
-        narrowed = Start(message.id, True).within(log.rows[0])
-        assert log.payload_rows(narrowed) == log.stored[11][first:]
-        assert Start(message.id[:9] + b"\xff" + message.id[10:], True).within(log.rows[0]) == log.rows[0]
 
 
 @pytest.mark.parametrize("behind_a_reference", [False, True])
