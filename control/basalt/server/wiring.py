@@ -184,19 +184,14 @@ async def _wire(
     ids = TransactionIds(facts.instance)
     ranges = Ranges(store, clock, topics, reader, manager, ends)
     truncation = Truncation(
-        clock,
-        topics,
-        markers,
-        ends,
-        first_unstable,
-        ranges,
-        lambda pointer: ids.text(transaction_manager.id_of(pointer)),
+        clock, topics, markers, ends, first_unstable, ranges, lambda writer: ids.text(transaction_manager.id_of(writer))
     )
     return Services(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics, transactions=transactions,
-        ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        ranges=ranges, truncation=truncation, first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance,
+        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics,
+        transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
+        ranges=ranges, truncation=truncation, first_unstable=first_unstable, started_ms=clock.now_ms(),
+        instance=facts.instance,
     )  # fmt: skip
 
 

@@ -159,7 +159,7 @@ class Reading:
         )
 
     def _take_rows(self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool) -> Stopped:
-        start, limits, enough, snapshot = self.start, self._limits, self._enough, self._snapshot
+        start, limits, snapshot = self.start, self._limits, self._snapshot
         first, through = start.position, limits.through
         for row in rows:
             if through is not None and limits.end_before(row):
@@ -181,14 +181,9 @@ class Reading:
             self._rows_left -= 1
             if row.batch is not None:
                 self._bytes_left -= len(row.batch)
-            if self.messages >= enough.messages_max or self.payload_bytes >= enough.bytes_max:
-                return Stopped.ENOUGH
-            if through is not None and self.next_id >= through:
-                return Stopped.END
-            if len(self.skipped) >= self._skipped_max:
-                return Stopped.ENOUGH
-            if self._rows_left <= 0 or self._bytes_left <= 0:
-                return Stopped.PAUSED
+            stopped = self._stop_at(self.next_id)
+            if stopped is not None:
+                return stopped
         return Stopped.LOOKED
 
     def _take_row(self, row: MessageRow, payload_rows: PayloadRows, verify: bool) -> Stopped | None:
@@ -204,18 +199,20 @@ class Reading:
             self._rows_left -= 1
             self._bytes_left -= whole.batch.body_bytes
             passed = whole.last_id()
-            stopped = None if passed <= self.start.id else self._stop_within(passed)
+            stopped = None if passed <= self.start.id else self._stop_at(passed)
             if stopped is not None:
                 self.next_id = passed
                 return stopped
         return None
 
-    def _stop_within(self, passed: bytes) -> Stopped | None:
-        """The reason to stop at an id between the messages of a row; None when there is none."""
+    def _stop_at(self, passed: bytes) -> Stopped | None:
+        """The reason to stop at an id, behind a row or between the messages of one; None when there is none."""
         if self.messages >= self._enough.messages_max or self.payload_bytes >= self._enough.bytes_max:
             return Stopped.ENOUGH
         if self._limits.through is not None and passed >= self._limits.through:
             return Stopped.END
+        if len(self.skipped) >= self._skipped_max:
+            return Stopped.ENOUGH
         return Stopped.PAUSED if self._rows_left <= 0 or self._bytes_left <= 0 else None
 
     def _take(self, whole: Slice) -> bool:
