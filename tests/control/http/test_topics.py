@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from basalt.http.routes.server import topics as routes
+from basalt.http.routes import topics as routes
 
 NAMESPACE = "/v1/namespaces/shop/topics"
 ORDERS = f"{NAMESPACE}/orders"

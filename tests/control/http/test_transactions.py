@@ -11,6 +11,7 @@ import pytest
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.transactions.codec import decode_transaction
+from basalt.transactions.rules.transaction import Kind
 
 TRANSACTIONS = "/v1/transactions"
 AVRO = "avro/binary"
@@ -47,7 +48,7 @@ def test_the_bytes_name_who_was_in_progress_and_who_is_invalid(client):
     client.call("POST", f"{TRANSACTIONS}/{bad['id']}/invalidate")
     fields = decode_transaction(base64.b64decode(client.begin(kind="long")["transaction"]))
     assert (list(fields.invalid), list(fields.in_progress)) == ([bad["writePointer"]], [other["writePointer"]])
-    assert fields.kind == "long"
+    assert fields.kind is Kind.LONG
 
 
 def test_a_begin_repeated_with_its_request_id_answers_the_same_transaction(client):
