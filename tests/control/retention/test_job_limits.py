@@ -10,8 +10,7 @@ import pytest
 
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
-from basalt.cli.commands.operations import job
-from basalt.retention import cells, expired
+from basalt.retention import cells, expired, job
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellPut, CellWrites
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run

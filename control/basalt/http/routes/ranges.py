@@ -19,12 +19,11 @@ from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_
 from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
-from basalt.http.routes.messages import in_parts, load_arrow, unless_gone
+from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
 from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
 from basalt.messaging.read.slices import Slice
-from basalt.runtime.store_calls import WAIT_MS_MAX
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import Flag
