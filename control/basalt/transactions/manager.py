@@ -387,7 +387,7 @@ class TransactionManager:
         """
         draft = await self.run(self.draft_log_snapshot)
         # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
-        large = draft.things > SNAPSHOT_THINGS_INLINE
+        large = draft.has_more_than(SNAPSHOT_THINGS_INLINE)
         first, *others = await asyncio.to_thread(draft.parts) if large else draft.parts()
         for part in others:
             await self._writer.run(partial(self._add_part, part), _size_bytes(part))
