@@ -24,7 +24,7 @@ from basalt.operations.audit import Audit, Author
 from basalt.operations.scheduler import Scheduler
 from basalt.runtime.group_commit import Waiter
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.thrift.face import ThriftMetrics
+from basalt.thrift.metrics import (ThriftMetrics)
 from basalt.thrift.messages import (
     INTERNAL_ERROR,
     METHODS,

@@ -1,17 +1,11 @@
-"""Starts the Thrift face where the settings ask for it, says what is missing where it cannot be had, and keeps its metrics."""
+"""Starts the Thrift face where the settings ask for it, and says what is missing where it cannot be had."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import socket
-from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from basalt.errors import InvalidSettingError
 from basalt.settings import Settings
@@ -99,29 +93,3 @@ def _advertised(advertise: str | None, host: str, port: int) -> tuple[str, int]:
         return socket.getfqdn() if host in ANYWHERE else host, port
     told_host, _, told_port = advertise.rpartition(":")
     return told_host.strip("[]"), int(told_port)
-
-
-class ThriftMetrics(Collector):
-    """Counts calls by method and outcome, and clients; `refused` are connections that did not speak the protocol.
-
-    `registered`: whether the face is to be found in ZooKeeper; None where it need not be.
-    """
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.refused = 0
-        self.registered: bool | None = None
-        self.calls: Counter[tuple[str, str]] = Counter()
-
-    def collect(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily("basalt_thrift_calls", "Calls of the Thrift face", labels=("method", "outcome"))
-        for labels, count in self.calls.items():
-            calls.add_metric(labels, count)
-        yield calls
-        yield GaugeMetricFamily("basalt_thrift_connections", "Clients of the Thrift face", value=self.connections)
-        yield CounterMetricFamily(
-            "basalt_thrift_refused_clients", "Clients that did not speak its protocol", value=self.refused
-        )
-        if self.registered is not None:
-            text = "1 while it is registered in ZooKeeper"
-            yield GaugeMetricFamily("basalt_thrift_registered", text, value=int(self.registered))

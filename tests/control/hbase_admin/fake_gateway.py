@@ -20,7 +20,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TBufferedTransportFactory, TSocket, TTransportException
 
-from basalt_engine.stores.hbase.thrift2 import definitions
+from basalt_engine.stores.hbase import definitions
 
 STACK = "\n\tat org.apache.hadoop.hbase.master.HMaster.run(HMaster.java:1)\n"
 START_CODE = 1_795_316_763_554

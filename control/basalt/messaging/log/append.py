@@ -8,17 +8,12 @@ and one topic become one row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.runtime.group_commit import Group
 from basalt_engine.keys import SEQUENCE_MAX, position
-from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable, Reference
+from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, Reference
 from basalt_engine.records import NO_EXTRAS, Buffer, Extras, Kind, encode
-
-if TYPE_CHECKING:
-    from basalt.messaging.log.topic_log import TopicLog
-    from basalt.messaging.log.topic_logs import LogMemory
 
 BATCH_BYTES_MAX = ROW_BYTES_MAX - 16  # a batch's header and checksum, and its length when it is compressed
 MESSAGE_OVERHEAD_BYTES = 4  # a length in the record batch
@@ -203,61 +198,3 @@ def _extras_bytes(extra: Extras) -> int:
     for name, value in extra.headers:  # most have none, and each row of a large publish comes here
         size_bytes += 6 + len(name.encode()) + len(value)
     return size_bytes
-
-
-class GroupRows:
-    """The rows that one group appends, to all topics."""
-
-    def __init__(self, memory: LogMemory) -> None:
-        self._memory = memory
-        self._now_ms = 0
-        self._built: list[tuple[TopicLog, RowBuilder]] = []
-        self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
-        self.newest: dict[TopicLog, RowBuilder] = {}
-
-    def begin(self, log: TopicLog, builder: RowBuilder) -> None:
-        """One more row, at the log's end."""
-        self._built.append((log, builder))
-        if log not in self.newest:
-            self._memory.pin(log)
-        self.newest[log] = builder
-
-    def closing(self, group: Group) -> None:
-        self._now_ms = group.now_ms
-        for log, builder in self._built:
-            row = builder.row()
-            self._written.append((log, builder, row))
-            log.writing = True
-            if log.in_flight is None:
-                log.in_flight = builder.after
-            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
-
-    def durable(self) -> None:
-        self._landed()
-        for log, builder, row in self._written:
-            if not log.ended:
-                self._memory.tails.append(log, row, builder.after)
-        for log in self.newest:
-            log.notify()
-        for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
-            log.count(builder, row, self._now_ms)
-
-    def failed(self) -> None:
-        # The rows may have been written all the same. Their places stay taken, and readers ask the store.
-        if not self._memory.atomic:
-            for log, builder, row in self._written:
-                if not log.ended:
-                    log.unconfirmed += (MessageTable.put(builder.topic.keys, row).key,)
-                    self._memory.with_unconfirmed.add(log)
-        for log in self.newest:
-            self._memory.tails.drop(log)
-            log.newest_row = None
-            log.forget_sums()
-        self._landed()
-
-    def _landed(self) -> None:
-        for log in self.newest:
-            log.writing = False
-            if not log.unconfirmed:
-                log.in_flight = None
-            self._memory.unpin(log)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Sequence, Set
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from basalt.catalog.topics import Topic
-from basalt.messaging.index import TopicIndex, count_appended
+from basalt.catalog.topics import Topic, TopicName
+from basalt.errors import BusyError
+from basalt.messaging.index import Blocks, TopicIndex, count_appended
 from basalt.messaging.log.append import (
     EMPTY_LOG,
-    GroupRows,
     Placed,
     Position,
     PositionRange,
@@ -26,15 +26,36 @@ from basalt.messaging.log.append import (
     places,
 )
 from basalt.runtime.group_commit import Group
+from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.keys import position
-from basalt_engine.messages import MessageRow, Reference
+from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
-from basalt_engine.table import Delete, Table
+from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.table import Delete, Store, Table
 
 if TYPE_CHECKING:
-    from basalt.messaging.log.staged_payloads import StagedWriter
-    from basalt.messaging.log.topic_logs import LogMemory
+    from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
+
+
+LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
+DETAILED_MAX = 10_000  # of them with markers or an index in memory: some 5 KiB each, without its blocks
+BLOCK_ENTRIES_MAX = 131_072  # in the blocks of all indexes together: 40 MB
+WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
+WAITING_MAX = 100_000  # fetches that wait at the same time, over all topics
+
+
+class LogLimits(NamedTuple):
+    """The most that stays in memory of logs, and the most fetches that may wait."""
+
+    logs: int = LOGS_MAX
+    detailed: int = DETAILED_MAX
+    writers: int = WRITERS_MAX
+    waiting: int = WAITING_MAX
+    block_entries: int = BLOCK_ENTRIES_MAX
+
+
+LOG_LIMITS = LogLimits()
 
 SLOT_BYTES = 100  # a row that was removed from a tail keeps its place: rows are dropped in the order in which they came
 DEAD_ROWS_MAX = 1_000  # rows of dropped tails that may stand in the order, whatever the number of living ones
@@ -357,6 +378,160 @@ def _delete_absent(table: Table, rows: Sequence[bytes]) -> None:
     absent = [Delete(row) for row in rows if table.get(row) is None]
     if absent:
         table.write(absent)
+
+
+class GroupRows:
+    """The rows that one group appends, to all topics."""
+
+    def __init__(self, memory: LogMemory) -> None:
+        self._memory = memory
+        self._now_ms = 0
+        self._built: list[tuple[TopicLog, RowBuilder]] = []
+        self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
+        self.newest: dict[TopicLog, RowBuilder] = {}
+
+    def begin(self, log: TopicLog, builder: RowBuilder) -> None:
+        """One more row, at the log's end."""
+        self._built.append((log, builder))
+        if log not in self.newest:
+            self._memory.pin(log)
+        self.newest[log] = builder
+
+    def closing(self, group: Group) -> None:
+        self._now_ms = group.now_ms
+        for log, builder in self._built:
+            row = builder.row()
+            self._written.append((log, builder, row))
+            log.writing = True
+            if log.in_flight is None:
+                log.in_flight = builder.after
+            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
+
+    def durable(self) -> None:
+        self._landed()
+        for log, builder, row in self._written:
+            if not log.ended:
+                self._memory.tails.append(log, row, builder.after)
+        for log in self.newest:
+            log.notify()
+        for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
+            log.count(builder, row, self._now_ms)
+
+    def failed(self) -> None:
+        # The rows may have been written all the same. Their places stay taken, and readers ask the store.
+        if not self._memory.atomic:
+            for log, builder, row in self._written:
+                if not log.ended:
+                    log.unconfirmed += (MessageTable.put(builder.topic.keys, row).key,)
+                    self._memory.with_unconfirmed.add(log)
+        for log in self.newest:
+            self._memory.tails.drop(log)
+            log.newest_row = None
+            log.forget_sums()
+        self._landed()
+
+    def _landed(self) -> None:
+        for log in self.newest:
+            log.writing = False
+            if not log.unconfirmed:
+                log.in_flight = None
+            self._memory.unpin(log)
+
+
+class LogMemory:
+    """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
+
+    def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
+        self.call = StoreCalls(store)
+        self.rows_table = store.table(MessageTable.name)
+        self.tails = tails
+        self.staged = staged
+        self.atomic = store.atomic
+        self._limits = limits
+        self.waiting = 0  # fetches
+        self.with_waiting: set[TopicLog] = set()
+        # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
+        self.with_unconfirmed: set[TopicLog] = set()
+        self.with_uncommitted: set[TopicLog] = set()
+        self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
+        self.messages_total = 0
+        self.payload_bytes_total = 0
+        self.meter: Callable[[TopicName, int, int], None] | None = None  # told of each topic's messages and bytes
+        self.recent: OrderedDict[TopicName, TopicLog] = OrderedDict()  # the least recently used first
+        self.detailed: OrderedDict[TopicLog, int] = OrderedDict()  # with the entries of their blocks, in the same order
+        self.block_entries = 0
+
+    def knows(self, transaction: Transaction) -> bool:
+        """True when this process noted all rows that the transaction published, and has not forgotten them."""
+        return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
+
+    def check_waiting(self) -> None:
+        """`BusyError` when no more fetches may wait."""
+        if self.waiting >= self._limits.waiting:
+            raise BusyError(
+                f"{self.waiting} fetches wait for messages, the limit is {self._limits.waiting}",
+                hint="send the same call again after Retry-After, or without waiting",
+            )
+
+    def touch(self, log: TopicLog) -> None:
+        """Keep the log in memory while it is among those used last. One that a group changes stays anyhow, until that is durable."""
+        if log.pending or log.ended:
+            return
+        self.recent[log.topic.title] = log
+        self.recent.move_to_end(log.topic.title)
+        if len(self.recent) > self._limits.logs:
+            self.shed(self.recent.popitem(last=False)[1])
+
+    def touch_details(self, log: TopicLog) -> None:
+        """Keep the markers and index of the log, which may have changed, while they are among those used last."""
+        if log.ended:
+            return
+        entries = 0 if log.index is None else log.index.blocks.entries
+        self.block_entries += entries - self.detailed.get(log, 0)
+        self.detailed[log] = entries
+        self.detailed.move_to_end(log)
+        if len(self.detailed) > self._limits.detailed:
+            oldest = next(iter(self.detailed))
+            self._forget_blocks(oldest)
+            del self.detailed[oldest]
+            if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
+                oldest.forget_details()
+        if self.block_entries > self._limits.block_entries:
+            for each in self.detailed:
+                if self.block_entries <= self._limits.block_entries or each is log:
+                    break
+                self._forget_blocks(each)
+
+    def forget_all_blocks(self) -> None:
+        """Writers that had been decided about were decided about anew: no block holds any more."""
+        for log in self.detailed:
+            self._forget_blocks(log)
+
+    def _forget_blocks(self, log: TopicLog) -> None:
+        self.block_entries -= self.detailed[log]
+        self.detailed[log] = 0
+        if log.index is not None:
+            log.index.blocks = Blocks()
+
+    def pin(self, log: TopicLog) -> None:
+        """A group changes the log: the store does not know of it yet."""
+        log.pending += 1
+        self.recent.pop(log.topic.title, None)
+
+    def unpin(self, log: TopicLog) -> None:
+        """The group is durable, or has failed: the store can tell, but for rows in doubt."""
+        log.pending -= 1
+        if not log.pending and not log.ended:
+            self.touch(log)
+            if log.index is not None or log.markers is not None:
+                self.touch_details(log)
+
+    def shed(self, log: TopicLog) -> None:
+        """Forget what can be read again. The log itself goes when nobody holds it any more."""
+        self.tails.drop(log)
+        log.forget_details()
+        self.block_entries -= self.detailed.pop(log, 0)
+        self.staged.evict(log)
 
 
 class Tail:

@@ -7,144 +7,25 @@ properties, and ends with its generation.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from basalt.catalog.topics import Topic, TopicName, Topics, title_of
-from basalt.errors import BusyError, TopicNotFoundError
-from basalt.messaging.index import Blocks
+from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import EMPTY_LOG, Position
 from basalt.messaging.log.staged_payloads import StagedPayloads
-from basalt.messaging.log.topic_log import Tails, TopicLog
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, Tails, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.transaction import Join, Transaction
+from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageTable
-from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-
-LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
-DETAILED_MAX = 10_000  # of them with markers or an index in memory: some 5 KiB each, without its blocks
-BLOCK_ENTRIES_MAX = 131_072  # in the blocks of all indexes together: 40 MB
-WRITERS_MAX = 100_000  # (topic, writer) pairs kept in memory; beyond, the least recently used is read again
-WAITING_MAX = 100_000  # fetches that wait at the same time, over all topics
-
-
-class LogLimits(NamedTuple):
-    """The most that stays in memory of logs, and the most fetches that may wait."""
-
-    logs: int = LOGS_MAX
-    detailed: int = DETAILED_MAX
-    writers: int = WRITERS_MAX
-    waiting: int = WAITING_MAX
-    block_entries: int = BLOCK_ENTRIES_MAX
-
-
-LOG_LIMITS = LogLimits()
-
-
-class LogMemory:
-    """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
-
-    def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
-        self.call = StoreCalls(store)
-        self.rows_table = store.table(MessageTable.name)
-        self.tails = tails
-        self.staged = staged
-        self.atomic = store.atomic
-        self._limits = limits
-        self.waiting = 0  # fetches
-        self.with_waiting: set[TopicLog] = set()
-        # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
-        self.with_unconfirmed: set[TopicLog] = set()
-        self.with_uncommitted: set[TopicLog] = set()
-        self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
-        self.messages_total = 0
-        self.payload_bytes_total = 0
-        self.meter: Callable[[TopicName, int, int], None] | None = None  # told of each topic's messages and bytes
-        self.recent: OrderedDict[TopicName, TopicLog] = OrderedDict()  # the least recently used first
-        self.detailed: OrderedDict[TopicLog, int] = OrderedDict()  # with the entries of their blocks, in the same order
-        self.block_entries = 0
-
-    def knows(self, transaction: Transaction) -> bool:
-        """True when this process noted all rows that the transaction published, and has not forgotten them."""
-        return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
-
-    def check_waiting(self) -> None:
-        """`BusyError` when no more fetches may wait."""
-        if self.waiting >= self._limits.waiting:
-            raise BusyError(
-                f"{self.waiting} fetches wait for messages, the limit is {self._limits.waiting}",
-                hint="send the same call again after Retry-After, or without waiting",
-            )
-
-    def touch(self, log: TopicLog) -> None:
-        """Keep the log in memory while it is among those used last. One that a group changes stays anyhow, until that is durable."""
-        if log.pending or log.ended:
-            return
-        self.recent[log.topic.title] = log
-        self.recent.move_to_end(log.topic.title)
-        if len(self.recent) > self._limits.logs:
-            self.shed(self.recent.popitem(last=False)[1])
-
-    def touch_details(self, log: TopicLog) -> None:
-        """Keep the markers and index of the log, which may have changed, while they are among those used last."""
-        if log.ended:
-            return
-        entries = 0 if log.index is None else log.index.blocks.entries
-        self.block_entries += entries - self.detailed.get(log, 0)
-        self.detailed[log] = entries
-        self.detailed.move_to_end(log)
-        if len(self.detailed) > self._limits.detailed:
-            oldest = next(iter(self.detailed))
-            self._forget_blocks(oldest)
-            del self.detailed[oldest]
-            if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
-                oldest.forget_details()
-        if self.block_entries > self._limits.block_entries:
-            for each in self.detailed:
-                if self.block_entries <= self._limits.block_entries or each is log:
-                    break
-                self._forget_blocks(each)
-
-    def forget_all_blocks(self) -> None:
-        """Writers that had been decided about were decided about anew: no block holds any more."""
-        for log in self.detailed:
-            self._forget_blocks(log)
-
-    def _forget_blocks(self, log: TopicLog) -> None:
-        self.block_entries -= self.detailed[log]
-        self.detailed[log] = 0
-        if log.index is not None:
-            log.index.blocks = Blocks()
-
-    def pin(self, log: TopicLog) -> None:
-        """A group changes the log: the store does not know of it yet."""
-        log.pending += 1
-        self.recent.pop(log.topic.title, None)
-
-    def unpin(self, log: TopicLog) -> None:
-        """The group is durable, or has failed: the store can tell, but for rows in doubt."""
-        log.pending -= 1
-        if not log.pending and not log.ended:
-            self.touch(log)
-            if log.index is not None or log.markers is not None:
-                self.touch_details(log)
-
-    def shed(self, log: TopicLog) -> None:
-        """Forget what can be read again. The log itself goes when nobody holds it any more."""
-        self.tails.drop(log)
-        log.forget_details()
-        self.block_entries -= self.detailed.pop(log, 0)
-        self.staged.evict(log)
 
 
 class AbsentTopic:

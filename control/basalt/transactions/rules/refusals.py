@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from basalt.errors import (
     BusyError,
     ChangesLostError,
     ConflictError,
-    RequestReusedError,
-    SessionFencedError,
-    SessionForeignError,
     SessionNotFoundError,
     TooLargeError,
     TransactionConflictError,
@@ -22,10 +18,6 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Loss, State, Transaction
 from basalt_engine.cells.names import change_text
 from basalt_engine.errors import FencedError
-
-if TYPE_CHECKING:
-    from basalt.transactions.rules.sessions import Session
-    from basalt.transactions.rules.transaction_table import Request
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:
@@ -44,7 +36,7 @@ def not_writing(write_pointer: int) -> TransactionNotFoundError:
 
 def ended(outcome: Outcome, call: str) -> TransactionEndedError:
     story, after = _STORY[outcome.state]
-    what = story.format(time=_time(outcome.at_ms))
+    what = story.format(time=time_text(outcome.at_ms))
     if outcome.timed_out:
         what = f"timed out and {what}"
     return TransactionEndedError(f"{_named(outcome.id, outcome.owner)} {what}, so it takes no {call}; {after}")
@@ -52,8 +44,8 @@ def ended(outcome: Outcome, call: str) -> TransactionEndedError:
 
 def timed_out(transaction: Transaction, call: str, now_ms: int) -> TransactionEndedError:
     return TransactionEndedError(
-        f"{_named(transaction.id, transaction.owner)} timed out: its deadline was {_time(transaction.deadline_ms)},"
-        f" it is {_time(now_ms)}; begin again, with a longer time-out if the work takes longer"
+        f"{_named(transaction.id, transaction.owner)} timed out: its deadline was {time_text(transaction.deadline_ms)},"
+        f" it is {time_text(now_ms)}; begin again, with a longer time-out if the work takes longer"
     )
 
 
@@ -73,19 +65,10 @@ def changes_lost(transaction: Transaction) -> ChangesLostError:
     )
 
 
-def reused(request: Request, call: str) -> RequestReusedError:
-    first = request.call.name.lower().replace("_", "-")
-    return RequestReusedError(
-        f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"
-        f" {call}; use a new request id for each call, the same one only to repeat it",
-        field="requestId",
-    )
-
-
 def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyError:
     blame = ""
     if oldest is not None:
-        blame = f" (the oldest is {_named(oldest.id, oldest.owner)}, deadline {_time(oldest.deadline_ms)})"
+        blame = f" (the oldest is {_named(oldest.id, oldest.owner)}, deadline {time_text(oldest.deadline_ms)})"
     return BusyError(
         f"{in_progress} write pointers are in progress{blame}, the limit is {limit}; try again when some have ended"
     )
@@ -96,7 +79,7 @@ def too_many_changes(held_bytes: int, added_bytes: int, limit: int, oldest: Tran
     if oldest is not None:
         blame = (
             f"; those of committed transactions are kept for {_named(oldest.id, oldest.owner)}, the oldest short one, until"
-            f" it ends, at {_time(oldest.deadline_ms)} at the latest"
+            f" it ends, at {time_text(oldest.deadline_ms)} at the latest"
         )
     return BusyError(
         f"all change sets together take {held_bytes} bytes of memory, this one {added_bytes} more, the limit is"
@@ -113,8 +96,8 @@ def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
 
 def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
     return ConflictError(
-        f"the invalid list cannot be truncated before {_time(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
-        f" in progress, deadline {_time(oldest.deadline_ms)}; choose a time up to {_time(oldest.id // POINTERS_PER_MS)}"
+        f"the invalid list cannot be truncated before {time_text(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
+        f" in progress, deadline {time_text(oldest.deadline_ms)}; choose a time up to {time_text(oldest.id // POINTERS_PER_MS)}"
     )
 
 
@@ -139,51 +122,6 @@ def no_session(name: str) -> SessionNotFoundError:
     )
 
 
-def no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
-    """The session never came to this epoch, as when the server's data were restored from a backup since."""
-    return SessionNotFoundError(
-        f"session {session.name!r} is at epoch {session.epoch} (run {session.run!r}) and never came to epoch {epoch}; open"
-        " it again, and begin at the epoch that it tells then",
-        field="sessionEpoch",
-    )
-
-
-def fenced(session: Session, epoch: int) -> SessionFencedError:
-    return SessionFencedError(
-        f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
-        " this run, or open the session again to take it back",
-        field="sessionEpoch",
-    )
-
-
-def replaced(session: Session, run: str) -> SessionFencedError:
-    return SessionFencedError(
-        f"run {run!r} of session {session.name!r} was replaced: run {session.run!r} holds it, at epoch {session.epoch}; stop"
-        " this run: it cannot begin by its name any more",
-        field="run",
-    )
-
-
-def foreign(session: Session, counter_owner: str) -> SessionForeignError:
-    writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
-    so_far = (
-        "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
-    )
-    return SessionForeignError(
-        f"session {session.name!r} was written by {writer}, this is ledger {counter_owner!r}: its versions ({so_far}) would be taken"
-        " for this one's, and work be left out that was never done",
-        field="ledger",
-        hint="Use a session of its own, or delete this one, if what it counts is of no more use.",
-    )
-
-
-def too_many_sessions(known: int, oldest: Session) -> BusyError:
-    return BusyError(
-        f"there are {known} sessions, the most that there may be (session {oldest.name!r} was used longest ago, at"
-        f" {_time(oldest.used_ms)}); delete those that are not needed"
-    )
-
-
 _STORY = {
     State.OPEN: ("is open until {time}", "commit or abort it first"),
     State.COMMITTING: ("is being committed (its deadline was {time})", "ask for its outcome"),
@@ -198,7 +136,7 @@ def _named(transaction_id: int, owner: str) -> str:
     return f"transaction {transaction_id} (owner {owner})" if owner else f"transaction {transaction_id}"
 
 
-def _time(ms: int) -> str:
+def time_text(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):  # a clock far out must not turn a refusal into a crash

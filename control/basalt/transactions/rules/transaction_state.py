@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from basalt.errors import RequestReusedError
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import SessionRules
+from basalt.transactions.rules.session_rules import SessionRules
 from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,
     EXPIRED_MAX,
@@ -35,7 +36,7 @@ from basalt.transactions.rules.transaction import (
     next_pointer,
     step,
 )
-from basalt.transactions.rules.transaction_table import RequestCall, StateImage, TransactionTable
+from basalt.transactions.rules.transaction_table import Request, RequestCall, StateImage, TransactionTable
 
 
 class TransactionState(TransactionTable):
@@ -365,7 +366,7 @@ class TransactionState(TransactionTable):
         if first is None:
             return None
         if first.call is not call or transaction_id not in (None, first.transaction_id):
-            raise refusals.reused(first, words)
+            raise _reused(first, words)
         return first.transaction_id
 
     def _doom(
@@ -377,3 +378,12 @@ class TransactionState(TransactionTable):
     def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
         ended = forced_ends([transaction], now_ms, timed_out=True)
         return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
+
+
+def _reused(request: Request, call: str) -> RequestReusedError:
+    first = request.call.name.lower().replace("_", "-")
+    return RequestReusedError(
+        f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"
+        f" {call}; use a new request id for each call, the same one only to repeat it",
+        field="requestId",
+    )

@@ -35,7 +35,7 @@ from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
-from basalt_engine.stores.hbase.thrift2 import definitions, without_package
+from basalt_engine.stores.hbase import definitions, without_package
 
 types: Any = definitions()
 

@@ -7,14 +7,13 @@ raises one without.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from basalt_engine.clock import SystemClock
-from basalt_engine.errors import CorruptionError, InputError, StoreError, UnknownOutcomeError
+from basalt_engine.errors import CorruptionError, StoreError, UnknownOutcomeError
 from basalt_engine.regions import Region
+from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.table import prefix_stop
 
 CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
@@ -35,20 +34,6 @@ class TableDescriptor(NamedTuple):
     name: str
     families: Mapping[str, Mapping[str, str]]
     attributes: Mapping[str, str]
-
-
-@functools.cache
-def definitions() -> Any:
-    """The types and the service of hbase2.thrift."""
-    try:
-        import thriftpy2
-    except ImportError:
-        raise InputError(
-            "talking to HBase needs the library thriftpy2",
-            field="store.kind",
-            hint="install basalt-mq with its extra: basalt-mq[hbase]",
-        ) from None
-    return thriftpy2.load(str(Path(__file__).with_name("hbase2.thrift")), module_name="hbase2_thrift")
 
 
 class Thrift2:
@@ -192,12 +177,6 @@ def refusal(error: BaseException) -> str:
         return ""
     head, colon, _ = (cause.message or b"").decode(errors="replace").partition(":")
     return head.rpartition(".")[2] if colon and " " not in head else "IOException"
-
-
-def without_package(line: str) -> str:
-    """The line of a Java exception without the package of its class: `IOException: why`. Any other line as it is."""
-    head, colon, rest = line.partition(": ")
-    return f"{head.rpartition('.')[2]}: {rest}" if colon and " " not in head else line
 
 
 def _java_pattern(prefix: str) -> str:

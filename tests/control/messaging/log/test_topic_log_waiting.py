@@ -8,7 +8,7 @@ import pytest
 
 from basalt.errors import BusyError
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_logs import LogLimits
+from basalt.messaging.log.topic_log import (LogLimits)
 from tests.wiring import A, B, Wired, texts
 
 pytestmark = pytest.mark.anyio
