@@ -9,7 +9,7 @@ from typing import Any
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.catalog import Catalog
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.messaging.log.topic_log import (LOG_LIMITS, LogLimits)
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.log_reader import Fetch
 from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings

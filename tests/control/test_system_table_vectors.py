@@ -9,7 +9,8 @@ import pytest
 
 from basalt.cluster.lease import LeaseRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
-from basalt.messaging.log.stored_log import GarbageRange, LogEnd, LogStart
+from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.stored_log import LogEnd, LogStart
 from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import Pruned, PruneState

@@ -33,7 +33,7 @@ UNNAMED: set[str] = {
     "control/basalt/commits/coordinator.py",
     "control/basalt/commits/recovery.py",
     "control/basalt/http/openapi.py",
-    "control/basalt/http/routes/operations.py",
+    "control/basalt/http/routes/route_table.py",
     "control/basalt/messaging/log/roll_back.py",
     "control/basalt/operations/prune_reports.py",
     "control/basalt/server/wiring.py",

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from basalt.catalog.topics import TopicName
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
-from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_log import (LogMemory)
-from basalt.messaging.log.topic_logs import (TopicLogs)
+from basalt.messaging.log.topic_log import LogMemory, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.pruning.prune import read_notes
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets

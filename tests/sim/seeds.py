@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.retention import cells
 from basalt.runtime import group_commit
 from basalt.server import wiring

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.messaging.log.topic_log import (LOG_LIMITS)
+from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
 from basalt.transactions.rules.transaction import Transaction

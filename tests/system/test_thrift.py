@@ -13,7 +13,7 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
-from basalt.thrift.messages import types
+from basalt.thrift.wire import types
 from tests.system.server_process import ServerProcess
 
 pytestmark = pytest.mark.system

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from basalt.thrift.discovery import FOLDER, Registration, node_data, node_path
-from basalt.thrift.metrics import (ThriftMetrics)
+from basalt.thrift.metrics import ThriftMetrics
 from deploy.hbase.standalone import Gateways
 from tests.system.server_process import ServerProcess
 from tests.tephra_client.runtime import java_command

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from basalt.thrift.messages import METHODS, types
+from basalt.thrift.wire import METHODS, types
 from deploy.hbase.runtime import RuntimeMissingError
 from tests.system.server_process import ServerProcess
 from tests.tephra_client.runtime import java_command

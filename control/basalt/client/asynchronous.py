@@ -1,4 +1,4 @@
-"""The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
+"""The client's objects, made of plans by a driver. docs/reference/client.md describes them for both clients.
 
 Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
 body: `publish = awaiting(messages.publish)`.

@@ -1,5 +1,5 @@
 # Generated from basalt/client/asynchronous.py by deploy/blocking_twin.py: edit that one, then run `make format`.
-"""The client's objects: what a driver makes of plans. docs/reference/client.md describes them for both clients.
+"""The client's objects, made of plans by a driver. docs/reference/client.md describes them for both clients.
 
 Their methods are plans (`basalt.client.calls`, `basalt.client.transaction`), so each has one signature, one docstring and one
 body: `publish = blocking(messages.publish)`.

@@ -20,7 +20,7 @@ from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError
 from basalt.http.asgi.responses import Response, internal_error, log_access, problem_response, send_response
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.operations import Endpoint, Operation, Request
+from basalt.http.routes.route_table import Endpoint, Operation, Request
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 

@@ -14,7 +14,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
 from basalt.http.asgi.responses import PROBLEM, status_of
-from basalt.http.routes.operations import Operation
+from basalt.http.routes.route_table import Operation
 from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
 
 _PARAMETER = re.compile(r"\{(\w+)\}")

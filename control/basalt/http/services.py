@@ -14,8 +14,8 @@ from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
-from basalt.messaging.publish import Messages
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.slices import end_of

@@ -345,7 +345,7 @@ class Blocks:
         return min(end, self._afters[index]) if index < len(self._afters) else end
 
     def add(self, block: Block) -> None:
-        """Know this stretch; nothing changes where a part of it is known already."""
+        """Remember this block; it is ignored where it overlaps one that is kept."""
         index = bisect_right(self._afters, block.after)
         if block.after >= block.through or (index and block.after < self._blocks[index - 1].through):
             return
@@ -361,7 +361,7 @@ class Blocks:
             self._join_pairs()
 
     def split(self, block: Block, at: bytes, messages: int, payload_bytes: int) -> None:
-        """It was read up to an id, and so much was there: what is left of it need not be read any more. Not for small parts."""
+        """Split a block at an id, given what lies before it; a part that would be too small is not worth a block."""
         index = bisect_right(self._afters, block.after) - 1
         rest, rest_bytes = block.messages - messages, block.payload_bytes - payload_bytes
         is_small = (
@@ -375,7 +375,7 @@ class Blocks:
         self._put(index, index + 1, first, second)
 
     def drop(self, block: Block) -> None:
-        """It does not hold any more."""
+        """Forget this block: it is out of date."""
         index = bisect_right(self._afters, block.after) - 1
         if index >= 0 and self._blocks[index] is block:
             self._put(index, index + 1)

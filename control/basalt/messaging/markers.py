@@ -1,4 +1,4 @@
-"""The markers of all topics: emitted in stages that check them, and reconciled up to where committed readers come.
+"""Checks and appends the markers of topics, and puts together those that readers of committed messages see.
 
 Of each topic the state is known up to a position, and the markers that follow it. An entry of the system table (kind
 `markers`, docs/formats/markers.md) has the state up to an older position; what follows that is read once after a restart.

@@ -115,7 +115,7 @@ class RangeScan:
         self.renew_budget()
 
     def renew_budget(self) -> None:
-        """It may read as much again as one call should."""
+        """Reset the budget to that of one call."""
         self._budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
 
     @property
@@ -309,7 +309,7 @@ class Ranges:
         return Splits(parts, topic.generation)
 
     def forget_all(self) -> None:
-        """An operator has decided anew about writers that had been decided about: nothing that was read holds any more."""
+        """Forget all blocks: an operator has changed what became of writers."""
         self._logs.memory.forget_all_blocks()
 
     async def _settled(self, log: TopicLog, committed: bool) -> Settled:

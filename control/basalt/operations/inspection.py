@@ -1,4 +1,4 @@
-"""Answers to operators about transactions: which are open, what each holds back, what happened to it; and a
+"""Answers to operators about transactions: which are open, what each holds back, what happened to it; and forced ends.
 
 The diagnosis of one transaction, in words, are rules without I/O: what it holds back, its fate at the deadline, what an
 operator should do. `basalt tx describe`, `explain tx` and `tx find-hanging` only show what these say.

@@ -17,7 +17,7 @@ import msgspec
 
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, CorruptionError, UnavailableError
-from basalt.messaging.log.stored_log import GARBAGE
+from basalt.messaging.log.garbage_notes import GARBAGE
 from basalt.pruning import state as kept
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.rule import (

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.index import RowCount
-from basalt.messaging.log import stored_log
-from basalt.messaging.log.stored_log import GarbageRange, counted, read_page
+from basalt.messaging.log import garbage_notes, stored_log
+from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.stored_log import counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Decisions
@@ -76,7 +77,7 @@ class GarbageRows:
         """Deal with the notes, a bounded number of rows at a time."""
         looked_at = 0
         while looked_at < ROWS_MAX:
-            notes = await self._call(stored_log.garbage_notes, self._system, NOTES_MAX, self._next)
+            notes = await self._call(garbage_notes.read, self._system, NOTES_MAX, self._next)
             if not notes:
                 self._next = ""
                 return
@@ -193,7 +194,7 @@ class GarbageRows:
         self, group: Group, topic: Topic, note: GarbageRange, left: bytes | None, snapshot: TransactionSnapshot | None
     ) -> None:
         """Keep of the note what is left to do, or remove it."""
-        stored_log.remove_garbage_note(group, note, left)
+        garbage_notes.remove(group, note, left)
         if left is not None:
             return
         rule = topic.metadata.rule
@@ -204,7 +205,7 @@ class GarbageRows:
 
 def _remove_all(group: Group, notes: list[GarbageRange]) -> None:
     for note in notes:
-        stored_log.remove_garbage_note(group, note)
+        garbage_notes.remove(group, note)
 
 
 def _of_one_generation(notes: list[GarbageRange]) -> list[GarbageRange]:

@@ -14,11 +14,11 @@ from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.http import services
 from basalt.messaging.log.roll_back import RollBacks
-from basalt.messaging.log.topic_log import (LOG_LIMITS, LogLimits)
-from basalt.messaging.log.topic_logs import (TopicLogs)
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
-from basalt.messaging.publish import Messages
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
@@ -40,8 +40,8 @@ from basalt.settings.tree import HBaseSettings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.calls import Served
-from basalt.thrift.face import (ThriftFace)
-from basalt.thrift.metrics import (ThriftMetrics)
+from basalt.thrift.face import ThriftFace
+from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.transaction import Limits, TransactionIds

@@ -24,8 +24,8 @@ from basalt.operations.audit import Audit, Author
 from basalt.operations.scheduler import Scheduler
 from basalt.runtime.group_commit import Waiter
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.thrift.metrics import (ThriftMetrics)
-from basalt.thrift.messages import (
+from basalt.thrift.metrics import ThriftMetrics
+from basalt.thrift.wire import (
     INTERNAL_ERROR,
     METHODS,
     PROTOCOL_ERROR,

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from basalt.thrift.metrics import (ThriftMetrics)
+from basalt.thrift.metrics import ThriftMetrics
 
 SERVICE = "transaction"  # data.tx.discovery.service.name of Tephra's clients, unless they set it
 FOLDER = f"/discoverable/{SERVICE}"

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from basalt.errors import BasaltError, UnavailableError
 from basalt.thrift.calls import Calls, Encode, Served
-from basalt.thrift.messages import (
+from basalt.thrift.wire import (
     BY_HEAD,
     CALL,
     INTERNAL_ERROR,

@@ -1,4 +1,4 @@
-"""The transactions' state, logged first and shown after.
+"""The transaction manager: applies edits and logs them; readers see only what is durable.
 
 Stages of the group commit move a working state; the edits that they apply become one entry of the log. Readers see the
 state only once the entry is durable (`current`). When a write fails, what the log holds is unknown: no call may build on

@@ -1,1 +1,1 @@
-"""The stores: memory, RocksDB (embedded default); HBase joins them."""
+"""The stores: in memory, on RocksDB (the embedded default), on HBase."""

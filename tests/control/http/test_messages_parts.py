@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest
 from basalt.api.codecs import avro
 from basalt.client.calls.pages import Page
-from basalt.http.asgi import codings
+from basalt.http.asgi import content_encoding
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
 from basalt.http.routes import messages as routes
 from basalt.http.routes.messages import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
@@ -200,7 +200,7 @@ def test_batches_are_coded_as_any_answer_and_large_ones_while_they_are_sent(clie
         plain = client.call("POST", f"{path}/poll", request, AVRO, accept=BATCHES)
         coded = client.call("POST", f"{path}/poll", request, AVRO, accept=BATCHES, accept_encoding=coding)
         assert coded.header("content-encoding") == coding
-        assert b"".join(codings.decode(coding, coded.body, 10 << 20)) == plain.body
+        assert b"".join(content_encoding.decode(coding, coded.body, 10 << 20)) == plain.body
         assert (coded.header("content-length") is None) == (len(plain.body) > CODED_AT_ONCE_BYTES_MAX)
 
 

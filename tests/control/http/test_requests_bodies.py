@@ -12,7 +12,7 @@ import zstandard
 
 from basalt.api.bodies.work import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
-from basalt.http.asgi import codings
+from basalt.http.asgi import content_encoding
 from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"
@@ -74,8 +74,8 @@ def test_properties_need_no_content_type(client):
 def test_others_get_their_turn_while_a_large_coded_body_is_decoded(client, coding):
     path = client.topic()
     plain = b'{"messages": ["' + random.Random(4).randbytes(500_000).hex().encode() + b'"]}'
-    body = b"".join(codings.encode(coding, [plain]))
-    steps = len(list(codings.decode(coding, body, len(plain))))
+    body = b"".join(content_encoding.encode(coding, [plain]))
+    steps = len(list(content_encoding.decode(coding, body, len(plain))))
 
     async def story():
         turns = 0

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from basalt.messaging.log.topic_log import (LOG_LIMITS, LogLimits)
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, B, Wired
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from basalt.api.markers import Marker
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
 from tests.wiring import A, B, Wired

@@ -14,7 +14,7 @@ from basalt.messaging.index import SAVED
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import RowBuilder
 from basalt.messaging.log.stored_log import entry_name
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable

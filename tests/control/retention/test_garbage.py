@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from basalt.api.bodies.work import PublishResponse
-from basalt.messaging.log import roll_back, stored_log
+from basalt.messaging.log import garbage_notes, roll_back, stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import garbage
 from basalt.runtime.group_commit import Group
@@ -40,7 +40,7 @@ async def test_rows_that_no_snapshot_shows_go(shop: Wired, end: str, reason: str
     assert after[:2] == before[:2]
     assert after.plain == [message for message in before.plain if message[2] not in HIDDEN]
     assert len(rows(shop, "message", A)) == 2
-    assert entries(shop, stored_log.GARBAGE.kind) == []
+    assert entries(shop, garbage_notes.GARBAGE.kind) == []
     assert await seen(await shop.restarted(), A, held) == after
 
 
@@ -54,7 +54,7 @@ async def test_a_topic_may_keep_them_for_plain_readers_until_they_expire(shop: W
     assert after.committed == before.committed == []
     assert [message[:2] for message in after.plain] == [message[:2] for message in before.plain]
     assert [state for *_, state in after.plain] == ["rolled back"]  # it needs no invalid list any more
-    assert entries(shop, stored_log.GARBAGE.kind) == []
+    assert entries(shop, garbage_notes.GARBAGE.kind) == []
     assert await seen(await shop.restarted(), A) == after
     shop.clock.advance(2 * HOUR_MS)
     await run(shop)
@@ -127,7 +127,11 @@ async def test_a_failed_writer_that_is_aborted_later_leaves_nothing(shop: Wired)
     await run(shop)
     await shop.transactions.abort(tx.id)
     await run(shop)
-    assert (rows(shop, "message", A), rows(shop, "payload", A), entries(shop, stored_log.GARBAGE.kind)) == ([], [], [])
+    assert (rows(shop, "message", A), rows(shop, "payload", A), entries(shop, garbage_notes.GARBAGE.kind)) == (
+        [],
+        [],
+        [],
+    )
 
 
 async def test_rows_of_a_failed_writer_are_looked_for_only_where_they_may_lie(shop: Wired):
@@ -137,7 +141,7 @@ async def test_rows_of_a_failed_writer_are_looked_for_only_where_they_may_lie(sh
     await shop.publish(A, "early", tx=tx)
     await shop.publish(A, "after")
     await shop.transactions.invalidate(tx.id)
-    (note,) = stored_log.garbage_notes(shop.services.system, 9)
+    (note,) = garbage_notes.read(shop.services.system, 9)
     topic = await shop.topics.get(A)
     between = MessageTable(shop.store.table(MessageTable.name)).scan(
         topic.read_keys, bytes.fromhex(note.start), bytes.fromhex(note.last)
@@ -163,7 +167,7 @@ async def test_nothing_is_decided_while_the_manager_reads_its_log(shop: Wired):
     lose_log(shop)
     assert (await run(shop)).report == {"undecided": 1}
     assert len(rows(shop, "message", A)) == 2
-    assert len(entries(shop, stored_log.GARBAGE.kind)) == 1
+    assert len(entries(shop, garbage_notes.GARBAGE.kind)) == 1
     await shop.transactions.recover()
     assert (await run(shop)).report == {"invalid": 1}
 
@@ -199,7 +203,7 @@ async def test_notes_of_a_generation_that_is_gone_are_removed(shop: Wired):
     await early(shop, "hidden", end="abort")
     await shop.topics.delete(A)
     await run(shop)
-    assert entries(shop, stored_log.GARBAGE.kind) == []
+    assert entries(shop, garbage_notes.GARBAGE.kind) == []
     await shop.topics.create(A, {})
     await shop.publish(A, "new")
     await run(shop)
@@ -217,7 +221,7 @@ async def test_a_long_note_is_worked_off_a_page_at_a_time(shop: Wired, monkeypat
     reports = []
     for _ in range(20):
         reports.append((await run(shop)).report)
-        if not entries(shop, stored_log.GARBAGE.kind):
+        if not entries(shop, garbage_notes.GARBAGE.kind):
             break
     assert sum(int(report.get("invalid", 0)) for report in reports) == 30
     assert all(int(report.get("invalid", 0)) <= 10 for report in reports)
@@ -249,7 +253,7 @@ async def test_no_write_judges_more_rows_than_its_limit_and_a_page(
     assert (await run(shop)).report == {"invalid": 15}, "also what lies behind a note's first page goes in one run"
     assert max(judged) <= {"GROUP_ROWS": limit + 1, "GROUP_BYTES": 2, "NOTES_MAX": 2 * limit}[name]
     assert [payload for _, payload, _ in (await seen(shop, A)).plain] == [f"plain {n}".encode() for n in range(5)]
-    assert entries(shop, stored_log.GARBAGE.kind) == []
+    assert entries(shop, garbage_notes.GARBAGE.kind) == []
 
 
 async def test_many_notes_are_worked_off_in_few_writes(shop: Wired):

@@ -20,7 +20,7 @@ from thriftpy2.transport import TFramedTransport, TSocket
 from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
-from basalt.thrift.messages import types
+from basalt.thrift.wire import types
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from thriftpy2.thrift import TApplicationException
 
-from basalt.thrift.messages import METHODS, types
+from basalt.thrift.wire import METHODS, types
 from basalt.transactions.rules.transaction import State
 from tests.control.thrift.conftest import Serving
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from basalt.thrift.calls import encode_state
-from basalt.thrift.messages import types
+from basalt.thrift.wire import types
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.transaction import Kind, Transaction
 from basalt.transactions.rules.transaction_table import StateImage

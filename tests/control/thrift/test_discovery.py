@@ -7,7 +7,7 @@ import socket
 import time
 
 from basalt.thrift.discovery import Registration, node_data, node_path
-from basalt.thrift.metrics import (ThriftMetrics)
+from basalt.thrift.metrics import ThriftMetrics
 
 STOP_S_MAX = 10.0
 

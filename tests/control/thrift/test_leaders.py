@@ -20,7 +20,7 @@ from basalt.server.failover import Member
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
-from basalt.thrift.messages import types
+from basalt.thrift.wire import types
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
 

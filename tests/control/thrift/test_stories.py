@@ -17,7 +17,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
-from basalt.thrift.messages import types
+from basalt.thrift.wire import types
 from tests.control.thrift.conftest import Serving
 
 ORDERS = topic_name("shop", "orders")
@@ -149,7 +149,7 @@ def test_a_long_invalid_list_comes_whole(serving: Serving):
 
 
 def test_an_answer_that_no_client_would_read_is_refused(serving: Serving, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("basalt.thrift.messages.RESULT_BYTES_MAX", 50)
+    monkeypatch.setattr("basalt.thrift.wire.RESULT_BYTES_MAX", 50)
     with serving.client() as client, pytest.raises(Exception, match="prune it"):
         client.startShort()
 

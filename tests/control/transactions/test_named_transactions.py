@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from basalt.errors import (
     BasaltError,
@@ -20,7 +18,7 @@ from basalt.errors import (
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.sessions import Session, SessionTable, WorkVersion
+from basalt.transactions.rules.sessions import Session, WorkVersion
 from basalt.transactions.rules.transaction import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Kind, Limits, State, Transaction
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.conftest import TOPIC, Scene
@@ -402,18 +400,3 @@ def test_a_ledger_that_could_not_have_been_claimed_is_refused(scene, edit):
     with pytest.raises(CorruptionError):
         scene.state.apply(edit)
     assert scene.state.image() == before
-
-
-@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=40))
-def test_no_run_is_replaced_by_itself_and_each_is_there_once(runs):
-    sessions = SessionTable()
-    epoch, held = 0, ""
-    for at, run in enumerate(runs):
-        epoch += run != held
-        held = run
-        sessions.opened(edits.SessionOpened("etl", run, epoch, at), is_open=False)
-    found = sessions.get("etl")
-    assert found is not None
-    assert found.run == runs[-1] not in found.replaced
-    assert {*found.replaced, found.run} == set(runs)
-    assert len(set(found.replaced)) == len(found.replaced)

@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._arm_stall_timer()
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Response what never became a request, and hang up; but first answer the requests that came before it."""
+        """Answer what never became a request, and hang up; but first answer the requests that came before it."""
         if self._owes_an_answer():
             self._deaf = True
             self.cycle.keep_alive = False  # hangs up after its answer

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope
 
 from basalt import errors
 from basalt.api.codecs.json_bodies import parse_json
-from basalt.http.asgi import codings
+from basalt.http.asgi import content_encoding
 
 JSON = b"application/json"
 AVRO = b"avro/binary"
@@ -180,13 +180,13 @@ class RequestHead:
         bytes_max = self.bodies.bytes_max
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
-            raise codings.too_large(bytes_max)
+            raise content_encoding.too_large(bytes_max)
         message = await self.receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         body: bytes = message.get("body", b"")
         if len(body) > bytes_max:
-            raise codings.too_large(bytes_max)
+            raise content_encoding.too_large(bytes_max)
         if message.get("more_body", False):
             body = await self._read_on(body, bytes_max)
         coding = self.headers.get(b"content-encoding")
@@ -219,7 +219,7 @@ class RequestHead:
             async with asyncio.timeout(BODY_SECONDS_MAX):
                 while True:
                     if size + len(part) > bytes_max:
-                        raise codings.too_large(bytes_max)
+                        raise content_encoding.too_large(bytes_max)
                     self.bodies.take(len(part), size)
                     size += len(part)
                     parts.append(part)
@@ -229,7 +229,7 @@ class RequestHead:
                     part = message.get("body", b"")
                     if not message.get("more_body", False):
                         if size + len(part) > bytes_max:
-                            raise codings.too_large(bytes_max)
+                            raise content_encoding.too_large(bytes_max)
                         return b"".join((*parts, part))
         except TimeoutError:
             raise errors.RequestTimeoutError(
@@ -295,7 +295,7 @@ async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
     if coding in ("", "identity"):
         return body
     parts: list[bytes] = []
-    for part in codings.decode(coding, body, bytes_max):
+    for part in content_encoding.decode(coding, body, bytes_max):
         if parts:
             await asyncio.sleep(0)  # a step takes time: others go in between
         parts.append(part)

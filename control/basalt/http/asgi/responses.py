@@ -19,7 +19,7 @@ from basalt import errors
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.api.bodies.work import Buffer
-from basalt.http.asgi import codings
+from basalt.http.asgi import content_encoding
 from basalt.http.asgi.requests import JSON, RequestHead, weights
 
 PROBLEM = b"application/problem+json"
@@ -113,14 +113,14 @@ def _coded(
 ) -> Sequence[Buffer] | Iterator[Buffer]:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
     size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
-    if size_bytes is not None and size_bytes < codings.CODED_BYTES_MIN:
+    if size_bytes is not None and size_bytes < content_encoding.CODED_BYTES_MIN:
         return parts
     headers.append((b"vary", b"accept-encoding"))
-    coding = codings.choose(weights(accept_encoding))
+    coding = content_encoding.choose(weights(accept_encoding))
     if coding is None:
         return parts
     headers.append((b"content-encoding", coding.encode("ascii")))
-    coded = codings.encode(coding, parts)
+    coded = content_encoding.encode(coding, parts)
     return coded if size_bytes is None or size_bytes > CODED_AT_ONCE_BYTES_MAX else list(coded)
 
 
@@ -156,7 +156,7 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     if isinstance(error, errors.MethodNotAllowedError):
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
-        headers.append((b"accept-encoding", codings.ACCEPTED))
+        headers.append((b"accept-encoding", content_encoding.ACCEPTED))
     return Response(status, json.encode(document), PROBLEM, headers)
 
 

@@ -24,7 +24,7 @@ from basalt.errors import InputError, TransactionConflictError, TransactionEnded
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
 from basalt.http.asgi.responses import Headers, Response, next_header
 from basalt.http.routes import schemas
-from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
+from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
 from basalt.messaging.read.log_reader import Fetch
 from basalt.messaging.read.slices import Slice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from basalt.api.bodies import operations as bodies
 from basalt.errors import ConflictError, InputError, NotFoundError
-from basalt.http.routes.operations import ADMIN_PATH, AS, DRY_RUN, REASON, Request, RouteTable, choice, integer
+from basalt.http.routes.route_table import ADMIN_PATH, AS, DRY_RUN, REASON, Request, RouteTable, choice, integer
 from basalt_engine.keys import MILLISECONDS_MAX
 from basalt_engine.snapshot import POINTER_MAX
 

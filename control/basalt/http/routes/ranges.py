@@ -20,7 +20,7 @@ from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
-from basalt.http.routes.operations import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
+from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
 from basalt.messaging.read.slices import Slice

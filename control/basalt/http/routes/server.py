@@ -20,7 +20,7 @@ from basalt.catalog.topics import Topic
 from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.operations import ADMIN_PATH, EXISTING, Request, RouteTable, integer, words
+from basalt.http.routes.route_table import ADMIN_PATH, EXISTING, Request, RouteTable, integer, words
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.settings import effective
 

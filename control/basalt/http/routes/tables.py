@@ -7,7 +7,7 @@ from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.operations import Request, RouteTable
+from basalt.http.routes.route_table import Request, RouteTable
 from basalt.http.routes.schemas import NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellPut, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel

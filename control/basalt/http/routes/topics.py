@@ -15,7 +15,7 @@ from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
 from basalt.http.asgi.requests import JSON, convert_json
 from basalt.http.asgi.responses import Response, json_response, next_header
-from basalt.http.routes.operations import (
+from basalt.http.routes.route_table import (
     AS,
     DRY_RUN,
     EXISTING,

@@ -20,7 +20,7 @@ from basalt.commits.coordinator import SessionStanding
 from basalt.http.asgi.requests import AVRO, JSON, convert_json
 from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes import schemas
-from basalt.http.routes.operations import (
+from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
     DRY_RUN,

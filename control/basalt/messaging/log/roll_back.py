@@ -10,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from basalt.catalog.topics import title_of
-from basalt.messaging.log import stored_log
+from basalt.messaging.log import garbage_notes, stored_log
 from basalt.messaging.log.stored_log import read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -82,7 +82,7 @@ class RollBacks:
 
         A store that drops rows itself may drop the newest one with them; its place must not be given out again.
         """
-        stored_log.note_garbage(group, title_of(join.topic), join.generation, write_pointers, start, last)
+        garbage_notes.note(group, title_of(join.topic), join.generation, write_pointers, start, last)
         if self._store_drops and log is not None:
             stored_log.note_newest(group, log.topic, log.newest)
 

@@ -209,9 +209,10 @@ class StagedPayloads:
         writer.announced = at
 
     def confirm(self, group: Group, log: TopicLog, write_pointer: int, at: bytes) -> None:
-        """The reference at this position is about to be rolled back, after which the store may drop it at any time.
+        """Write down what the writer has published, for the reference at this position is about to be rolled back.
 
-        What it published must not count as unpublished then. The writer is in memory.
+        The store may drop the reference at any time then, and what it published must not count as unpublished. The writer
+        is in memory.
         """
         writer = self._known(log, write_pointer)
         if writer is not None and writer.announced == at:
@@ -340,7 +341,7 @@ class StagedPayloads:
         ], rest
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
-        """True when the topic has, or had, a message row at this position: one that expired has published all the same.
+        """True if a message row was ever at this position; one that has expired published its payloads all the same.
 
         Where the store drops expired rows itself, nobody notes which. Then a row that would have expired by now counts as
         one that was there: its payloads would have expired with it, and must not be published under a later time.

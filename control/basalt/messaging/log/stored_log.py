@@ -4,8 +4,6 @@ The notes are entries of the system table (docs/formats/system-table.md), writte
 - the end (`newest`) is the newest place that was ever given out: a row that is gone cannot tell it after a restart, and a
   place that was given out once must never be given out again;
 - the start (`expired`) is the time before which everything is gone: sums from before a removal leave that out;
-- garbage (`hidden`) are rows that no snapshot shows any more. Whatever hides rows leaves a note of the range in which they
-  lie. The retention job looks at just these ranges, asks the retention rule about each row, and removes the note.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from basalt.catalog.topics import Topic, TopicName
+from basalt.catalog.topics import Topic
 from basalt.messaging.index import RowCount, count_batch
 from basalt.runtime.group_commit import Group, Phase
 from basalt.runtime.store_calls import StoreCalls
@@ -195,53 +193,3 @@ def expired_before_ms(system: SystemTable, topic: Topic) -> int:
     """The time before which every row is gone; 0 when none was ever removed."""
     found = expired(system, topic)
     return 0 if found is None else found.before_ms
-
-
-# Garbage.
-
-
-class GarbageRange(msgspec.Struct, frozen=True):
-    """Rows of `write_pointers` with start <= position <= last (hex) in one generation of a topic.
-
-    All rows of these writers lie there that were hidden together, and maybe none.
-    """
-
-    namespace: str
-    topic: str
-    generation: int
-    write_pointers: list[int]
-    start: str
-    last: str
-
-    @property
-    def name(self) -> str:
-        """The note's name in the system table; the same rows give the same name."""
-        return f"{self.namespace}:{self.topic}:{self.generation}:{self.write_pointers[0]}:{self.start}:{self.last}"
-
-    def left(self, start: bytes) -> GarbageRange:
-        """The note about those of the rows that lie from `start` on."""
-        return msgspec.structs.replace(self, start=start.hex())
-
-
-GARBAGE = SystemRecord("hidden", "", GarbageRange)
-
-
-def note_garbage(
-    group: Group, title: TopicName, generation: int, write_pointers: list[int], start: bytes, last: bytes
-) -> None:
-    """Write a note with the group."""
-    garbage = GarbageRange(title.namespace, title.name, generation, write_pointers, start.hex(), last.hex())
-    group.add(SystemTable.name, GARBAGE.put(garbage, garbage.name))
-
-
-def garbage_notes(system: SystemTable, notes_max: int, start: str = "") -> list[GarbageRange]:
-    """The first notes by name, from `start` on, at most `notes_max`."""
-    return [garbage for _, garbage in GARBAGE.scan(system, start, rows_max=notes_max)]
-
-
-def remove_garbage_note(group: Group, done: GarbageRange, start: bytes | None = None) -> None:
-    """Remove a note with the group, after what was done about it; one about its rows from `start` on takes its place."""
-    if start is not None:
-        rest = done.left(start)
-        group.add(SystemTable.name, GARBAGE.put(rest, rest.name))
-    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.OUTCOME)

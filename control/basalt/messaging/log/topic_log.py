@@ -257,8 +257,9 @@ class TopicLog:
         return index
 
     def roll_back(self, gone: RolledBack) -> None:
-        """Rows were rolled back, or removed. To be told before their writers are ended, or forgotten: else what is kept of
-        them would pass for committed.
+        """Note that rows were rolled back, or removed, in the store; nothing is rolled back here.
+
+        Call it before their writers end or are forgotten: else what is kept of them would pass for committed.
         """
         if self.markers is not None:
             self.markers.drop(gone)

@@ -1,4 +1,4 @@
-"""The one reader of logs: pages of what a reader may see, and why each ends; and pages of rows for those who look at rows.
+"""Reads a topic's log page by page, and decides where each page ends; also plain pages of rows, for those who look at rows.
 
 Rows come in order from the tail in memory, or from the store. A local store is read on the event loop, where a look takes
 its turn with others; a remote one on a thread. The rules are those of docs/reference/http-api.md, "What a reader may rely on".
@@ -275,7 +275,7 @@ class LogReader:
         return await self.go_on(log, Reading(start, limits, snapshot, self._clock.now_ms(), markers=markers))
 
     async def go_on(self, log: TopicLog, reading: Reading) -> Fetch:
-        """Read until the page is as it should be."""
+        """Read until the page is complete."""
         while True:
             if log.unconfirmed:
                 await log.confirm_or_delete()

@@ -175,7 +175,7 @@ class Start(NamedTuple):
 
     @property
     def position(self) -> bytes:
-        """No row with a position below this one holds a wanted message."""
+        """The lowest position at which a wanted message may lie."""
         if self.id[POSITION_BYTES:] == _END_OF_ROW:  # no message has this id: the row was passed as a whole
             return self.id[:POSITION_BYTES] + b"\0"
         return self.id[:POSITION_BYTES]

@@ -107,7 +107,9 @@ def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class TransactionLog:
-    """The log in a table: where edits become durable. Not thread-safe: its calls come from the one writer's stages.
+    """The log in a table: it encodes entries, which the group commit writes, and reads them back.
+
+    Not thread-safe: its calls come from the one writer's stages.
 
     Of several servers that share it, one gets each next entry in: see docs/decisions/0008.
     """

@@ -58,7 +58,7 @@ def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
 
 
 def changes_lost(transaction: Transaction) -> ChangesLostError:
-    """The commit would not know what to check."""
+    """The refusal of a commit whose deferred change set was lost: it would not know what to check."""
     return ChangesLostError(
         f"{_named(transaction.id, transaction.owner)} may have told its change set before the server read its log again,"
         " which does not have it; tell it again (canCommit; an empty one if nothing was changed) and commit, or abort"

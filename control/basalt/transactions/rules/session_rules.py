@@ -73,7 +73,7 @@ class SessionRules:
         return Proposal(self.taking(name, run, now_ms).edits)
 
     def taking(self, name: str, run: str, now_ms: int) -> Taking:
-        """The edits with which the run holds the session, whoever may, and the epoch that it holds then."""
+        """The edits by which this run takes the session, from whichever run holds it, and its epoch then."""
         idle = self._idle(name, now_ms)
         sessions = self._table.session_table
         found = sessions.get(name)

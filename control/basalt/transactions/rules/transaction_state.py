@@ -40,7 +40,7 @@ from basalt.transactions.rules.transaction_table import Request, RequestCall, St
 
 
 class TransactionState(TransactionTable):
-    """All transactions, the rules by which they move, and `apply`, the only way to move them."""
+    """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
     def __init__(self, limits: Limits | None = None, image: StateImage | None = None) -> None:
         super().__init__(limits or Limits(), image)

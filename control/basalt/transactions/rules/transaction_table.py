@@ -289,7 +289,7 @@ class TransactionTable:
         return self._view
 
     def visibility_upper_bound(self) -> int:
-        """The least of what all present and coming readers see without a gap."""
+        """The pointer up to which every present and coming reader sees all that was committed."""
         # A reader sees all up to its read pointer but what was in progress when it began. An invalid transaction that
         # is aborted after all has no snapshot any more, and reads nothing.
         readers = [(self.read_pointer, self.in_progress.first)]

@@ -14,9 +14,8 @@ from basalt.catalog.topics import Topics, topic_name
 from basalt.messaging.log import append as appender
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
-from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_log import (LogLimits)
-from basalt.messaging.log.topic_logs import (TopicLogs)
+from basalt.messaging.log.topic_log import LogLimits, TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RetryError, StoreError

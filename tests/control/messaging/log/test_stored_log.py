@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from basalt.messaging.index import RowCount
-from basalt.messaging.log import stored_log
-from basalt.messaging.log.stored_log import GarbageRange, counted, garbage_notes, pages, remove_garbage_note
+from basalt.messaging.log import garbage_notes, stored_log
+from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.stored_log import counted, pages
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import position, position_fields
@@ -61,11 +62,11 @@ async def test_a_note_about_the_rest_takes_the_place_of_one_about_more(shop: Wir
     whole = GarbageRange("shop", "orders", 1, [7], position(1, 0).hex(), position(9, 0).hex())
 
     def note(group: Group) -> None:
-        stored_log.note_garbage(group, A, 1, [7], position(1, 0), position(9, 0))
+        garbage_notes.note(group, A, 1, [7], position(1, 0), position(9, 0))
 
     await shop.services.writer.run(note)
-    assert garbage_notes(shop.services.system, 9) == [whole]
-    await shop.services.writer.run(lambda group: remove_garbage_note(group, whole, position(5, 0)))
-    assert garbage_notes(shop.services.system, 9) == [whole.left(position(5, 0))]
-    await shop.services.writer.run(lambda group: remove_garbage_note(group, whole.left(position(5, 0))))
-    assert garbage_notes(shop.services.system, 9) == []
+    assert garbage_notes.read(shop.services.system, 9) == [whole]
+    await shop.services.writer.run(lambda group: garbage_notes.remove(group, whole, position(5, 0)))
+    assert garbage_notes.read(shop.services.system, 9) == [whole.left(position(5, 0))]
+    await shop.services.writer.run(lambda group: garbage_notes.remove(group, whole.left(position(5, 0))))
+    assert garbage_notes.read(shop.services.system, 9) == []

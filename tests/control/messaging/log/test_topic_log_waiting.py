@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from basalt.errors import BusyError
-from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits, TopicLog
 from tests.wiring import A, B, Wired, texts
 
 pytestmark = pytest.mark.anyio

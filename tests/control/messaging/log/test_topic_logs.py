@@ -15,7 +15,7 @@ from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import StoreError, TopicNotFoundError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log import roll_back, stored_log
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.tables.tables import CellPut, CellWrites
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Columns, Row, TableWrite

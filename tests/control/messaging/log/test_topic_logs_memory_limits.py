@@ -16,7 +16,7 @@ import pytest
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import UnavailableError
-from basalt.messaging.log.topic_log import (LogLimits)
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import StoreError, UnknownOutcomeError

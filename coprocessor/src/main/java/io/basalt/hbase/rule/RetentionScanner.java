@@ -8,7 +8,7 @@ import org.apache.hadoop.hbase.regionserver.ScannerContext;
 import org.apache.hadoop.hbase.regionserver.Shipper;
 
 /**
- * HBase's flush or compaction scanner, without the rows that retention drops.
+ * HBase's flush or compaction scanner, without the rows that {@code RowFilter} drops.
  *
  * <p>It asks for whole rows, whatever limits its caller has: a row is at most four cells and 1 MiB, and is judged as a
  * whole. An answer has one row, or none if it was dropped: callers go on as long as there is more, and between two answers

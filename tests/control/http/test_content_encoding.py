@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
-from basalt.http.asgi import codings
+from basalt.http.asgi import content_encoding
 from basalt.http.asgi.requests import weights
 
 PLAIN = b"orders and invoices " * 100
@@ -36,7 +36,7 @@ def zstd_stream(data: bytes) -> bytes:
 
 
 def decoded(coding: str, encoded: bytes, bytes_max: int) -> bytes:
-    return b"".join(codings.decode(coding, encoded, bytes_max))
+    return b"".join(content_encoding.decode(coding, encoded, bytes_max))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_coded_body_is_decoded(coding: str, encoded: bytes):
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_an_empty_body_stays_empty(coding: str):
-    assert decoded(coding, b"".join(codings.encode(coding, [b""])), 10) == b""
+    assert decoded(coding, b"".join(content_encoding.encode(coding, [b""])), 10) == b""
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_thousands_of_empty_members_are_refused_instead_of_decoded_one_by_one():
 
 
 def test_a_body_of_as_many_members_as_the_limit_is_decoded_and_one_more_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(codings, "GZIP_MEMBERS_MAX", 3)
+    monkeypatch.setattr(content_encoding, "GZIP_MEMBERS_MAX", 3)
     assert decoded("gzip", gzipped(b"x") * 3, 10) == b"xxx"
     with pytest.raises(MalformedBodyError, match="more than 3 members"):
         decoded("gzip", gzipped(b"x") * 4, 10)
 
 
 def test_a_frame_of_the_largest_window_is_decoded_and_one_of_the_next_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(codings, "ZSTD_WINDOW_BYTES_MAX", 2 * 1_024)  # the smallest that there is, twice
+    monkeypatch.setattr(content_encoding, "ZSTD_WINDOW_BYTES_MAX", 2 * 1_024)  # the smallest that there is, twice
     plain = random.Random(4).randbytes(20_000)
     assert decoded("zstd", zstd_of_window(plain, 11), len(plain)) == plain
     with pytest.raises(MalformedBodyError):
@@ -154,31 +154,31 @@ class _CountingMember:
 
 def test_many_members_are_read_once_and_not_once_for_each_member(monkeypatch):
     counts = CountingZlib()
-    monkeypatch.setattr(codings, "zlib", counts)
+    monkeypatch.setattr(content_encoding, "zlib", counts)
     plain = random.Random(1).randbytes(20_000)
     body = gzipped(plain) * 200
     assert decoded("gzip", body, 10 << 20) == plain * 200
-    assert sum(counts.taken) <= len(body) + 200 * codings.GZIP_SLICE_BYTES
+    assert sum(counts.taken) <= len(body) + 200 * content_encoding.GZIP_SLICE_BYTES
 
 
 @pytest.mark.parametrize("plain", [random.Random(2).randbytes(1_000_000), bytes(9_000_000)], ids=["random", "zeros"])
 def test_gzip_is_decoded_in_steps_of_bounded_work(monkeypatch, plain: bytes):
     counts = CountingZlib()
-    monkeypatch.setattr(codings, "zlib", counts)
-    steps = list(codings.decode("gzip", gzipped(plain), 10 << 20))
+    monkeypatch.setattr(content_encoding, "zlib", counts)
+    steps = list(content_encoding.decode("gzip", gzipped(plain), 10 << 20))
     assert b"".join(steps) == plain
     assert len(counts.taken) == len(steps)
-    assert max(counts.taken) <= codings.GZIP_SLICE_BYTES
-    assert max(counts.given) <= codings.GZIP_STEP_BYTES_MAX
+    assert max(counts.taken) <= content_encoding.GZIP_SLICE_BYTES
+    assert max(counts.given) <= content_encoding.GZIP_STEP_BYTES_MAX
 
 
 @pytest.mark.parametrize("plain", [random.Random(3).randbytes(1_000_000), bytes(9_000_000)], ids=["random", "zeros"])
 def test_zstd_is_decoded_in_steps_of_bounded_work(plain: bytes):
     body = zstd_stream(plain)
-    steps = list(codings.decode("zstd", body, 10 << 20))
+    steps = list(content_encoding.decode("zstd", body, 10 << 20))
     assert b"".join(steps) == plain
-    assert len(steps) >= len(body) // (codings.ZSTD_SLICE_BYTES * codings.ZSTD_STEP_SLICES)
-    assert max(map(len, steps)) < codings.ZSTD_STEP_BYTES + codings.ZSTD_SLICE_BYTES // 4 * 131_072
+    assert len(steps) >= len(body) // (content_encoding.ZSTD_SLICE_BYTES * content_encoding.ZSTD_STEP_SLICES)
+    assert max(map(len, steps)) < content_encoding.ZSTD_STEP_BYTES + content_encoding.ZSTD_SLICE_BYTES // 4 * 131_072
 
 
 def test_a_zstd_body_of_many_frames_is_refused_at_the_end_of_the_first():
@@ -222,15 +222,15 @@ def test_another_coding_is_unsupported(coding: str):
     ],
 )
 def test_the_best_coding_that_is_accepted_is_chosen(accept_encoding: str, chosen: str | None):
-    assert codings.choose(weights(accept_encoding.encode())) == chosen
+    assert content_encoding.choose(weights(accept_encoding.encode())) == chosen
 
 
 @given(st.lists(st.binary(max_size=3_000), max_size=5), st.sampled_from(["gzip", "zstd"]))
 def test_what_was_encoded_in_parts_decodes_to_the_whole(parts: list[bytes], coding: str):
-    encoded = b"".join(codings.encode(coding, parts))
+    encoded = b"".join(content_encoding.encode(coding, parts))
     assert decoded(coding, encoded, 100_000) == b"".join(parts)
 
 
 @given(st.binary(max_size=60))
 def test_no_accept_encoding_is_too_odd_to_be_understood(header: bytes):
-    assert codings.choose(weights(header)) in (None, "gzip", "zstd")
+    assert content_encoding.choose(weights(header)) in (None, "gzip", "zstd")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from thriftpy2.protocol import TCyBinaryProtocolFactory
 from thriftpy2.utils import serialize
 
-from basalt.thrift.messages import (
+from basalt.thrift.wire import (
     METHODS,
     MalformedArgumentsError,
     NoMessageError,
