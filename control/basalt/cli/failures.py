@@ -5,13 +5,7 @@ from __future__ import annotations
 import click
 
 from basalt.cli.output import printable
-from basalt.errors import (
-    BasaltError,
-    ConflictError,
-    InvalidSettingError,
-    NotFoundError,
-    RetryError,
-)
+from basalt.errors import BasaltError, ConflictError, InvalidSettingError, NotFoundError, RetryError
 
 EXIT_OK = 0
 EXIT_FAILURE = 1

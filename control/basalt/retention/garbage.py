@@ -55,12 +55,7 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self,
-        store: Store,
-        logs: TopicLogs,
-        statistics: TopicStatistics,
-        writer: GroupCommit,
-        decisions: Decisions,
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))

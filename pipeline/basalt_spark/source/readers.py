@@ -56,13 +56,7 @@ from basalt_spark.offset import (
 )
 from basalt_spark.options import Edges, ReadOptions
 from basalt_spark.source.micro_batch import BatchEnd, BatchEndSearch, Budget, DataLoss
-from basalt_spark.source.partitions import (
-    ControlPartition,
-    ControlRow,
-    RangePartition,
-    partitions_of,
-    read_partition,
-)
+from basalt_spark.source.partitions import ControlPartition, ControlRow, RangePartition, partitions_of, read_partition
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.api.bodies.messages import StableEnd

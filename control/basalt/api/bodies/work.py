@@ -140,13 +140,7 @@ PUBLISH_RESPONSE: WireFields = {
 }
 WORK_TOPIC: WireFields = {"namespace": "string", "topic": "string"}
 WORK_PUBLISH: WireFields = {**WORK_TOPIC, "messages": "bytes[]"}
-WORK_MARKER: WireFields = {
-    **WORK_TOPIC,
-    "task": "string",
-    "taskCount": "int",
-    "kind": "string",
-    "eventTimeMs": "long?",
-}
+WORK_MARKER: WireFields = {**WORK_TOPIC, "task": "string", "taskCount": "int", "kind": "string", "eventTimeMs": "long?"}
 
 
 def check_write_pointer(write_pointer: int | None) -> None:

@@ -21,12 +21,7 @@ import click
 import basalt
 from basalt.cli.commands.tx import held_text, wait_text
 from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
-from basalt.cli.options import (
-    Invocation,
-    PositionText,
-    TransactionId,
-    command,
-)
+from basalt.cli.options import Invocation, PositionText, TransactionId, command
 from basalt.cli.output import columns, counted, duration_text, plain, printable, publish_ms, row, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, RetryError, TransactionNotFoundError

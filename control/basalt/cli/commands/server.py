@@ -8,15 +8,7 @@ from pathlib import Path
 import click
 
 from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, Failure, one_line
-from basalt.cli.options import (
-    Command,
-    Invocation,
-    command,
-    dry_run_option,
-    output_option,
-    settings_options,
-    yes_option,
-)
+from basalt.cli.options import Command, Invocation, command, dry_run_option, output_option, settings_options, yes_option
 from basalt.cli.output import columns, row
 from basalt.cli.root import group
 

@@ -20,15 +20,7 @@ from basalt.cli.options import (
     stacked,
     yes_option,
 )
-from basalt.cli.output import (
-    PAYLOAD_FORMATS,
-    PayloadFormat,
-    bytes_field,
-    columns,
-    counted,
-    payload_line,
-    row,
-)
+from basalt.cli.output import PAYLOAD_FORMATS, PayloadFormat, bytes_field, columns, counted, payload_line, row
 from basalt.cli.root import group
 
 if TYPE_CHECKING:

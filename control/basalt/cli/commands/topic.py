@@ -20,16 +20,7 @@ from basalt.cli.options import (
     stacked,
     yes_option,
 )
-from basalt.cli.output import (
-    Column,
-    columns,
-    counted,
-    described_topic_row,
-    plain,
-    row,
-    time_text,
-    topic_row,
-)
+from basalt.cli.output import Column, columns, counted, described_topic_row, plain, row, time_text, topic_row
 from basalt.cli.root import group
 
 if TYPE_CHECKING:

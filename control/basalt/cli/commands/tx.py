@@ -19,16 +19,7 @@ from basalt.cli.options import (
     stacked,
     yes_option,
 )
-from basalt.cli.output import (
-    TRANSACTION_COLUMNS,
-    Column,
-    columns,
-    counted,
-    plain,
-    row,
-    time_text,
-    transaction_row,
-)
+from basalt.cli.output import TRANSACTION_COLUMNS, Column, columns, counted, plain, row, time_text, transaction_row
 from basalt.cli.root import group
 from basalt_engine.retention import POINTERS_PER_MS
 

@@ -9,11 +9,7 @@ import msgspec
 import basalt
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
-from basalt.api.bodies.operations import (
-    AuditLine,
-    JobInfo,
-    JobRun,
-)
+from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic

@@ -5,12 +5,7 @@ from __future__ import annotations
 
 from basalt import errors
 from basalt.api.bodies import transactions as bodies
-from basalt.api.bodies.transactions import (
-    OpenedSession,
-    OpenSession,
-    SessionInfo,
-    SessionList,
-)
+from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json

@@ -14,11 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.transaction import (
-    REPLACED_RUNS_MAX,
-    SessionBinding,
-    Transaction,
-)
+from basalt.transactions.rules.transaction import REPLACED_RUNS_MAX, SessionBinding, Transaction
 from basalt_engine.errors import CorruptionError
 
 
