@@ -106,7 +106,9 @@ class Driver:
         raise step.refused()
 
 
-def blocking(plan: Callable[Concatenate[ScopeT, P], Steps[T]]) -> Callable[Concatenate[Handle[ScopeT, Driver], P], T]:
+def blocking(
+    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
+) -> Callable[Concatenate[Handle[ScopeT, Driver], P], T]:
     """Make the method that runs this plan and returns its result."""
 
     @functools.wraps(plan)
