@@ -7,8 +7,7 @@ import random
 import pytest
 
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.messaging.test_ranges import STEPS, write_log
-from tests.control.transactions.rules.test_outcomes import small_blocks
+from tests.control.messaging.test_ranges import STEPS, small_blocks, write_log
 from tests.wiring import A, Wired
 
 pytestmark = [pytest.mark.anyio, pytest.mark.hbase]

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ANSWER_AHEAD_S = 0.05  # how much too early the fault `answer before the write` answers
-WHOLE_GROUPS = 25  # written as they should be, before `write half of a group` strikes
+WHOLE_GROUPS = 8  # written as they should be, before `write half of a group` strikes
 GROUP_PARTS_MIN = 3  # a publish alone has one
 
 

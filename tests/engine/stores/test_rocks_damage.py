@@ -13,6 +13,8 @@ import pytest
 
 from basalt_engine.errors import CorruptionError, DataDirectoryError
 from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.stores.rocks.damage import BlobFile
+from basalt_engine.stores.rocks.database import Database
 from basalt_engine.table import Put
 from tests.engine.stores.acknowledging_writer import key, row, write
 
@@ -198,3 +200,26 @@ def test_a_row_whose_large_values_are_gone_is_refused(copy, open_store):
         table.write([Put(key(0), {b"another": bytes(5_000)})])
     assert table.get(key(1)) == row(1)
     table.write([Put(key(0), {b"t": b"2"})])  # touches no large value
+
+
+def test_a_blob_file_that_garbage_collection_removes_during_the_check_is_not_missed(intact, copy, monkeypatch):
+    """RocksDB collects garbage as soon as it is open: what it listed a moment ago may be gone, and rightly."""
+    listed = Database._blob_files
+    stale = BlobFile(copy / "rocks" / "999999.blob", 1, frozenset())
+    calls = []
+
+    def one_more_at_first(database, table):
+        calls.append(table)
+        return [*listed(database, table), *([stale] if len(calls) == 1 else [])]
+
+    monkeypatch.setattr(Database, "_blob_files", one_more_at_first)
+    assert refusal(copy) == ""
+    assert calls.count(calls[0]) == 2
+
+
+def test_a_blob_file_that_stays_listed_is_missed(intact, copy, monkeypatch):
+    listed = Database._blob_files
+    stale = BlobFile(copy / "rocks" / "999999.blob", 1, frozenset())
+    monkeypatch.setattr(Database, "_blob_files", lambda database, table: [*listed(database, table), stale])
+    with pytest.raises(CorruptionError, match=r"999999\.blob is missing"):
+        read_everything(copy)

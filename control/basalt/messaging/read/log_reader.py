@@ -196,18 +196,21 @@ class Reading:
             if row.reference is None:
                 return None
             # One row may refer to a million messages: stop within it.
+            passed = whole.last_id()
+            if passed <= self.start.id:
+                continue  # the look before ended here; a payload row that is read again counts once
             self._rows_left -= 1
             self._bytes_left -= whole.batch.body_bytes
-            passed = whole.last_id()
-            stopped = None if passed <= self.start.id else self._stop_at(passed)
+            # A page that has all its bytes may still take a message without any from the same row.
+            stopped = self._stop_at(passed, enough=self._enough is not self._limits)
             if stopped is not None:
                 self.next_id = passed
                 return stopped
         return None
 
-    def _stop_at(self, passed: bytes) -> Stopped | None:
+    def _stop_at(self, passed: bytes, *, enough: bool = True) -> Stopped | None:
         """The reason to stop at an id, behind a row or between the messages of one; None when there is none."""
-        if self.messages >= self._enough.messages_max or self.payload_bytes >= self._enough.bytes_max:
+        if enough and (self.messages >= self._enough.messages_max or self.payload_bytes >= self._enough.bytes_max):
             return Stopped.ENOUGH
         if self._limits.through is not None and passed >= self._limits.through:
             return Stopped.END

@@ -27,7 +27,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from basalt_engine.errors import BasaltError
+from basalt_engine.errors import BasaltError, CorruptionError
 from basalt_engine.stores.rocks.damage import BlobFile, check_blob_files, damaged_offset, from_rocksdb
 from basalt_engine.table import TABLE_NAMES
 
@@ -36,6 +36,7 @@ OPEN_FILES_MAX = 512
 OPEN_FILES_MIN = 32  # fewer, and every read of a payload opens its file anew
 OPEN_FILES_SHARE = 4  # of the process's limit the store takes one in so many; the rest is for connections
 
+BLOB_LISTS_MAX = 20  # lists of blob files that one check goes through while RocksDB removes some: more than a start sees
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
 
 _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
@@ -261,9 +262,22 @@ class Database:
         self._call(self._rocks.flush_wal, True)
 
     def check_blob_files(self) -> None:
-        """`CorruptionError` when a blob file is missing, or not what RocksDB wrote there."""
+        """`CorruptionError` when a blob file is missing, or not what RocksDB wrote there.
+
+        An open database collects garbage: a file that was listed may be removed, and rightly, before it is looked at.
+        """
         for table in LARGE_TABLES:
-            check_blob_files(self._blob_files(table))
+            files = self._blob_files(table)
+            for _ in range(BLOB_LISTS_MAX):
+                try:
+                    check_blob_files(files)
+                    break
+                except CorruptionError:
+                    listed, files = files, self._blob_files(table)
+                    if files == listed:
+                        raise
+            else:
+                check_blob_files(files)
 
     def _blob_files(self, table: str) -> list[BlobFile]:
         return [
