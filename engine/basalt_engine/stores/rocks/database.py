@@ -36,7 +36,7 @@ OPEN_FILES_MAX = 512
 OPEN_FILES_MIN = 32  # fewer, and every read of a payload opens its file anew
 OPEN_FILES_SHARE = 4  # of the process's limit the store takes one in so many; the rest is for connections
 
-BLOB_LISTS_MAX = 20  # lists of blob files that one check goes through while RocksDB removes some: more than a start sees
+BLOB_LISTS_MAX = 20  # that one check goes through while RocksDB removes files: more than a start sees
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
 
 _MEMORY_ENTRIES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
