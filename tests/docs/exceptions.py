@@ -81,7 +81,6 @@ FULL_FOLDERS = {}
 
 # Docstrings that begin with "What", "How", "Whether" or "Where", by package: to be lowered. What is not here has none.
 QUESTIONING_DOCSTRINGS = {
-    "control/basalt/client": 1,
     "control/basalt/http": 7,
     "control/basalt/messaging": 3,
 }

@@ -76,7 +76,7 @@ class NamedTransactionScope(Struct, frozen=True):
     begun: TransactionInfo | CommittedBefore
 
     def described(self) -> TransactionInfo:
-        """What was begun or joined; `TransactionEndedError` when its version was committed before."""
+        """The transaction that was begun or joined; `TransactionEndedError` when its version was committed before."""
         if isinstance(self.begun, TransactionInfo):
             return self.begun
         raise TransactionEndedError(
