@@ -22,6 +22,7 @@ from basalt.errors import (
     SessionFencedError,
     SessionForeignError,
     SessionNotFoundError,
+    TooLargeError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -29,7 +30,14 @@ from basalt.errors import (
 from basalt.transactions.log import snapshot_format, transaction_log
 from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.rules import outcomes, transaction, transaction_table
+from basalt.transactions.rules import (
+    outcomes,
+    session_rules,
+    sessions,
+    transaction,
+    transaction_state,
+    transaction_table,
+)
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.sessions import WorkVersion
@@ -41,8 +49,13 @@ LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)
 TABLES = st.sampled_from([TableJoin(b"n:~x:", 1), TableJoin(b"n:~x:", 2), TableJoin(b"n:~y:", 1)])
-NAMES, RUNS = st.sampled_from(["billing", "import"]), st.sampled_from(["monday", "tuesday", "friday"])
-TOPICS = st.sampled_from([Join(b"n:x:", 1, 5), Join(b"n:x:", 1, 3), Join(b"n:y:", 2, 4)])
+NAMES, RUNS = (
+    st.sampled_from(["billing", "import", "export"]),
+    st.sampled_from(["monday", "tuesday", "friday", "sunday"]),
+)
+TOPICS = st.sampled_from(
+    [Join(b"n:x:", 1, 5), Join(b"n:x:", 1, 3), Join(b"n:y:", 2, 4), Join(b"n:y:", 2, 1), Join(b"n:z:", 1, 9)]
+)
 
 
 @dataclass(eq=False)
@@ -85,6 +98,7 @@ class NaiveSession:
 
 class TransactionsMatchTheModel(RuleBasedStateMachine):
     limits = LIMITS
+    checkpoints_max = topics_max = tables_max = replaced_max = forgotten_max = looked_at_max = expired_max = 1 << 30
 
     @initialize()
     def start(self):
@@ -263,8 +277,12 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(number=PICKS)
     def checkpoint(self, number: int):
-        one, key = self.pick(number)
+        self.checkpointed(*self.pick(number))
+
+    def checkpointed(self, one: Naive | None, key: int):
         expected = self.expected_of_work(one)
+        if expected is None and len(one.pointers) > self.checkpoints_max:
+            expected = TooLargeError
         self.call(lambda: self.state.checkpoint(key, self.now_ms), expected, edits=True)
         if expected is None:
             one.pointers.append(self.pointer())
@@ -277,6 +295,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         expected = self.expected_of_work(one)
         known = None if one is None else one.topics.get(join[:2])
         news = known is None or join.from_ms < known
+        if expected is None and known is None and len(one.topics) >= self.topics_max:
+            expected = TooLargeError
         self.call(lambda: self.state.join(key, join, self.now_ms), expected, edits=news)
         if expected is None and news:
             one.topics[join[:2]] = join.from_ms
@@ -288,6 +308,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def joined_table(self, one: Naive | None, key: int, join: TableJoin):
         expected = self.expected_of_work(one)
         news = one is None or join not in one.tables
+        if expected is None and news and len(one.tables) >= self.tables_max:
+            expected = TooLargeError
         self.call(lambda: self.state.join_table(key, join, self.now_ms), expected, edits=news)
         if expected is None:
             one.tables.add(join)
@@ -415,18 +437,22 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def taken(self, name: str, run: str):
         """The run holds the session."""
         known = self.sessions.get(name)
-        for other in [*self.sessions]:
-            if (
-                other != name
-                and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
-                and not self.live_in(other)
-                and (self.sessions[other].ledger is None or self.sessions[other].version is None)
-            ):
-                self.forget(other)
+        by_use = [known.name for known in self.state.sessions.known()][: self.looked_at_max]
+        idle = [
+            other
+            for other in by_use
+            if other != name
+            and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
+            and not self.live_in(other)
+            and (self.sessions[other].ledger is None or self.sessions[other].version is None)
+        ]
+        for other in idle[: self.forgotten_max]:
+            self.forget(other)
         if known is None:
             known = self.sessions[name] = NaiveSession(run, 1 + self.epoch_over(), self.now_ms)
         elif known.run != run:
-            known.replaced = [other for other in known.replaced if other != run] + [known.run]
+            replaced = [other for other in known.replaced if other != run] + [known.run]
+            known.replaced = replaced[-self.replaced_max :]
             known.run, known.epoch = run, known.epoch + 1
             self.end_all_in(name)
         known.used_ms = self.now_ms
@@ -574,6 +600,16 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             self.committed(one, one.id, inline)
         self.aborted(one, one.id, inline)
 
+    @rule(joins=st.lists(TOPICS, min_size=4, max_size=6), tables=st.lists(TABLES, min_size=3, max_size=3))
+    def a_transaction_takes_all_it_can(self, joins: list[Join], tables: list[TableJoin]):
+        one = self.begun(Kind.SHORT)
+        for join in joins:
+            self.joined(one, one.id, join)
+        for table in tables:
+            self.joined_table(one, one.id, table)
+        for _ in range(3):
+            self.checkpointed(one, one.id)
+
     @rule(join=TOPICS, inline=st.booleans())
     def an_abort_comes_late(self, join: Join, inline: bool):
         one = self.begun(Kind.SHORT)
@@ -588,7 +624,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         due = [one for one in self.all if one.state is State.OPEN and one.deadline_ms <= self.now_ms]
         for one in due:
             self.time_out(one)
-        self.call(lambda: self.state.expire(self.now_ms), None, edits=bool(due))
+        for _ in range(0, len(due), self.expired_max):
+            self.call(lambda: self.state.expire(self.now_ms, self.expired_max), None, edits=True)
+        self.call(lambda: self.state.expire(self.now_ms, self.expired_max), None, edits=False)
 
     @rule(number=PICKS)
     def prune(self, number: int):
@@ -750,9 +788,14 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
     """The same where everything that is kept together has room for two or three: nothing is forgotten, only kept otherwise."""
 
     limits = replace(LIMITS, outcomes_max=2)
+    checkpoints_max = topics_max = tables_max = replaced_max = looked_at_max = expired_max = 2
+    forgotten_max = 1
     small = (
         (outcomes, {"BLOCK_OUTCOMES": 2}),
+        (session_rules, {"FORGOTTEN_MAX": forgotten_max, "IDLE_LOOKED_AT_MAX": looked_at_max}),
+        (sessions, {"REPLACED_RUNS_MAX": replaced_max}),
         (transaction, {"CHUNK_POINTERS_MAX": 2}),
+        (transaction_state, {"CHECKPOINTS_MAX": checkpoints_max, "TOPICS_MAX": topics_max, "TABLES_MAX": tables_max}),
         (transaction_table, {"PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),

@@ -136,10 +136,10 @@ class TransactionState(TransactionTable):
         transaction = self._usable(transaction_id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "write", now_ms)
-        for known in transaction.topics:
-            if known[:2] == join[:2] and known.from_ms <= join.from_ms:
-                return Proposal((), transaction_id)
-        if len(transaction.topics) >= TOPICS_MAX:
+        known = next((known for known in transaction.topics if known[:2] == join[:2]), None)
+        if known is not None and known.from_ms <= join.from_ms:
+            return Proposal((), transaction_id)
+        if known is None and len(transaction.topics) >= TOPICS_MAX:
             raise refusals.too_much(transaction, TOPICS_MAX, "topics")
         return Proposal((edits.Joined(transaction_id, join),), transaction_id)
 
