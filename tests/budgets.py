@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SOAK = os.environ.get("BASALT_SOAK") == "1"
 
@@ -39,6 +39,10 @@ SCHEMATHESIS_EXAMPLES = 12
 # A test says itself how many examples Hypothesis makes for it in `make test`, as many as it makes in a few seconds. A soak makes twenty times
 # as many of each.
 EXAMPLES_FACTOR = 20 if SOAK else 1
+
+# How long an example takes says nothing about it: the machine may be slow, or stand still for a moment. What hangs is ended by the run.
+settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def examples(number: int) -> int:

@@ -16,7 +16,7 @@ from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.table import KEY_BYTES_MAX, Delete, DeleteRange, Put
 
-model = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+model = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 
 STOCK = TableKeys(table_prefix("shop", "stock"), 2, 16)
 NEIGHBOURS = [

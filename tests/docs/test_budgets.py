@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -51,6 +52,18 @@ def test_a_soak_makes_ten_times_the_runs_of_a_state_machine(soak: None):
     assert case.settings.max_examples == 30
     test.runTest()
     assert len(made) >= 30
+
+
+def test_a_slow_example_fails_nothing():
+    paused = iter([0.3, 0, 0])  # more than Hypothesis allows by itself, and only once
+
+    @settings(max_examples=1, database=None)
+    @given(st.integers())
+    def some_test(number: int) -> None:
+        time.sleep(next(paused))
+
+    some_test()
+    assert HealthCheck.too_slow in settings().suppress_health_check
 
 
 def test_a_test_without_hypothesis_is_left_alone(soak: None):

@@ -4,62 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer
-from basalt.cluster.lease import Candidate
+from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange
-from basalt.server.failover import Member
-from basalt.server.wiring import open_services
+from basalt.server.wiring import Services, open_services
 from basalt.settings import Settings
-from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
+from tests.led_servers import HANG_S, LEASE_MS, LOOK_MS, LeaseTime, LedServer
 
-LEASE_MS = 1_000
-WAIT_SECONDS_MAX = 20.0
+DAY_MS = 86_400_000
 TOPIC = "/v1/namespaces/shop/topics/orders"
 
 
-class StoppedClock(SystemClock):
-    """A process's clock. While the process is stopped its leadership thread is made to wait; then it wakes much later."""
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0.0
-
-    def monotonic_ms(self) -> float:
-        return super().monotonic_ms() + self.ahead_ms
-
-
-class Server:
+class Server(LedServer):
     """One member, with the calls that the tests make."""
 
-    def __init__(self, store: MemoryStore, name: str) -> None:
-        self.url = f"http://{name}:4780"
-        self.clock = StoppedClock()
-        self.opened: list[MemoryStore] = []
+    def __init__(self, time: LeaseTime, store: MemoryStore, name: str) -> None:
+        super().__init__(time, store, name, open_services=self.open_services)
         self.fails: BaseException | None = None
-        self._store = store
-        self.member = Member(
-            self.clock,
-            Candidate(name, self.url, f"{name}-1", LEASE_MS),
-            open_store=self._open_store,
-            open_services=self._open_services,
-        )
-        self.member.leadership.start()
-        self.running = asyncio.ensure_future(self.member.run())
+        self.answering_epochs: list[int | None] = []
 
-    def _open_store(self) -> MemoryStore:
-        self.opened.append(self._store.another())
-        return self.opened[-1]
-
-    async def _open_services(self, store: Store, epoch: int):
+    async def open_services(self, store: Store, epoch: int) -> Services:
         if self.fails is not None:
             raise self.fails
         return await open_services(Settings(), None, store=store, clock=self.clock, epoch=epoch)
@@ -67,7 +41,7 @@ class Server:
     async def ask(self, method: str, target: str, body: object = None) -> Answer:
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        reply = await exchange(self.member, Send(method, target, headers, data, 30_000), {})
+        reply = await exchange(self.member, Send(method, target, headers, data, HANG_S * 1_000), {})
         assert isinstance(reply, Answer), reply
         return reply
 
@@ -79,39 +53,37 @@ class Server:
         assert answer.status == 200, answer.body
         return [message["payload"] for message in json.loads(answer.body)]
 
-    async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(WAIT_SECONDS_MAX):
-            while not await is_so():
-                await asyncio.sleep(0.01)
-
     async def serves(self) -> bool:
         return (await self.ask("GET", "/readyz")).status == 200
 
-    async def stop(self) -> None:
-        self.running.cancel()
-        with suppress(asyncio.CancelledError, CorruptionError):
-            await self.running
-        await self.member.close()
+    async def until_it_serves(self) -> None:
+        await self.time.until(self.serves)
 
-    async def die(self) -> None:
-        """As after kill -9: nothing is written, and nothing given up."""
-        self.running.cancel()
-        leadership = self.member.leadership
-        leadership._stopping = True
-        leadership._wake.set()
-        await asyncio.to_thread(leadership._thread.join)
-        for store in self.opened:
-            store.close()
+    async def answers(self) -> bool:
+        """Whether a call is answered by services, and in which term is noted then."""
+        if (await self.ask("GET", TOPIC)).status != 200:
+            return False
+        self.answering_epochs.append(self.served_epoch)
+        return True
+
+    async def has_services(self) -> bool:
+        return self.served_epoch is not None
+
+    async def ended(self) -> bool:
+        return self.running.done()
+
+    async def leads(self) -> bool:
+        return self.member.leadership.is_leader
 
 
 @asynccontextmanager
 async def pair() -> AsyncIterator[tuple[Server, Server]]:
     """A leader and a standby."""
-    store = MemoryStore(atomic=False)
-    first = Server(store, "first")
-    await first.until(first.serves)
-    second = Server(store, "second")
-    await second.until(lambda: _says_who_leads(second, first))
+    time, store = LeaseTime(), MemoryStore(atomic=False)
+    first = Server(time, store, "first")
+    await first.until_it_serves()
+    second = Server(time, store, "second")
+    await time.until(lambda: _says_who_leads(second, first))
     try:
         yield first, second
     finally:
@@ -125,14 +97,6 @@ async def _says_who_leads(server: Server, leader: Server) -> bool:
 
 async def _epoch_is(server: Server, epoch: int) -> bool:
     return server.member.leadership.epoch == epoch
-
-
-@contextmanager
-def gave_up(leader: Server) -> Iterator[None]:
-    """The leader gives the lease up, and does not take it again meanwhile."""
-    leader.member.leadership.release()
-    with leader.member.leadership._lock:
-        yield
 
 
 def run(story: Callable[[Server, Server], Awaitable[None]]) -> None:
@@ -191,10 +155,9 @@ def test_both_tell_prometheus_who_leads():
 def test_a_leader_that_stops_hands_over_at_once():
     async def story(leader: Server, standby: Server) -> None:
         assert (await leader.publish("one")).status == 200
-        began_ms = standby.clock.monotonic_ms()
         await leader.stop()
-        await standby.until(standby.serves)
-        assert standby.clock.monotonic_ms() - began_ms < LEASE_MS
+        assert await standby.time.until(standby.leads) <= LOOK_MS
+        await standby.until_it_serves()
         assert await standby.read() == ["one"]
         assert (await standby.publish("two")).status == 200
         assert await standby.read() == ["one", "two"]
@@ -205,11 +168,11 @@ def test_a_leader_that_stops_hands_over_at_once():
 def test_a_leader_that_is_killed_is_followed_after_its_lease():
     async def story(leader: Server, standby: Server) -> None:
         assert (await leader.publish("one")).status == 200
-        began_ms = standby.clock.monotonic_ms()
         await leader.die()
-        await standby.until(standby.serves)
-        waited_ms = standby.clock.monotonic_ms() - began_ms
-        assert LEASE_MS / 2 < waited_ms < 3 * LEASE_MS
+        waited_ms = await standby.time.until(standby.leads)
+        # The lease was last renewed up to a quarter of it before, and is looked at up to a look after it was.
+        assert LEASE_MS - LEASE_MS / RENEWALS_PER_LEASE - LOOK_MS <= waited_ms <= LEASE_MS + 2 * LOOK_MS
+        await standby.until_it_serves()
         assert await standby.read() == ["one"]
 
     run(story)
@@ -218,15 +181,14 @@ def test_a_leader_that_is_killed_is_followed_after_its_lease():
 def test_a_leader_whose_lease_has_run_out_serves_nothing_and_becomes_a_standby():
     async def story(leader: Server, standby: Server) -> None:
         assert (await leader.publish("one")).status == 200
-        with leader.member.leadership._lock:  # stopped: its thread does nothing
-            standby_serves = asyncio.ensure_future(standby.until(standby.serves))
-            await standby_serves
+        with leader.stopped():
+            await standby.until_it_serves()
             assert (await standby.publish("two")).status == 200
             leader.clock.ahead_ms += 60_000  # it wakes, and has not looked at the lease yet
-            assert (await leader.publish("late")).status == 503
-            answer = await leader.ask("POST", f"{TOPIC}/poll", {})
+            answer = await leader.ask("POST", f"{TOPIC}/poll", {})  # first: a refused write ends the term
             assert answer.status == 503
-        await leader.until(lambda: _says_who_leads(leader, standby))
+            assert (await leader.publish("late")).status == 503
+        await leader.time.until(lambda: _says_who_leads(leader, standby))
         assert await standby.read() == ["one", "two"]
 
     run(story)
@@ -237,14 +199,14 @@ def test_what_a_former_leader_still_tries_to_write_is_refused_and_never_seen():
         serving = leader.member._serving
         assert serving is not None
         former = serving.services
-        with leader.member.leadership._lock:
+        with leader.stopped():
             # A call that was let in before the stop, and goes on after it: no check of the request stops it.
-            leader.clock.ahead_ms -= 10_000  # not even its own clock tells it
-            await standby.until(standby.serves)
+            leader.clock.ahead_ms -= DAY_MS  # not even its own clock tells it
+            await standby.until_it_serves()
             with pytest.raises(StoreError):
                 await former.messaging.publish(_title(), [b"late"])
         assert await standby.read() == []
-        await leader.until(lambda: _says_who_leads(leader, standby))
+        await leader.time.until(lambda: _says_who_leads(leader, standby))
 
     run(story)
 
@@ -256,8 +218,8 @@ def test_the_lead_can_go_to_and_fro():
             for was, becomes in ((leader, standby), (standby, leader)):
                 texts.append(f"{round_number} by {was.url}")
                 assert (await was.publish(texts[-1])).status == 200
-                with gave_up(was):
-                    await becomes.until(becomes.serves)
+                with was.gave_up():
+                    await becomes.until_it_serves()
         assert await leader.read() == texts
         assert leader.member.leadership.epoch == 7
 
@@ -267,9 +229,9 @@ def test_the_lead_can_go_to_and_fro():
 def test_a_server_that_cannot_begin_its_term_leaves_the_lease_to_the_other():
     async def story(leader: Server, standby: Server) -> None:
         standby.fails = StoreError("the tables cannot be read")
-        with gave_up(leader):
-            await standby.until(lambda: _epoch_is(standby, 2))
-        await leader.until(leader.serves)
+        with leader.gave_up():
+            await standby.time.until(lambda: _epoch_is(standby, 2))
+        await leader.until_it_serves()
         assert not standby.running.done()
         assert leader.member.leadership.epoch == 3
 
@@ -280,29 +242,54 @@ def test_a_server_that_finds_damage_ends_and_says_so():
     async def story(leader: Server, standby: Server) -> None:
         standby.fails = CorruptionError("the log has a hole")
         await leader.stop()
+        await standby.time.until(standby.ended)
         with pytest.raises(CorruptionError, match="hole"):
-            await asyncio.wait_for(standby.running, WAIT_SECONDS_MAX)
+            await standby.running
 
     run(story)
 
 
-def test_a_term_that_is_over_before_its_services_are_ready_serves_nothing():
+def test_a_term_that_is_given_up_before_its_services_are_ready_serves_nothing():
     async def story(leader: Server, standby: Server) -> None:
-        opened = standby._open_services
-
-        async def slowly(store: Store, epoch: int):
-            services = await opened(store, epoch)
-            standby.member._open_services = opened
-            await asyncio.to_thread(standby.member.leadership.release)
-            return services
-
-        standby.member._open_services = slowly
-        with gave_up(leader):
-            await standby.until(standby.serves)  # in its second try
-        assert standby.member.leadership.epoch == 3
+        before_the_first_is_ready(standby, lambda: asyncio.to_thread(standby.member.leadership.release))
+        with leader.gave_up():
+            await standby.time.until(standby.answers)
+        assert standby.answering_epochs == [3]  # that of its second term
+        assert standby.member.leadership.terms == 2
         assert len(standby.opened) == 3  # one for the lease, one for each term
 
     run(story)
+
+
+def test_a_term_that_runs_out_before_its_services_are_ready_serves_nothing():
+    async def story(leader: Server, standby: Server) -> None:
+        async def stop_for_long() -> None:
+            standby.is_stopped = True
+            standby.clock.ahead_ms += LEASE_MS
+
+        before_the_first_is_ready(standby, stop_for_long)
+        with leader.gave_up():
+            await standby.time.until(standby.has_services)
+            assert not await standby.answers()  # and nobody has noticed yet that the term is over
+            standby.is_stopped = False
+            await standby.time.until(standby.answers)
+        assert standby.answering_epochs == [3]
+        assert standby.member.leadership.terms == 2
+        assert len(standby.opened) == 3
+
+    run(story)
+
+
+def before_the_first_is_ready(server: Server, happens: Callable[[], Awaitable[None]]) -> None:
+    """Have something happen after the services of its next term are open, and before they serve."""
+
+    async def slowly(store: Store, epoch: int) -> Services:
+        services = await server.open_services(store, epoch)
+        server.member._open_services = server.open_services
+        await happens()
+        return services
+
+    server.member._open_services = slowly
 
 
 def test_the_store_of_a_leader_is_guarded():
