@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from basalt_engine import __version__
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
     from basalt.client import AsyncClient, Client
 
-__version__ = "0.1.0.dev0"
 __all__ = ["__version__", "aio", "connect"]
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -71,16 +72,27 @@ def test_no_module_is_longer_than_can_be_read(root: Path, product: dict[str, ast
 
 
 @pytest.fixture(scope="module")
-def small(root: Path, product: dict[str, ast.Module]) -> dict[str, str]:
-    """Modules of a few lines that one other imports, and that one."""
-    importers: dict[str, set[str]] = {path: set() for path in product}
+def imports(product: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """The modules of the product that each of them imports: anywhere in it, within a function or for types only as well."""
     paths = {dotted(path): path for path in product}
-    for importer, tree in product.items():
-        for name in imported(tree):
-            # Of `from a.b import c`, c is a module or a name in b.
-            found = paths.get(name) or paths.get(name.rpartition(".")[0])
-            if found is not None and found != importer:
-                importers[found].add(importer)
+    # Of `from a.b import c`, c is a module or a name in b.
+    return {
+        path: {paths.get(name) or paths.get(name.rpartition(".")[0]) or path for name in imported(tree)} - {path}
+        for path, tree in product.items()
+    }
+
+
+def test_no_imports_go_in_a_circle(imports: dict[str, set[str]]):
+    TopologicalSorter(imports).prepare()  # `CycleError` names the modules of one
+
+
+@pytest.fixture(scope="module")
+def small(root: Path, imports: dict[str, set[str]]) -> dict[str, str]:
+    """Modules of a few lines that one other imports, and that one."""
+    importers: dict[str, set[str]] = {path: set() for path in imports}
+    for importer, theirs in imports.items():
+        for found in theirs:
+            importers[found].add(importer)
     return {
         path: next(iter(known))
         for path, known in importers.items()

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from basalt.catalog.topics import TopicName
 from basalt.commits.commit_stage import TopicParticipant
-from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
+from basalt.messaging.log.staged_payloads import StagedPayloads
+from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.pruning.prune import read_notes
@@ -73,13 +74,13 @@ def what_is_being_written_is_forgotten() -> Iterator[None]:
 def writers_that_left_memory_pass_for_new_ones() -> Iterator[None]:
     """What a writer has staged is not asked of the store when it has left memory."""
 
-    def touch(staged: StagedPayloads, writer: StagedWriter) -> None:
-        unknown_up_to = staged.unknown_up_to
-        original(staged, writer)
-        staged.unknown_up_to = unknown_up_to
+    def touch(writers: StagedWriters, writer: StagedWriter) -> None:
+        unknown_up_to = writers.unknown_up_to
+        original(writers, writer)
+        writers.unknown_up_to = unknown_up_to
 
-    original = StagedPayloads._touch
-    with patch.object(StagedPayloads, "_touch", touch):
+    original = StagedWriters.touch
+    with patch.object(StagedWriters, "touch", touch):
         yield
 
 

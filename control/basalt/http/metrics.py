@@ -28,7 +28,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-import basalt
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
@@ -36,6 +35,7 @@ from basalt.http.asgi.requests import RequestHead
 from basalt.http.services import Services
 from basalt.runtime.group_commit import Durations
 from basalt.transactions.rules.transaction import State
+from basalt_engine import __version__
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"
@@ -273,7 +273,7 @@ class Metrics:
                 runs.add_metric((name, outcome), count)
         yield runs
         yield _gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
-        about = {"version": basalt.__version__, "store": self._services.store.kind}
+        about = {"version": __version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
 
 

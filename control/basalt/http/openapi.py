@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-import basalt
 from basalt import errors
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
@@ -16,6 +15,7 @@ from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
 from basalt.http.asgi.responses import PROBLEM, status_of
 from basalt.http.routes.route_table import Operation
 from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
+from basalt_engine import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
@@ -60,7 +60,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Basalt",
-            "version": basalt.__version__,
+            "version": __version__,
             "description": "Transactional messaging. Described in words in docs/reference/http-api.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

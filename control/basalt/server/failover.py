@@ -19,7 +19,6 @@ from typing import NamedTuple
 from prometheus_client.exposition import choose_encoder
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import basalt
 from basalt.api.bodies.operations import Alive, Part, Readiness, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
@@ -32,6 +31,7 @@ from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import Services
 from basalt.thrift.face import ThriftFace
+from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.table import Store
@@ -61,7 +61,7 @@ class StandbyFrame:
         self._answers = {
             "/livez": lambda _: responses.json_response(Alive(True)),
             "/readyz": self._ready,
-            "/v1": lambda _: responses.json_response(Version("basalt", basalt.__version__)),
+            "/v1": lambda _: responses.json_response(Version("basalt", __version__)),
             "/metrics": self._metrics,
         }
 

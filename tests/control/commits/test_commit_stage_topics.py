@@ -8,6 +8,7 @@ import pytest
 
 from basalt.catalog.topics import topic_name
 from basalt.messaging.log.staged_payloads import StagedPayloads
+from basalt.messaging.log.staged_writers import StagedWriters
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import Wired
 
@@ -31,8 +32,8 @@ async def test_a_commit_looks_only_at_checkpoints_and_topics_that_met(monkeypatc
         opened = await shop.transactions.checkpoint(opened.id)
         await shop.store_aside(title, f"m{number}", tx=opened)
     calls: list[str] = []
-    for name in ("unpublished", "forget"):
-        monkeypatch.setattr(StagedPayloads, name, _counted(getattr(StagedPayloads, name), name, calls))
+    for kind, name in ((StagedPayloads, "unpublished"), (StagedWriters, "forget")):
+        monkeypatch.setattr(kind, name, _counted(getattr(kind, name), name, calls))
     await shop.transactions.commit(opened.id)
     assert calls.count("unpublished") <= 2 * MANY
     assert calls.count("forget") <= 2 * MANY

@@ -6,7 +6,6 @@ from itertools import chain
 
 import msgspec
 
-import basalt
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
@@ -19,6 +18,7 @@ from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.route_table import ADMIN_PATH, EXISTING, Request, RouteTable, integer, words
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.settings import effective
+from basalt_engine import __version__
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 
@@ -45,7 +45,7 @@ async def ready(request: Request) -> Response:
 @route("GET", "/v1")
 async def about(request: Request) -> bodies.Version:
     """Name and version of the server."""
-    return bodies.Version("basalt", basalt.__version__)
+    return bodies.Version("basalt", __version__)
 
 
 @route(

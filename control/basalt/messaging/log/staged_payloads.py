@@ -7,13 +7,14 @@ is published never changes. What is known of a writer is kept in memory and can 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from basalt.catalog.topics import Topic
 from basalt.messaging.log import stored_log
-from basalt.messaging.log.append import EMPTY_LOG, Placed, Position, last_of, placed_cuts, places
+from basalt.messaging.log.append import Placed, last_of, placed_cuts, places
+from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -25,56 +26,24 @@ from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
-if TYPE_CHECKING:
-    from basalt.catalog.topics import Topic
-    from basalt.messaging.log.topic_log import TopicLog
-
 LAST_POSITION = b"\xff" * (POSITION_BYTES - 1) + b"\xfe"  # of payload rows: what comes after it is the writer's note
 
-Wanted = Mapping["TopicLog", Collection[int]]  # writers, by topic
-
-
-class StagedWriter:
-    """The payloads that one writer staged in one topic: its newest place, and the rows that no reference publishes."""
-
-    __slots__ = (
-        "announced", "first", "last", "log", "messages", "newest", "payload_bytes", "pins", "pointer", "published_to",
-    )  # fmt: skip
-
-    def __init__(self, log: TopicLog, pointer: int, published_to: bytes | None = None) -> None:
-        self.log = log
-        self.pointer = pointer
-        self.newest = EMPTY_LOG if published_to is None else Position(*position_fields(published_to))
-        self.first: bytes | None = None
-        self.last = b""
-        self.messages = 0
-        self.payload_bytes = 0
-        self.published_to = published_to  # up to where references publish its payloads
-        self.announced: bytes | None = None  # the position of the message row on which that relies
-        self.pins = 0  # while not 0 it stays in memory: a group has changed it, or a stage that needs it is to run
-
-    def add(self, where: bytes, messages: int, payload_bytes: int) -> None:
-        """One more payload row at this position."""
-        self.first = self.first or where
-        self.last = where
-        self.messages += messages
-        self.payload_bytes += payload_bytes
-        self.newest = Position(*position_fields(where))
+Wanted = Mapping[TopicLog, Collection[int]]  # writers, by topic
 
 
 class GroupWriters:
-    """The writers that one group changes."""
+    """The writers that one group changes, each with its log."""
 
-    def __init__(self, staged: StagedPayloads) -> None:
-        self._staged = staged
-        self._changed: dict[StagedWriter, None] = {}
+    def __init__(self, writers: StagedWriters) -> None:
+        self._writers = writers
+        self._changed: dict[StagedWriter, TopicLog] = {}
 
-    def add(self, writer: StagedWriter) -> None:
+    def add(self, log: TopicLog, writer: StagedWriter) -> None:
         """The group changes what the writer has staged."""
         if writer not in self._changed:
-            self._changed[writer] = None
-            self._staged.pin(writer)
-            writer.log.memory.pin(writer.log)
+            self._changed[writer] = log
+            self._writers.pin(writer)
+            log.memory.pin(log)
 
     def closing(self, group: Group) -> None:
         """Their rows are in the group already."""
@@ -84,20 +53,19 @@ class GroupWriters:
 
     def failed(self) -> None:
         for writer in self._changed:  # what it has staged is only to be learnt from the store now
-            self._staged.forget(writer.log, writer.pointer)
-            self._staged.unknown_up_to = max(self._staged.unknown_up_to, writer.pointer)
+            self._writers.evict(writer)
         self._landed()
 
     def _landed(self) -> None:
-        for writer in self._changed:
-            self._staged.unpin(writer)
-            writer.log.memory.unpin(writer.log)
+        for writer, log in self._changed.items():
+            self._writers.unpin(writer)
+            log.memory.unpin(log)
 
 
 class StagedPayloads:
     """All writers' staged payloads. All but `ready` and `hold` is called from stages of the group commit."""
 
-    def __init__(self, store: Store, clock: Clock, *, writers_max: int) -> None:
+    def __init__(self, store: Store, clock: Clock, writers: StagedWriters) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
@@ -105,14 +73,7 @@ class StagedPayloads:
         self._store_drops = store.applies_retention
         self._clock = clock
         self._call = StoreCalls(store)
-        self._writers_max = writers_max
-        self._idle: OrderedDict[StagedWriter, None] = OrderedDict()  # without pins, the least recently used first
-        # A write pointer above this one that is not kept has nothing staged; do not ask the store.
-        self.unknown_up_to = POINTER_MAX
-
-    def recovered(self, last_pointer: int) -> None:
-        """Pointers after this one are handed out from now on, so all that they stage comes through here."""
-        self.unknown_up_to = last_pointer
+        self._writers = writers
 
     # Loading.
 
@@ -130,10 +91,10 @@ class StagedPayloads:
                 async with log.locks.staging:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)
-                        if writer is None and pointer <= self.unknown_up_to:
-                            writer = self._keep(await self._read(log, pointer))
+                        if writer is None and pointer <= self._writers.unknown_up_to:
+                            writer = self._keep(log, await self._read(log.topic, pointer))
                         if pinned and writer is not None:
-                            self.pin(writer)
+                            self._writers.pin(writer)
                             held.append(writer)
         except BaseException:
             self._release(held)
@@ -145,16 +106,16 @@ class StagedPayloads:
 
         In the order of their places. Costs no more than the smaller of what is asked for and what is kept of the log.
         """
-        if min(places, default=POINTER_MAX) <= self.unknown_up_to:
+        if min(places, default=POINTER_MAX) <= self._writers.unknown_up_to:
             return list(places)  # only the store knows what older ones have
         return [] if log.staged is None else sorted(places.keys() & log.staged.keys(), key=places.__getitem__)
 
     def missing(self, log: TopicLog, write_pointers: Collection[int]) -> list[int]:
         """Of these writers those of which only the store knows what they have staged."""
-        if min(write_pointers, default=POINTER_MAX) > self.unknown_up_to:
+        if min(write_pointers, default=POINTER_MAX) > self._writers.unknown_up_to:
             return []
         kept = log.staged or {}
-        return [pointer for pointer in write_pointers if pointer <= self.unknown_up_to and pointer not in kept]
+        return [pointer for pointer in write_pointers if pointer <= self._writers.unknown_up_to and pointer not in kept]
 
     def require(self, wanted: Wanted) -> None:
         """In a stage, before it changes anything: `NotLoadedError` when something of these writers is not in memory."""
@@ -226,93 +187,51 @@ class StagedPayloads:
         reference = self.unpublished(log, write_pointer)
         if reference is None:
             return
-        self._change(group, log, write_pointer)
+        writer = self._change(group, log, write_pointer)
         # The note stays: without it, a second try after a crash would take all that is published for unpublished.
         rows = PayloadTable.remove_between(log.topic.keys, write_pointer, reference.first, reference.last)
         group.add(PayloadTable.name, rows)
-        self.forget(log, write_pointer)
+        self._writers.forget(writer)
 
     # Memory.
 
-    def forget(self, log: TopicLog, write_pointer: int) -> None:
-        """Drop from memory what is known of a writer."""
-        writer = None if log.staged is None else log.staged.pop(write_pointer, None)
-        if writer is not None:
-            self._idle.pop(writer, None)
-        if not log.staged:
-            log.staged = None
-
-    def evict(self, log: TopicLog) -> None:
-        """The log leaves memory, with all that was staged in it and is not pinned."""
-        for pointer, writer in list((log.staged or {}).items()):
-            if not writer.pins:
-                self.unknown_up_to = max(self.unknown_up_to, pointer)
-                self.forget(log, pointer)
-
-    def forget_all(self, log: TopicLog) -> None:
-        """The generation has ended."""
-        for pointer in list(log.staged or ()):
-            self.forget(log, pointer)
-
-    def pin(self, writer: StagedWriter) -> None:
-        """Keep the writer in memory."""
-        writer.pins += 1
-        self._idle.pop(writer, None)
-
-    def unpin(self, writer: StagedWriter) -> None:
-        """The store knows the writer, and nobody is about to need it."""
-        writer.pins -= 1
-        if not writer.pins and self._kept(writer.log, writer.pointer) is writer:
-            self._touch(writer)
-
-    def _touch(self, writer: StagedWriter) -> None:
-        if writer.pins:
-            return
-        self._idle[writer] = None
-        self._idle.move_to_end(writer)
-        if len(self._idle) > self._writers_max:
-            oldest = next(iter(self._idle))
-            self.unknown_up_to = max(self.unknown_up_to, oldest.pointer)
-            self.forget(oldest.log, oldest.pointer)
-
     def _release(self, held: Iterable[StagedWriter]) -> None:
         for writer in held:
-            self.unpin(writer)
+            self._writers.unpin(writer)
 
     def _kept(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
         return None if log.staged is None else log.staged.get(write_pointer)
 
-    def _keep(self, writer: StagedWriter) -> StagedWriter:
-        if writer.log.staged is None:
-            writer.log.staged = {}
-        writer.log.staged[writer.pointer] = writer
-        self._touch(writer)
+    def _keep(self, log: TopicLog, writer: StagedWriter) -> StagedWriter:
+        if log.staged is None:
+            log.staged = {}
+        self._writers.keep(log.staged, writer)
         return writer
 
     def _known(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
         """The writer's entry; None when it has staged nothing. `NotLoadedError` when only the store can tell."""
         writer = self._kept(log, write_pointer)
         if writer is not None:
-            self._touch(writer)
-        elif write_pointer <= self.unknown_up_to:
+            self._writers.touch(writer)
+        elif write_pointer <= self._writers.unknown_up_to:
             raise NotLoadedError(partial(self.hold, {log: [write_pointer]}, pinned=True))
         return writer
 
     def _change(self, group: Group, log: TopicLog, write_pointer: int) -> StagedWriter:
-        writer = self._known(log, write_pointer) or self._keep(StagedWriter(log, write_pointer))
-        group.part(self, lambda: GroupWriters(self)).add(writer)
+        writer = self._known(log, write_pointer) or self._keep(log, StagedWriter(write_pointer))
+        group.part(self, lambda: GroupWriters(self._writers)).add(log, writer)
         return writer
 
     # Reading.
 
-    async def _read(self, log: TopicLog, write_pointer: int) -> StagedWriter:
+    async def _read(self, topic: Topic, write_pointer: int) -> StagedWriter:
         """Read the writer from the store, a page at a time: it may have staged more than fits into memory."""
-        published_to, announced = await self._call(self._read_note, log.topic, write_pointer)
-        writer = StagedWriter(log, write_pointer, published_to)
+        published_to, announced = await self._call(self._read_note, topic, write_pointer)
+        writer = StagedWriter(write_pointer, published_to)
         writer.announced = announced
         start: bytes | None = b"" if writer.published_to is None else writer.published_to + b"\0"
         while start is not None:
-            found, start = await self._call(self._read_page, log.topic, write_pointer, start)
+            found, start = await self._call(self._read_page, topic, write_pointer, start)
             for row in found:
                 writer.add(*row)
             await asyncio.sleep(0)

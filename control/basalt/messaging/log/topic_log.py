@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError
@@ -25,6 +25,7 @@ from basalt.messaging.log.append import (
     placed_cuts,
     places,
 )
+from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
@@ -33,10 +34,6 @@ from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.table import Delete, Store, Table
-
-if TYPE_CHECKING:
-    from basalt.messaging.log.staged_payloads import StagedPayloads, StagedWriter
-
 
 LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
 DETAILED_MAX = 10_000  # of them with markers or an index in memory: some 5 KiB each, without its blocks
@@ -282,7 +279,8 @@ class TopicLog:
         memory.with_unconfirmed.discard(self)
         memory.with_uncommitted.discard(self)
         self.unconfirmed, self.in_flight, self.uncommitted = (), None, None
-        memory.staged.forget_all(self)
+        for writer in list((self.staged or {}).values()):
+            memory.writers.forget(writer)
         memory.shed(self)
         self.notify()
 
@@ -321,7 +319,9 @@ class TopicLog:
         """These writers have ended: forget where their rows lie, and what they have staged."""
         if self.staged is not None:
             for write_pointer in self.staged.keys() & write_pointers:
-                self.memory.staged.forget(self, write_pointer)
+                self.memory.writers.forget(self.staged[write_pointer])
+            if not self.staged:
+                self.staged = None
         if self.uncommitted is not None:
             for write_pointer in self.uncommitted.keys() & write_pointers:
                 del self.uncommitted[write_pointer]
@@ -442,11 +442,11 @@ class GroupRows:
 class LogMemory:
     """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
 
-    def __init__(self, store: Store, tails: Tails, staged: StagedPayloads, limits: LogLimits) -> None:
+    def __init__(self, store: Store, tails: Tails, limits: LogLimits) -> None:
         self.call = StoreCalls(store)
         self.rows_table = store.table(MessageTable.name)
         self.tails = tails
-        self.staged = staged
+        self.writers = StagedWriters(limits.writers)
         self.atomic = store.atomic
         self._limits = limits
         self.waiting = 0  # fetches
@@ -532,7 +532,9 @@ class LogMemory:
         self.tails.drop(log)
         log.forget_details()
         self.block_entries -= self.detailed.pop(log, 0)
-        self.staged.evict(log)
+        for writer in list((log.staged or {}).values()):
+            if not writer.pins:
+                self.writers.evict(writer)
 
 
 class Tail:

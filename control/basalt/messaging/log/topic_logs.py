@@ -40,8 +40,8 @@ class TopicLogs:
     ) -> None:
         self.catalog = catalog
         self.tails = Tails(tail_bytes_max)
-        self.staged = StagedPayloads(store, clock, writers_max=limits.writers)
-        self.memory = LogMemory(store, self.tails, self.staged, limits)
+        self.memory = LogMemory(store, self.tails, limits)
+        self.staged = StagedPayloads(store, clock, self.memory.writers)
         self._messages = MessageTable(store.table(MessageTable.name))
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -195,7 +195,7 @@ class TopicLogs:
     def recovered(self, last_pointer: int) -> None:
         """Of transactions up to this pointer nothing is known but what the store says."""
         self.memory.uncommitted_unknown_up_to = last_pointer
-        self.staged.recovered(last_pointer)
+        self.memory.writers.recovered(last_pointer)
 
     def wake_all(self) -> None:
         """Answer all fetches that wait: the server stops, or what was decided elsewhere may concern any topic."""

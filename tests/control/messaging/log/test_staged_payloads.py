@@ -134,7 +134,7 @@ class Scene:
         return await self.writer.run(lambda _: self.payloads.unpublished(self.logs[topic], writer))
 
     async def check(self) -> None:
-        assert len(self.payloads._idle) <= self.writers_max
+        assert len(self.payloads._writers._idle) <= self.writers_max
         for (topic, writer), model in self.model.items():
             reference = await self.unpublished(topic, writer)
             if reference is None:
