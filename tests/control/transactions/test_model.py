@@ -27,7 +27,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.log import snapshot_format, transaction_log
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import outcomes, transaction, transaction_table
 from basalt.transactions.rules.conflicts import memory_bytes
@@ -35,6 +35,7 @@ from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.sessions import WorkVersion
 from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, Limits, SessionBinding, State, TableJoin
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)

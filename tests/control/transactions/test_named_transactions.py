@@ -16,12 +16,13 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.sessions import Session, WorkVersion
 from basalt.transactions.rules.transaction import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Kind, Limits, State, Transaction
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.conftest import TOPIC, Scene
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 DAY_MS = 86_400_000
 

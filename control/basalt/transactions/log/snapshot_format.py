@@ -58,10 +58,6 @@ _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, St
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def encode_snapshot(image: StateImage) -> bytes:
-    return b"".join(snapshot_pieces(image))
-
-
 def snapshot_pieces(image: StateImage) -> Iterator[bytes]:
     """The snapshot of a state in pieces; needs no access to the state, and may run on another thread.
 

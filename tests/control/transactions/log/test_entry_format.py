@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.transactions.log.entry_format import NUMBERS, POINTERS, Reader, decode_entry, encode_entry, sealed
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CommittedSet
@@ -31,6 +31,7 @@ from basalt.transactions.rules.transaction_table import RememberedOutcomes, Requ
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 ROOT = Path(__file__).resolve().parents[4]
 VECTORS = {

@@ -13,10 +13,11 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.transaction import Kind, Limits, SessionBinding, State, TableJoin
 from basalt_engine.errors import CorruptionError
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 DAY_MS = 86_400_000
 
