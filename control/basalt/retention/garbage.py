@@ -23,13 +23,14 @@ from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.topic_stats import TopicStatistics
+from basalt.retention.expired import last_payload_key
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload_writer
+from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
@@ -55,8 +56,9 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions
-    ) -> None:
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions,
+        lifetime_ms_max: int,
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
@@ -66,6 +68,7 @@ class GarbageRows:
         self._statistics = statistics
         self._writer = writer
         self._decisions = decisions
+        self._lifetime_ms = lifetime_ms_max
         self._next = ""  # the name of the note with which the next run begins
 
     async def sweep(self, counts: Counter[str]) -> None:
@@ -193,8 +196,9 @@ class GarbageRows:
         if left is not None:
             return
         rule = topic.metadata.rule
-        for pointer in note.write_pointers:
-            if judge_payload_writer(pointer, rule, snapshot).fate is Fate.DROP:  # also what it never published
+        for pointer in note.write_pointers:  # also what it never published
+            last = last_payload_key(topic.keys, pointer, self._lifetime_ms)
+            if judge_payload(last, rule, snapshot, self._lifetime_ms, group.now_ms).fate is Fate.DROP:
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
 
 
