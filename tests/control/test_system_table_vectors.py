@@ -34,7 +34,7 @@ FORMS: dict[str, type[Any]] = {
     "expired": LogStart,
     "swept": Swept,
     "index": SavedIndex,
-    "outside": ExternalWriter,
+    "external_writer": ExternalWriter,
     "prune": PruneState,
     "pruned": Pruned,
 }

@@ -194,7 +194,7 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
     system.write("snapshot", "latest", snapshot.encode())
     state.archive(system, 1, [5, 6])
     state.archive(system, 2, [20])
-    system.write("outside", f"{10:019d}", b'{"owner":""}')
+    system.write("external_writer", f"{10:019d}", b'{"owner":""}')
     found = read_writers(store)
     assert found == Writers(
         frozenset({10, 20}), frozenset({5, 6, 20}), frozenset({40, 41}), 60, 777, frozenset({10}), {}

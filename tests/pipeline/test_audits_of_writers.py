@@ -86,7 +86,9 @@ def test_a_writer_without_rows_is_kept_too_long_only_after_its_life_the_hour_for
     assert writers.kept_too_long([], end_ms + 50, 50) == []
     assert writers.kept_too_long([], end_ms + 51, 50) == [writer]
     assert writers.kept_too_long([writer], end_ms + 51, 50) == [], "it has a row"
-    assert writers._replace(outside=frozenset({writer})).kept_too_long([], end_ms + 51, 50) == [], "it wrote elsewhere"
+    assert writers._replace(external_writers=frozenset({writer})).kept_too_long([], end_ms + 51, 50) == [], (
+        "it wrote elsewhere"
+    )
 
 
 POINTERS = st.integers(1, 40)

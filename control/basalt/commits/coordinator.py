@@ -69,11 +69,11 @@ class Coordinator:
         kind: Kind = Kind.SHORT,
         timeout_ms: int | None = None,
         owner: str = "",
-        outside: bool = False,
+        external_writes: bool = False,
         request_id: str | None = None,
     ) -> Transaction:
-        """A new transaction. `outside`: its client writes under its pointer outside Basalt, too."""
-        asked = Beginning(kind, timeout_ms, owner, outside, request_id)
+        """A new transaction. `external_writes`: its client writes under its pointer outside Basalt, too."""
+        asked = Beginning(kind, timeout_ms, owner, external_writes, request_id)
         return await self._run(lambda group: self._stages.begin(group, asked))
 
     async def commit(
@@ -149,16 +149,23 @@ class Coordinator:
 
         return await self._move(transaction_id, propose)
 
-    async def set_changes(self, transaction_id: int, changes: Sequence[bytes], *, outside: bool = True) -> Transaction:
-        """Tell what the transaction changed; a conflict dooms it. `outside`: that was outside Basalt."""
+    async def set_changes(
+        self, transaction_id: int, changes: Sequence[bytes], *, external_writes: bool = True
+    ) -> Transaction:
+        """Tell what the transaction changed; a conflict dooms it. `external_writes`: that was outside Basalt."""
         return await self._move(
-            transaction_id, lambda group: self.state.set_changes(transaction_id, changes, group.now_ms, outside=outside)
+            transaction_id,
+            lambda group: self.state.set_changes(
+                transaction_id, changes, group.now_ms, external_writes=external_writes
+            ),
         )
 
-    async def mark_outside(self, transaction_id: int, name: str) -> Transaction:
+    async def mark_external_writes(self, transaction_id: int, name: str) -> Transaction:
         """The transaction has, or may have, writes outside Basalt: its time-out is not a clean roll back."""
         log.info("transaction %s writes outside Basalt: %s", transaction_id, name)
-        return await self._move(transaction_id, lambda group: self.state.mark_outside(transaction_id, group.now_ms))
+        return await self._move(
+            transaction_id, lambda group: self.state.mark_external_writes(transaction_id, group.now_ms)
+        )
 
     async def join_topic(self, transaction_id: int, topic: Topic) -> Transaction:
         """The topic takes part in the transaction, before anything was written to it."""

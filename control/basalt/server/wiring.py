@@ -208,7 +208,7 @@ def _pruner(
     return Pruner(
         store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
         compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
-        forget_outside=settings.transactions.prune_outside,
+        forget_external_writers=settings.transactions.prune_external_writers,
     )  # fmt: skip
 
 

@@ -155,7 +155,7 @@ class TransactionSettings:
             366 * DAY_MS,
         ),
     ] = 7 * DAY_MS
-    prune_outside: Annotated[
+    prune_external_writers: Annotated[
         bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")
     ] = False
     allow_reset: Annotated[bool, Flag("let a client forget every transaction; for test servers only")] = False

@@ -127,7 +127,7 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     owner: str
 
-    KIND = "outside"
+    KIND = "external_writer"
 
     @staticmethod
     def name(pointer: int) -> str:
@@ -136,7 +136,7 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     @classmethod
     def notes(cls, transaction: Transaction) -> list[Mutation]:
-        if not transaction.outside:
+        if not transaction.external_writes:
             return []
         body = msgspec.json.encode(cls(transaction.owner))
         return [SystemTable.put(cls.KIND, cls.name(pointer), body) for pointer in transaction.pointers]

@@ -143,7 +143,7 @@ KEPT_MS_MAX = 7 * 86_400_000
 
 TABLES = (MessageTable.name, PayloadTable.name, CellTable.name)  # the tables whose rows have writers
 PRUNED_KIND = "pruned"
-OUTSIDE_KIND = "outside"
+EXTERNAL_WRITER_KIND = "external_writer"
 PRUNE_STATE = ("prune", "state")  # kind and name
 EXPLAINED_MAX = 1_000  # writers that a server explains in one call
 UNDER_WAY = frozenset({"lifetime"})  # causes that only time ends: such a writer is not kept too long
@@ -176,7 +176,7 @@ class Writers(NamedTuple):
     """The lists, as they were before the first row was read.
 
     `forgotten`: pruning took these writers off the invalid list, and nobody put them back. `newest`: the last pointer
-    given out; 0 if it is not known. `outside`: these writers also wrote where the audit does not look. `young`: these
+    given out; 0 if it is not known. `external_writers`: these writers also wrote where the audit does not look. `young`: these
     wait for time alone. `restored`: the last pointer given out when forgotten writers were last put back on the list.
     `topics` are by prefix.
     """
@@ -186,7 +186,7 @@ class Writers(NamedTuple):
     in_progress: frozenset[int] = frozenset()
     newest: int = 0
     lifetime_ms: int = 0
-    outside: frozenset[int] = frozenset()
+    external_writers: frozenset[int] = frozenset()
     topics: Mapping[bytes, Held] = {}
     invalid_known: bool = True
     young: frozenset[int] = frozenset()
@@ -204,7 +204,7 @@ class Writers(NamedTuple):
 
     def kept_too_long(self, seen: Iterable[int], now_ms: int, kept_ms_max: int = KEPT_MS_MAX) -> list[int]:
         """Writers without a row that could have been forgotten more than `kept_ms_max` ago, ascending."""
-        left = self.invalid.difference(seen, self.outside, self.young)
+        left = self.invalid.difference(seen, self.external_writers, self.young)
         life_ms = self.lifetime_ms + CLOCK_SKEW_MS  # after it pruning may forget a writer
         ends_ms = {writer: max(writer, self.restored) // POINTERS_PER_MS + life_ms for writer in left}
         return sorted(writer for writer, end_ms in ends_ms.items() if end_ms + kept_ms_max < now_ms)
@@ -278,13 +278,13 @@ def read_writers(store: OpenTables) -> Writers:
         for _, entry in system.scan(PRUNED_KIND)
         for pointer in msgspec.json.decode(entry, type=_Pruned).pointers
     }
-    outside = frozenset(int(name) for name, _ in system.scan(OUTSIDE_KIND))
+    external_writers = frozenset(int(name) for name, _ in system.scan(EXTERNAL_WRITER_KIND))
     state = system.get(*PRUNE_STATE)
     metadata = MetadataTable(store.table(MetadataTable.name)).scan_all()
     lists = Writers(
         frozenset(),
         frozenset(forgotten),
-        outside=outside,
+        external_writers=external_writers,
         topics={prefix: Held(held.generation, held.on_invalid is OnInvalid.RETAIN) for prefix, held in metadata},
         invalid_known=False,
         restored=0 if state is None else msgspec.json.decode(state, type=_State).restored,

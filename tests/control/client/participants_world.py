@@ -44,7 +44,7 @@ class FakeServer:
         self.journal = journal
         self.failures = failures
         self.state = "OPEN"
-        self.outside = False
+        self.external_writes = False
         self.pointer = 42
         self.changes: list[bytes] = []
         self.late: list[tuple[str, Call[Any]]] = []
@@ -77,9 +77,9 @@ class FakeServer:
         if word in ("canCommit", "participants", "checkpoint", "store") and self.state != "OPEN":
             raise TransactionEndedError(self.state)
         if word == "begin":
-            self.outside = b'"outsideWrites":true' in call.body
+            self.external_writes = b'"externalWrites":true' in call.body
         elif word == "participants":
-            self.outside = True
+            self.external_writes = True
         elif word == "canCommit":
             self.changes = list(call.body)
         elif word == "checkpoint":
@@ -108,7 +108,7 @@ class FakeServer:
             except TransactionEndedError:
                 pass
         if self.state == "OPEN":
-            self.state = "INVALID" if self.outside else "ABORTED"
+            self.state = "INVALID" if self.external_writes else "ABORTED"
 
 
 class Recording:

@@ -37,7 +37,7 @@ class Deferred(Scene):
 
     def defer(self, **options: Any) -> Transaction:
         """Begin one whose change set is logged with its commit."""
-        return self.begin(**{"outside": True, "changes_deferred": True, **options})
+        return self.begin(**{"external_writes": True, "changes_deferred": True, **options})
 
     def tell(self, transaction: Transaction, *changes: bytes) -> bool:
         return self.sets.tell(transaction.id, changes)
@@ -81,7 +81,7 @@ def test_one_that_told_nothing_commits_without_a_change_set(scene: Deferred):
     assert "Changed" not in names(scene.edits)
 
 
-@pytest.mark.parametrize("options", [{"kind": Kind.LONG}, {"outside": False}])
+@pytest.mark.parametrize("options", [{"kind": Kind.LONG}, {"external_writes": False}])
 def test_no_mark_where_it_makes_no_sense(scene: Deferred, options: dict[str, Any]):
     one = scene.defer(**options)
     assert names(scene.edits) == ["Began"]

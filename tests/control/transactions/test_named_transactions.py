@@ -350,10 +350,10 @@ def test_an_abort_of_a_long_transaction_of_a_session_rolls_back_and_leaves_nothi
 
 
 def test_an_abort_of_one_with_writes_elsewhere_or_cells_hides_it(scene):
-    outside = begin(scene, version=1, kind=Kind.LONG, outside=True)
+    external_writes = begin(scene, version=1, kind=Kind.LONG, external_writes=True)
     cells = begin(scene, version=2, kind=Kind.LONG)
     scene.join_table(cells)
-    for one in (outside, cells):
+    for one in (external_writes, cells):
         assert scene.abort(one).state is State.INVALID
         assert scene.abort(one).state is State.INVALID
     assert scene.abort(scene.begin(Kind.LONG)).state is State.INVALID, "of no session: nobody knows where it wrote"

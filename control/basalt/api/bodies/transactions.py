@@ -12,7 +12,7 @@ TransactionKind: TypeAlias = Literal["short", "long"]
 
 
 class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """The body of a begin. `outside_writes`: the client also writes elsewhere under the transaction's pointer.
+    """The body of a begin. `external_writes`: the client also writes elsewhere under the transaction's pointer.
 
     With a `session`, `session_epoch` is the one that opening it answered, and `version` that of the work, if it is to be
     committed once. With a `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
@@ -22,7 +22,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     kind: TransactionKind = "short"
     timeout_ms: int | None = None
     owner: str = ""
-    outside_writes: bool = False
+    external_writes: bool = False
     snapshot: bool = True
     session: str | None = None
     session_epoch: int | None = None
@@ -47,14 +47,14 @@ class OneShotRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class ChangesRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """The whole change set of a transaction; it replaces the one told before. Each change is base64.
 
-    `outside_writes` is false where all changes are in Basalt's own tables.
+    `external_writes` is false where all changes are in Basalt's own tables.
     """
 
     changes: list[bytes]
-    outside_writes: bool = True
+    external_writes: bool = True
 
 
-class OutsideParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="outside", tag_field="kind"):
+class ExternalParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="external", tag_field="kind"):
     """A store of the client's own takes part."""
 
     name: str
@@ -110,7 +110,7 @@ class TransactionInfo(Struct, frozen=True, rename="camel"):
     expires_ms: int | None = None
     topics: tuple[TransactionTopic, ...] = ()
     tables: tuple[TransactionTable, ...] = ()
-    outside_writes: bool = False
+    external_writes: bool = False
     session: TransactionSession | None = None
     transaction: bytes | None = None
 
@@ -197,7 +197,7 @@ class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
     remaining_ms: int
     topics: tuple[TransactionTopic, ...]
     tables: tuple[TransactionTable, ...]
-    outside_writes: bool
+    external_writes: bool
     doomed: bool
     holds_readers: bool
     session: TransactionSession | None
@@ -255,7 +255,7 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
     timed_out: bool
     topics: tuple[TransactionTopic, ...]
     tables: tuple[TransactionTable, ...]
-    outside_writes: bool
+    external_writes: bool
     invalid_pointers: int
     meaning: str
     next_step: str

@@ -185,7 +185,7 @@ def abort_transaction(
 ) -> Steps[ForcedEnd]:
     """Abort somebody else's transaction; the audit keeps who did it and why.
 
-    `OutsideWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
+    `ExternalWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
     """
     query = act_of(reason, by, dry_run=dry_run, force=force)
     return _post(ForcedEnd, f"abort transaction {transaction}", "transactions", transaction, "abort", query=query)

@@ -20,11 +20,11 @@ from basalt.api.bodies.transactions import (
     ChangesRequest,
     CheckpointRequest,
     CommittedBefore,
+    ExternalParticipant,
     Invalidated,
     OpenedSession,
     OpenSession,
     Outcome,
-    OutsideParticipant,
     SessionInfo,
     SessionList,
     Timeline,
@@ -92,15 +92,15 @@ def begin(
     kind: TransactionKind = "short",
     timeout_ms: int | None = None,
     owner: str = "",
-    outside_writes: bool = False,
+    external_writes: bool = False,
     snapshot: bool = True,
 ) -> Steps[TransactionInfo]:
     """Begin a transaction; whoever begins one this way ends it. `client.transaction()` does both.
 
-    After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
+    After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `external_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
-    body = BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot)
+    body = BeginRequest(kind, timeout_ms, owner, external_writes, snapshot)
     parse = json_of(TransactionInfo)
     return send_json("POST", "begin a transaction", _path(), parse, body=body, lost_hint=_BEGAN_UNHEARD)
 
@@ -179,7 +179,7 @@ def hide(transaction: TransactionInfo | str, effect: Effect = Effect.REPEATABLE)
 def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
     """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
     what, path = f"add a participant to transaction {id_of(transaction)}", _path(transaction, "participants")
-    return send_json("POST", what, path, nothing, body=OutsideParticipant(name))
+    return send_json("POST", what, path, nothing, body=ExternalParticipant(name))
 
 
 def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
@@ -189,15 +189,15 @@ def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[
 
 
 def changes(
-    scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes], *, outside_writes: bool = True
+    scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes], *, external_writes: bool = True
 ) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
     Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
-    `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
+    `external_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
     what, path = f"send the changes of transaction {id_of(transaction)}", _path(transaction, "changes")
-    return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), outside_writes))
+    return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), external_writes))
 
 
 def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[Outcome]:

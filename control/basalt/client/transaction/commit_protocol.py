@@ -53,7 +53,7 @@ def enter(tx: OpenTransaction) -> Steps[None]:
         raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
     snapshot = not all(participant.hosted for participant in tx.invited)
     begun = yield from transactions.begin_as(
-        structs.replace(tx.request, outside_writes=tx.outside_writes, snapshot=snapshot)
+        structs.replace(tx.request, external_writes=tx.external_writes, snapshot=snapshot)
     )
     if isinstance(begun, CommittedBefore):
         tx.committed_before = tx.ended = True
@@ -69,9 +69,9 @@ def add(tx: OpenTransaction, participant: TransactionAware) -> Steps[None]:
     joining = UsersParticipant(participant)
     if any(getattr(other, "of", None) is participant for other in tx.participants):
         return
-    if not (joining.hosted or tx.outside_writes):
+    if not (joining.hosted or tx.external_writes):
         yield from transactions.take_part(tx.scope, info, joining.name)
-        tx.outside_writes = True
+        tx.external_writes = True
     yield from or_give_up(tx, f"adding participant {joining.name}", _start(tx, [joining]))
 
 
@@ -156,8 +156,8 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     hosted = all(participant.hosted for participant in tx.participants)
     if hosted and changed == tx.told_changes:
         return  # one that is not must also learn that the transaction still lasts, before it persists
-    outside_writes = not hosted or bool(tx.own_changes)
-    yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), outside_writes=outside_writes)
+    external_writes = not hosted or bool(tx.own_changes)
+    yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), external_writes=external_writes)
     tx.told_changes = frozenset(changed)
 
 

@@ -128,7 +128,7 @@ class OpenTransaction:
         self.scope = scope
         self.request = request
         self.invited = [UsersParticipant(participant) for participant in participants]  # part of it once it has begun
-        self.outside_writes = request.outside_writes or not all(participant.hosted for participant in self.invited)
+        self.external_writes = request.external_writes or not all(participant.hosted for participant in self.invited)
         self.committed_before = False  # True: the session had committed this version, so no transaction was begun
         self.buffer_bytes_max = buffer_bytes_max
         self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
@@ -198,7 +198,7 @@ def transaction(
     timeout_ms: int | None = None,
     owner: str = "",
     kind: TransactionKind = "short",
-    outside_writes: bool = False,
+    external_writes: bool = False,
     participants: Iterable[TransactionAware] = (),
 ) -> OpenTransaction:
     """A transaction for a `with` block (`async with` in the async client), which begins it.
@@ -210,7 +210,7 @@ def transaction(
     `tx.committed_before` says so, and there is nothing to do. Versions are compared, not listed: once 9 is committed, 8 counts
     as done. Give rising versions.
     """
-    request = BeginRequest(kind, timeout_ms, owner, outside_writes)
+    request = BeginRequest(kind, timeout_ms, owner, external_writes)
     if isinstance(scope, SessionScope):
         held = structs.replace(request, session=scope.name, session_epoch=scope.epoch, version=version)
         return OpenTransaction(scope.client, held, participants)

@@ -85,7 +85,9 @@ async def begin(request: Request) -> Response:
         wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
-    wished = Beginning(Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
+    wished = Beginning(
+        Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.client_id
+    )
     session, services = _session(asked), request.services
     begun: Transaction | Session
     if session is None:
@@ -195,19 +197,19 @@ async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_S
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
-    await transactions.set_changes(request.transaction_id, asked.changes, outside=asked.outside_writes)
+    await transactions.set_changes(request.transaction_id, asked.changes, external_writes=asked.external_writes)
 
 
 @route(
     "POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError)
 )
-async def take_part(request: Request, asked: bodies.OutsideParticipant | bodies.TopicParticipant) -> None:
+async def take_part(request: Request, asked: bodies.ExternalParticipant | bodies.TopicParticipant) -> None:
     """Register a participant."""
     transaction_id = request.transaction_id
     if isinstance(asked, bodies.TopicParticipant):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
-        await request.services.transactions.mark_outside(transaction_id, asked.name)
+        await request.services.transactions.mark_external_writes(transaction_id, asked.name)
 
 
 @route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
@@ -241,7 +243,7 @@ async def describe(request: Request) -> bodies.TransactionDescription | bodies.E
     errors=(
         errors.TransactionNotFoundError,
         errors.TransactionEndedError,
-        errors.OutsideWritesError,
+        errors.ExternalWritesError,
         errors.ConflictError,
     ),
 )

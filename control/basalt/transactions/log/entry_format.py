@@ -340,11 +340,11 @@ _LONGS = _ascending(
 )
 
 _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
-    1: (edits.Began, {"id": POINTER, "kind": KIND, "outside": FLAG, "began_ms": LONG, "deadline_ms": LONG,
+    1: (edits.Began, {"id": POINTER, "kind": KIND, "external_writes": FLAG, "began_ms": LONG, "deadline_ms": LONG,
                       "owner": TEXT, "request_id": OPTIONAL_TEXT}),
     2: (edits.Checkpointed, {"id": POINTER, "write_pointer": POINTER}),
     3: (edits.Joined, {"id": POINTER, "join": JOIN}),
-    4: (edits.Changed, {"id": POINTER, "outside": FLAG, "changes": SET}),
+    4: (edits.Changed, {"id": POINTER, "external_writes": FLAG, "changes": SET}),
     5: (edits.Doomed, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT, "loss": LOSS}),
     6: (edits.Committing, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT}),
     7: (edits.Committed, {"id": POINTER, "ended_ms": LONG, "request_id": OPTIONAL_TEXT}),

@@ -49,7 +49,12 @@ PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encod
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBBqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
-_FLAGS = {"outside": 1, "timed_out": 2, "was_invalid": 4, "changes_unlogged": 128}  # of a transaction, with those below
+_FLAGS = {
+    "external_writes": 1,
+    "timed_out": 2,
+    "was_invalid": 4,
+    "changes_unlogged": 128,
+}  # of a transaction, with those below
 _HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION = 8, 16, 32, 64
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 

@@ -122,7 +122,7 @@ _DETAILS: dict[type, Callable[[Any], dict[str, Any]]] = {
     edits.Began: lambda edit: {
         "owner": edit.owner,
         "kind": edit.kind.name.lower(),
-        "outsideWrites": edit.outside,
+        "externalWrites": edit.external_writes,
         "expiresMs": edit.deadline_ms,
     },
     edits.OneShot: lambda edit: {"owner": edit.owner},
@@ -130,7 +130,7 @@ _DETAILS: dict[type, Callable[[Any], dict[str, Any]]] = {
     edits.Joined: lambda edit: {"topic": edit.join.topic.decode().rstrip(":")},
     edits.TableJoined: lambda edit: {"table": edit.join.table.decode().rstrip(":").replace("~", "")},
     edits.SessionBegan: lambda edit: {"session": edit.session.name, "epoch": edit.session.epoch},
-    ToldChanges: lambda edit: {"changes": edit.changes or None, "outsideWrites": edit.outside},
+    ToldChanges: lambda edit: {"changes": edit.changes or None, "externalWrites": edit.external_writes},
     edits.Doomed: lambda edit: {
         "winner": edit.loss.winner,
         "winnerOwner": edit.loss.winner_owner,

@@ -258,7 +258,7 @@ class ToldChanges(NamedTuple):
     """The size of a change set, which the journal keeps in its place: a set may have 10 MiB."""
 
     id: int
-    outside: bool
+    external_writes: bool
     changes: int
 
 
@@ -344,7 +344,7 @@ def _lightened(group: Sequence[Edit]) -> tuple[Sequence[Any], int]:
     for edit in group:
         pointers: Sequence[int] = ()
         if isinstance(edit, edits.Changed):
-            kept.append(ToldChanges(edit.id, edit.outside, len(edit.changes)))
+            kept.append(ToldChanges(edit.id, edit.external_writes, len(edit.changes)))
         else:
             kept.append(edit)
             pointers = getattr(edit, "pointers", ()) or getattr(edit, "ids", ())

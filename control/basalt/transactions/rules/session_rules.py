@@ -155,7 +155,7 @@ class SessionRules:
         kind: Kind = Kind.SHORT,
         timeout_ms: int | None = None,
         owner: str = "",
-        outside: bool = False,
+        external_writes: bool = False,
     ) -> Proposal:
         """The run's transaction for this version: the open one, without edits, or a new one. Ask `done_before` first.
 
@@ -174,7 +174,7 @@ class SessionRules:
             self._table.check_room(sum(len(transaction.pointers) for transaction in ending))
             epoch, taking = self.taking(name.session, name.run, now_ms)
         session = SessionBinding(name.session, epoch, name.version)
-        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, outside, None, session)
+        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, None, session)
         return Proposal((*taking, *self._claim(name), *made.edits), made.transaction_id)
 
     def _joinable(self, name: WorkVersion, now_ms: int) -> Transaction | None:

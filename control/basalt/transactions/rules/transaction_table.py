@@ -327,7 +327,7 @@ class TransactionTable:
         kind: Kind,
         timeout_ms: int | None,
         owner: str,
-        outside: bool,
+        external_writes: bool,
         request_id: str | None,
         session: SessionBinding | None,
     ) -> Proposal:
@@ -338,7 +338,7 @@ class TransactionTable:
         check_owner(owner)
         timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
         pointer = next_pointer(self.last_pointer, now_ms)
-        began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
+        began = edits.Began(pointer, kind, external_writes, now_ms, now_ms + timeout_ms, owner, request_id)
         return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
 
     @property
@@ -374,7 +374,7 @@ class TransactionTable:
             began_ms=edit.began_ms,
             deadline_ms=edit.deadline_ms,
             owner=edit.owner,
-            outside=edit.outside,
+            external_writes=edit.external_writes,
             request_id=edit.request_id,
             concurrent=self.in_progress,
             invalid=self.invalid,
@@ -417,7 +417,9 @@ class TransactionTable:
         size_bytes = memory_bytes(edit.changes)
         self._open_changes_bytes += size_bytes - self._change_bytes.get(edit.id, 0)
         self._change_bytes[edit.id] = size_bytes
-        self.by_id[edit.id] = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
+        self.by_id[edit.id] = replace(
+            transaction, changes=edit.changes, external_writes=edit.external_writes, changes_unlogged=False
+        )
 
     def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)

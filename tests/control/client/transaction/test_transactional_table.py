@@ -45,7 +45,7 @@ def body(call) -> dict:
 
 
 def changes_of(call) -> set[bytes]:
-    assert body(call)["outsideWrites"] is False
+    assert body(call)["externalWrites"] is False
     return set(msgspec.json.decode(call.body, type=dict[str, bytes | list[bytes] | bool])["changes"])
 
 

@@ -285,7 +285,7 @@ def images(draw: st.DrawFn) -> StateImage:
             deadline_ms=draw(times_ms),
             owner=draw(texts),
             request_id=draw(request_ids),
-            outside=draw(st.booleans()),
+            external_writes=draw(st.booleans()),
             timed_out=draw(st.booleans()),
             was_invalid=draw(st.booleans()),
             checkpoints=tuple(sorted({key + step for step in draw(st.lists(st.integers(1, 99), max_size=3))})),

@@ -65,8 +65,8 @@ def logged() -> Logged:
 def busy(logged: Logged) -> None:
     """A bit of everything in twelve entries."""
     logged.begin(kind=Kind.LONG, owner="spark")
-    for outside in (False, True):
-        key = logged.begin(outside=outside, owner="etl", request_id=f"r{logged.state.edits_applied}")
+    for external_writes in (False, True):
+        key = logged.begin(external_writes=external_writes, owner="etl", request_id=f"r{logged.state.edits_applied}")
         logged.done(logged.state.join(key, TOPIC, logged.now_ms))
         logged.done(logged.state.checkpoint(key, logged.now_ms))
         logged.done(logged.state.set_changes(key, [b"row %d" % key], logged.now_ms))

@@ -48,7 +48,7 @@ def test_a_change_set_that_clashes_already_dooms_its_transaction_and_marks_it(sc
     with pytest.raises(TransactionConflictError):
         scene.change(loser, b"row")
     assert scene.state.get(loser.id).doomed.winner == winner.id
-    assert scene.state.get(loser.id).outside
+    assert scene.state.get(loser.id).external_writes
     with pytest.raises(TransactionConflictError):
         scene.commit(loser)
 
@@ -116,7 +116,7 @@ def test_change_sets_are_limited_in_entries_and_bytes_inclusive(scene_with):
 def test_a_change_set_says_that_there_are_writes_outside(scene):
     opened = scene.begin()
     scene.change(opened)
-    assert not scene.state.get(opened.id).outside
+    assert not scene.state.get(opened.id).external_writes
     scene.change(opened, b"row")
     scene.change(opened)
-    assert scene.state.get(opened.id).outside, "what was written once stays written"
+    assert scene.state.get(opened.id).external_writes, "what was written once stays written"

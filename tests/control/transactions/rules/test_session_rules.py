@@ -42,7 +42,7 @@ def test_a_zombie_can_begin_nothing_and_is_told_who_holds_the_session(scene):
 def test_a_run_that_takes_over_ends_what_the_others_had_open_in_one_go(scene):
     old = scene.open("billing", "monday")
     plain, published, far, cells = (scene.begin_in(old) for _ in range(4))
-    long = scene.begin_in(old, kind=Kind.LONG, outside=True)
+    long = scene.begin_in(old, kind=Kind.LONG, external_writes=True)
     stranger = scene.begin()
     scene.join(published)
     scene.change(far, b"elsewhere")
