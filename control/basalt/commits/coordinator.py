@@ -20,7 +20,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phas
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
 from basalt.transactions.rules.edits import Proposal, Pruned, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
@@ -298,7 +298,7 @@ log = logging.getLogger("basalt.transactions")
 class SessionStanding(NamedTuple):
     """A session, and its transactions that have not ended, oldest first."""
 
-    session: Session
+    session: SessionState
     transactions: tuple[Transaction, ...]
 
 
@@ -310,13 +310,13 @@ class SessionCalls:
         self._stages = stages
         self._recovery = recovery
 
-    async def open(self, name: str, run: str) -> Session:
+    async def open(self, name: str, run: str) -> SessionState:
         """The run holds the session. What the runs before it had not committed is ended by then.
 
         It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
         """
 
-        def stage(group: Group) -> tuple[Session, list[Transaction]]:
+        def stage(group: Group) -> tuple[SessionState, list[Transaction]]:
             sessions = self._manager.state.sessions
             self._stages.apply(group, sessions.open(name, run, group.now_ms).edits)
             return sessions.get(name), _unfinished(sessions.transactions(name))
@@ -338,10 +338,10 @@ class SessionCalls:
         await self._recovery.drive(await self._manager.run(stage))
         log.info("session %s: deleted", name)
 
-    async def begin(self, session: SessionBinding, asked: Beginning) -> Transaction | Session:
+    async def begin(self, session: SessionBinding, asked: Beginning) -> Transaction | SessionState:
         """A new transaction of the session; or the session, when it has committed the version before."""
 
-        def stage(group: Group) -> Transaction | Session:
+        def stage(group: Group) -> Transaction | SessionState:
             sessions = self._manager.state.sessions
             return (
                 sessions.get(session.name) if sessions.is_done(session) else self._stages.begin(group, asked, session)
@@ -349,14 +349,14 @@ class SessionCalls:
 
         return await self._manager.run(stage)
 
-    async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | Session:
+    async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | SessionState:
         """The run's transaction for the version, new or open before; or the session, when it has committed the version.
 
         What a run that is replaced by this one had open is ended by then, and rolled back where that succeeds. A request
         id is of no use here: to ask again is to join.
         """
 
-        def stage(group: Group) -> tuple[Transaction | Session, list[Transaction]]:
+        def stage(group: Group) -> tuple[Transaction | SessionState, list[Transaction]]:
             state = self._manager.state
             done = state.sessions.done_before(name)
             if done is not None:
@@ -393,7 +393,7 @@ class SessionCalls:
         await self._manager.run(stage)
         log.warning("every transaction was forgotten: a client has reset this test server")
 
-    def _standing(self, session: Session) -> SessionStanding:
+    def _standing(self, session: SessionState) -> SessionStanding:
         return SessionStanding(session, self._manager.state.sessions.transactions(session.name))
 
 

@@ -19,8 +19,8 @@ from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
 from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Blocked, FirstUnstable
-from basalt.messaging.read.log_reader import Budget
+from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstable
+from basalt.messaging.read.log_reader import ReadBudget
 from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
@@ -114,7 +114,7 @@ class Inspection:
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
-        budget, looked_at = Budget(CALL_ROWS_MAX), 0
+        budget, looked_at = ReadBudget(CALL_ROWS_MAX), 0
         found: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
@@ -136,7 +136,7 @@ class Inspection:
         transaction = state.find(transaction_id)
         if transaction is None:
             return await self._describe_end(state.outcome(transaction_id))
-        blocks = await self._first_unstable.of_transaction(transaction, Budget(CALL_ROWS_MAX))
+        blocks = await self._first_unstable.of_transaction(transaction, ReadBudget(CALL_ROWS_MAX))
         now_ms, loss = self._clock.now_ms(), transaction.doomed
         fields = self._fields(transaction, now_ms, bool(blocks))
         stored = self._stored_by_topic(transaction)
@@ -357,7 +357,7 @@ def _external_writes(text: str, owner: str, has: str) -> ExternalWritesError:
     )
 
 
-def _worst_first(blocks: Sequence[Blocked]) -> tuple[bodies.BlockedTopic, ...]:
+def _worst_first(blocks: Sequence[BlockedReaders]) -> tuple[bodies.BlockedTopic, ...]:
     ordered = sorted(blocks, key=lambda blocked: (-blocked.messages, -blocked.waiting))
     return tuple(
         bodies.BlockedTopic(
@@ -400,10 +400,10 @@ def transaction_topic(join: Join, stored: tuple[int, int] | None = None) -> bodi
     return bodies.TransactionTopic(title.namespace, title.name, join.generation, messages, payload_bytes)
 
 
-def transaction_table(join: TableJoin) -> bodies.TransactionTable:
+def transaction_table(join: TableJoin) -> bodies.WrittenTable:
     """A table that takes part."""
     namespace, name, _ = join.table.decode("ascii").split(":")
-    return bodies.TransactionTable(namespace, name.removeprefix("~"), join.generation)
+    return bodies.WrittenTable(namespace, name.removeprefix("~"), join.generation)
 
 
 def held_back(image: StateImage, transaction: Transaction) -> bodies.HeldBack:

@@ -267,7 +267,7 @@ class EmbeddedCertificate:
         ]
 
 
-class Blocked(NamedTuple):
+class HoldingRegion(NamedTuple):
     """A region, and which of the due writers it holds back: ranges of their indexes, ascending and apart."""
 
     region: Region
@@ -292,7 +292,7 @@ def due(certificates: Certificates, invalid: Sequence[int]) -> Sequence[int]:
     return invalid[: _index_of_end(certificates, invalid, certificates.terms.now_ms)]
 
 
-def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Blocked]:
+def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[HoldingRegion]:
     """Each region with what it holds back of the ascending, due writers."""
     found = []
     for region in certificates.regions:
@@ -300,7 +300,7 @@ def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Blocked
         uncertain = range(_index_of_end(certificates, pointers, certain_ms), len(pointers))
         report = certificates.reports.get(region.id)
         spans = [] if certain_ms < 0 or report is None else held_by_files(report, certificates.terms, pointers)
-        found.append(Blocked(region, spans, uncertain))
+        found.append(HoldingRegion(region, spans, uncertain))
     return found
 
 

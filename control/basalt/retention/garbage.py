@@ -43,7 +43,7 @@ GROUP_BYTES = 2 << 20
 ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
 
 
-class _Found(NamedTuple):
+class _NoteRows(NamedTuple):
     """One note, the rows of its writers among the first rows of its range, and where the rest of the range begins."""
 
     note: GarbageRange
@@ -110,8 +110,8 @@ class GarbageRows:
         # Else the note that took its place, which a note from the beginning of the log on sorts behind.
         return last.note.left(last.rest).name, looked_at
 
-    async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
-        found: list[_Found] = []
+    async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_NoteRows]:
+        found: list[_NoteRows] = []
         read_rows = read_bytes = 0
         for note in notes:
             if read_rows >= GROUP_ROWS or read_bytes >= GROUP_BYTES:
@@ -122,7 +122,7 @@ class GarbageRows:
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
-            found.append(_Found(note, await self._counted(topic, rows), len(page.rows), page.rest))
+            found.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
             if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
         return found
@@ -135,7 +135,7 @@ class GarbageRows:
                 by_position[row.position].append(content)
         return found
 
-    def _stage(self, group: Group, log: TopicLog, found: list[_Found]) -> Counter[str]:
+    def _stage(self, group: Group, log: TopicLog, found: list[_NoteRows]) -> Counter[str]:
         """Judge the rows by what is known now, which may be more than when they were found."""
         reasons: Counter[str] = Counter()
         if not log.live:  # deleted, or changed: the next run looks at it again

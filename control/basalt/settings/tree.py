@@ -26,9 +26,9 @@ from basalt.settings.kinds import (
     Duration,
     Ensemble,
     Flag,
-    Kind,
     NamePrefix,
     Port,
+    SettingKind,
     Size,
     Url,
     Whole,
@@ -234,7 +234,7 @@ class Key:
 
     name: str
     path: tuple[str, ...]
-    kind: Kind
+    kind: SettingKind
     default: object
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionOutcome
 from basalt.client.plans import Await, Call, ClientScope, Steps
 from basalt.client.transaction.commit_protocol import enter, leave
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -98,7 +98,7 @@ class FakeServer:
                 return True
         if word in ("begin", "checkpoint", "get"):
             return TransactionInfo("42", self.pointer, self.state)
-        return Outcome("42", 42, self.state)
+        return TransactionOutcome("42", 42, self.state)
 
     def settle(self) -> None:
         """What was on its way arrives, and then time passes."""

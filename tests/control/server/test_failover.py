@@ -14,7 +14,7 @@ from basalt.client.plans import Answer
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange
-from basalt.server.failover import Member
+from basalt.server.failover import FailoverServer
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import SystemClock
@@ -46,7 +46,7 @@ class Server:
         self.opened: list[MemoryStore] = []
         self.fails: BaseException | None = None
         self._store = store
-        self.member = Member(
+        self.member = FailoverServer(
             self.clock,
             Candidate(name, self.url, f"{name}-1", LEASE_MS),
             open_store=self._open_store,

@@ -33,11 +33,19 @@ from basalt.transactions.rules import outcomes, transaction, transaction_table
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.sessions import WorkVersion
-from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, Limits, SessionBinding, State, TableJoin
+from basalt.transactions.rules.transaction import (
+    NO_SHORT,
+    Join,
+    Kind,
+    SessionBinding,
+    State,
+    TableJoin,
+    TransactionLimits,
+)
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.whole_bytes import encode_snapshot
 
-LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
+LIMITS = TransactionLimits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)

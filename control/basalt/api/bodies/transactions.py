@@ -54,13 +54,13 @@ class ChangesRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=
     external_writes: bool = True
 
 
-class ExternalParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="external", tag_field="kind"):
+class ExternalParticipantRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="external", tag_field="kind"):
     """A store of the client's own takes part."""
 
     name: str
 
 
-class TopicParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
+class TopicParticipantRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
     """A topic takes part, ahead of its first write."""
 
     namespace: str
@@ -77,7 +77,7 @@ class TransactionTopic(Struct, frozen=True, rename="camel", omit_defaults=True):
     stored_bytes: int | None = None
 
 
-class TransactionTable(Struct, frozen=True):
+class WrittenTable(Struct, frozen=True):
     """A transactional table that a transaction has written to, or may have."""
 
     namespace: str
@@ -109,7 +109,7 @@ class TransactionInfo(Struct, frozen=True, rename="camel"):
     began_ms: int | None = None
     expires_ms: int | None = None
     topics: tuple[TransactionTopic, ...] = ()
-    tables: tuple[TransactionTable, ...] = ()
+    tables: tuple[WrittenTable, ...] = ()
     external_writes: bool = False
     session: TransactionSession | None = None
     transaction: bytes | None = None
@@ -132,7 +132,7 @@ class CommittedBefore(Struct, frozen=True, rename="camel"):
     committed_by: str
 
 
-class Outcome(Struct, frozen=True, rename="camel"):
+class TransactionOutcome(Struct, frozen=True, rename="camel"):
     """Outcome of a transaction: `state` is COMMITTED, ABORTED or INVALID, or the state it is in."""
 
     id: str
@@ -140,7 +140,7 @@ class Outcome(Struct, frozen=True, rename="camel"):
     state: str
 
 
-class Invalidated(Struct, frozen=True):
+class InvalidateResponse(Struct, frozen=True):
     """False when the transaction was not in progress."""
 
     invalidated: bool
@@ -196,7 +196,7 @@ class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
     expires_ms: int
     remaining_ms: int
     topics: tuple[TransactionTopic, ...]
-    tables: tuple[TransactionTable, ...]
+    tables: tuple[WrittenTable, ...]
     external_writes: bool
     doomed: bool
     holds_readers: bool
@@ -254,7 +254,7 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
     ended_ms: int
     timed_out: bool
     topics: tuple[TransactionTopic, ...]
-    tables: tuple[TransactionTable, ...]
+    tables: tuple[WrittenTable, ...]
     external_writes: bool
     invalid_pointers: int
     meaning: str

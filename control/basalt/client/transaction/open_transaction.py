@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo, TransactionKind
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.messages import Payloads, PositionLike, each_payload
 from basalt.client.calls.pages import Page
-from basalt.client.calls.reading import Bounds, TopicCursor
+from basalt.client.calls.reading import ReadBounds, TopicCursor
 from basalt.client.calls.topics import marked
 from basalt.client.calls.transactions import SessionScope
 from basalt.client.plans import Await, ClientScope, Steps, TopicScope
@@ -133,7 +133,7 @@ class OpenTransaction:
         self.buffer_bytes_max = buffer_bytes_max
         self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
         self.stored_under = 0  # its first write pointer
-        self.outcome: Outcome | None = None
+        self.outcome: TransactionOutcome | None = None
         self.ended = False
         self.broken: Broken | None = None  # by the first failure after which it cannot be whole
         self.participants: list[Participant] = []
@@ -298,7 +298,7 @@ def read(
     namespace: str | None = None,
 ) -> TopicCursor:
     """The messages of a topic from `start` to before `stop`, across pages, under the transaction's snapshot."""
-    bounds = Bounds(start, stop, limit, transaction=tx.begun().id)
+    bounds = ReadBounds(start, stop, limit, transaction=tx.begun().id)
     return TopicCursor(tx.scope.topic(topic, namespace=namespace), bounds)
 
 

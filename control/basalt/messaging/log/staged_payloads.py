@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from basalt.messaging.log import stored_log
-from basalt.messaging.log.append import EMPTY_LOG, Placed, Position, last_of, placed_cuts, places
+from basalt.messaging.log.append import EMPTY_LOG, LogPosition, Placed, last_of, placed_cuts, places
 from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -44,7 +44,7 @@ class StagedWriter:
     def __init__(self, log: TopicLog, pointer: int, published_to: bytes | None = None) -> None:
         self.log = log
         self.pointer = pointer
-        self.newest = EMPTY_LOG if published_to is None else Position(*position_fields(published_to))
+        self.newest = EMPTY_LOG if published_to is None else LogPosition(*position_fields(published_to))
         self.first: bytes | None = None
         self.last = b""
         self.messages = 0
@@ -59,7 +59,7 @@ class StagedWriter:
         self.last = where
         self.messages += messages
         self.payload_bytes += payload_bytes
-        self.newest = Position(*position_fields(where))
+        self.newest = LogPosition(*position_fields(where))
 
 
 class GroupWriters:

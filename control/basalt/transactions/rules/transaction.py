@@ -375,7 +375,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransactionLimits:
     """Times in milliseconds; every maximum is inclusive."""
 
     timeout_ms_default: int = 30_000
@@ -459,7 +459,7 @@ def check_version(version: int | None) -> None:
         raise InputError(f"a version is a number from 0 to 2^63 - 1, not {version}", field="version")
 
 
-def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> int:
+def checked_timeout_ms(limits: TransactionLimits, kind: Kind, timeout_ms: int | None) -> int:
     """The time-out of a new transaction; `InputError` when the one asked for is not positive or too long."""
     if kind is Kind.SHORT:
         default_ms, maximum_ms = limits.timeout_ms_default, limits.timeout_ms_max
@@ -476,7 +476,7 @@ def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> in
     return timeout_ms
 
 
-def check_changes(limits: Limits, transaction: Transaction, changes: frozenset[bytes]) -> None:
+def check_changes(limits: TransactionLimits, transaction: Transaction, changes: frozenset[bytes]) -> None:
     """`TooLargeError` when a change set is over the limits."""
     changes_bytes = sum(map(len, changes))
     if len(changes) > limits.changes_max or changes_bytes > limits.change_bytes_max:

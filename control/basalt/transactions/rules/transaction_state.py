@@ -24,26 +24,26 @@ from basalt.transactions.rules.transaction import (
     Event,
     Join,
     Kind,
-    Limits,
     Loss,
     SessionBinding,
     State,
     TableJoin,
     Transaction,
+    TransactionLimits,
     check_changes,
     check_owner,
     check_request_id,
     next_pointer,
     step,
 )
-from basalt.transactions.rules.transaction_table import Request, RequestCall, StateImage, TransactionTable
+from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
 
 
 class TransactionState(TransactionTable):
     """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
-    def __init__(self, limits: Limits | None = None, image: StateImage | None = None) -> None:
-        super().__init__(limits or Limits(), image)
+    def __init__(self, limits: TransactionLimits | None = None, image: StateImage | None = None) -> None:
+        super().__init__(limits or TransactionLimits(), image)
         self.sessions = SessionRules(self)
 
     def next_deadline_ms(self) -> int | None:
@@ -382,7 +382,7 @@ class TransactionState(TransactionTable):
         return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
 
 
-def _reused(request: Request, call: str) -> RequestReusedError:
+def _reused(request: RequestUse, call: str) -> RequestReusedError:
     first = request.call.name.lower().replace("_", "-")
     return RequestReusedError(
         f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"

@@ -132,7 +132,7 @@ def decode_batches(body: bytes) -> list[Any]:
     ]
 
 
-def payloads_of(frame: batches.Frame, body: bytes) -> list[bytes]:
+def payloads_of(frame: batches.BatchFrame, body: bytes) -> list[bytes]:
     ends = frame.ends()
     return [body[start:stop] for start, stop in pairwise(ends)]
 

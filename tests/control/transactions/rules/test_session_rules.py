@@ -15,7 +15,7 @@ from basalt.errors import (
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.transaction import Kind, Limits, SessionBinding, State, TableJoin
+from basalt.transactions.rules.transaction import Kind, SessionBinding, State, TableJoin, TransactionLimits
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.whole_bytes import encode_snapshot
 
@@ -189,7 +189,7 @@ def test_opening_a_session_again_is_a_use_of_it(scene):
 
 
 def test_sessions_are_bounded_and_none_is_forgotten_that_is_in_use(scene_with):
-    scene = scene_with(Limits(sessions_max=2))
+    scene = scene_with(TransactionLimits(sessions_max=2))
     scene.open("first")
     scene.open("second")
     scene.open("first", "tuesday")
