@@ -100,7 +100,7 @@ async def _transaction(connection: Connection) -> None:
     answer = await connection.call(request(TRANSACTIONS_PATH, b'{"snapshot":false}', JSON))
     transaction: str = msgspec.json.decode(answer.split(b"\r\n\r\n", 1)[1])["id"]
     path = f"{TRANSACTIONS_PATH}/{transaction}"
-    changes = {"changes": [change_key(table_prefix(NAMESPACE, TABLE), 1, row)], "outsideWrites": False}
+    changes = {"changes": [change_key(table_prefix(NAMESPACE, TABLE), 1, row)], "externalWrites": False}
     await connection.call(request(f"{path}/changes", msgspec.json.encode(changes), JSON))
     put = {"row": row, "column": b"state", "value": VALUE}
     body = {"transaction": transaction, "generation": 1, "puts": [put]}

@@ -90,7 +90,9 @@ async def _fill(data: Path, count: int) -> None:
     services = await open_services(Settings(), data, store=RocksStore.open(data, sync=False), clock=clock)
     for start in range(0, count, FILL_AT_ONCE):
         some = min(FILL_AT_ONCE, count - start)
-        await asyncio.gather(*(services.transactions.begin(timeout_ms=1_000, outside=True) for _ in range(some)))
+        await asyncio.gather(
+            *(services.transactions.begin(timeout_ms=1_000, external_writes=True) for _ in range(some))
+        )
         clock.advance(1_000)
         await services.transactions.expire()
     assert len(services.transactions.state.invalid) == count

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
-from basalt.server.failover import Member, Opening, ThriftStart
-from basalt.server.wiring import Services
+from basalt.server.failover import FailoverServer, Opening, ThriftStart
+from basalt.server.wiring import RunningServices
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError
@@ -58,7 +58,7 @@ class ServerClock(SystemClock):
         return self._time.now_ms + self.ahead_ms
 
 
-async def no_thrift(_services: Services) -> ThriftFace:
+async def no_thrift(_services: RunningServices) -> ThriftFace:
     """Serve no clients of Thrift."""
     return ThriftFace(None)
 
@@ -77,7 +77,7 @@ class LedServer:
         self.is_stopped = False  # it does not look at the lease: neither renews it nor takes note of its end
         self._store = store
         self.time = time
-        self.member = Member(
+        self.member = FailoverServer(
             self.clock,
             Candidate(name, self.url, f"{name}-1", LEASE_MS),
             open_store=self._open_store,

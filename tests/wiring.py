@@ -11,7 +11,7 @@ from basalt.catalog.catalog import Catalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.read.log_reader import Fetch
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, StoreSettings
 from basalt.transactions.rules.transaction import Transaction
@@ -27,7 +27,7 @@ B = topic_name("shop", "invoices")
 class Wired:
     """The services, and the shortest words for what the stories do with them."""
 
-    def __init__(self, services: Services, clock: ManualClock, store: Store) -> None:
+    def __init__(self, services: RunningServices, clock: ManualClock, store: Store) -> None:
         self.services = services
         self.clock = clock
         self.store = store

@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 from basalt.client import AsyncClient, Client, asynchronous, blocking
 from basalt.client.attempts import RetryPolicy, Send
-from basalt.client.plans import Answer, Lost, Reply
+from basalt.client.plans import Answer, AnswerLost, Reply
 from basalt.client.servers import EMBEDDED_SCHEME
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from basalt.server.wiring import Services
+    from basalt.server.wiring import RunningServices
 
 T = TypeVar("T")
 
@@ -145,11 +145,11 @@ async def exchange(application: _Application, request: Send, headers: Mapping[st
         async with asyncio.timeout(max(0.001, request.timeout_ms / 1_000)):
             await application(_scope(request, headers), receive, send)
     except TimeoutError:
-        return Lost(f"no answer within {request.timeout_ms:.0f} ms")
+        return AnswerLost(f"no answer within {request.timeout_ms:.0f} ms")
     except Exception as error:  # noqa: BLE001  # a broken application is to its client what a broken connection is
-        return Lost(f"{type(error).__name__} while answering: {error}")
+        return AnswerLost(f"{type(error).__name__} while answering: {error}")
     if not complete:
-        return Lost("the answer broke off")
+        return AnswerLost("the answer broke off")
     return Answer(
         status, {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answered}, b"".join(parts)
     )
@@ -195,7 +195,7 @@ def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:
 
 async def _open(
     directory: Path | None, settings: Mapping[str, str], clock: Clock | None
-) -> tuple[Services, _Application]:
+) -> tuple[RunningServices, _Application]:
     # Imported here: a client of a server far away needs none of the server.
     from basalt.http.app import build_app
     from basalt.server.wiring import open_services

@@ -132,7 +132,7 @@ class SessionForeignError(ConflictError, code="session_foreign"):
     """The session's versions are those of another ledger: taken for one's own they would be skipped in silence."""
 
 
-class OutsideWritesError(ConflictError, code="outside_writes"):
+class ExternalWritesError(ConflictError, code="external_writes"):
     """An operator's abort would promise that writes outside Basalt are undone; invalidate instead."""
 
 
@@ -179,9 +179,9 @@ BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
     "BY_CODE", "BasaltError", "BusyError", "ChangesLostError", "ConflictError", "CorruptionError",
-    "DataDirectoryError", "DiskFullError", "GenerationError", "InputError", "InternalError", "InvalidNameError",
-    "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError", "MarkerRefusedError",
-    "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError", "OutsideWritesError",
+    "DataDirectoryError", "DiskFullError", "ExternalWritesError", "GenerationError", "InputError", "InternalError",
+    "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
+    "MarkerRefusedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError",
     "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError", "RouteNotFoundError",
     "SessionFencedError", "SessionForeignError", "SessionNotFoundError", "StoppingError", "StoreError",
     "TableExistsError", "TableNotFoundError", "TooLargeError", "TopicChangedError", "TopicExistsError",

@@ -37,7 +37,7 @@ _NO_KEY = 0xFFFFFFFF
 _NO_EVENT_TIME = -(1 << 63)
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """The kind of all messages of a batch: a user's, or one kind of marker. The numbers are in the batch's header."""
 
     USER = 0
@@ -45,7 +45,7 @@ class Kind(enum.IntEnum):
     END_OF_STREAM = 2
 
 
-_KINDS = tuple(Kind)  # by number: a call of the enumeration costs as much as a small batch
+_KINDS = tuple(RecordKind)  # by number: a call of the enumeration costs as much as a small batch
 
 
 class Compression(enum.IntEnum):
@@ -55,7 +55,7 @@ class Compression(enum.IntEnum):
     ZSTD = 1
 
 
-class Flag:
+class BatchSection:
     """Which optional sections a batch has; plain numbers, for an enumeration's `&` costs more than the rest of a decode."""
 
     EVENT_TIMES = 1
@@ -77,10 +77,10 @@ NO_EXTRAS = Extras()
 
 # The bytes per message of the sections that batches with these flags have before their payloads.
 _FIXED_BYTES = [
-    8 * bool(flags & Flag.EVENT_TIMES)
-    + 8 * bool(flags & Flag.TTLS)
-    + 4 * bool(flags & Flag.KEYS)
-    + 4 * bool(flags & Flag.HEADERS)
+    8 * bool(flags & BatchSection.EVENT_TIMES)
+    + 8 * bool(flags & BatchSection.TTLS)
+    + 4 * bool(flags & BatchSection.KEYS)
+    + 4 * bool(flags & BatchSection.HEADERS)
     for flags in range(16)
 ]
 
@@ -89,7 +89,7 @@ def encode(
     payloads: Sequence[Buffer],
     extras: Sequence[Extras] | None = None,
     *,
-    kind: Kind = Kind.USER,
+    kind: RecordKind = RecordKind.USER,
     compression: Compression = Compression.NONE,
 ) -> bytes:
     """The batch of these messages; `extras`, where given, has one entry per payload."""
@@ -115,17 +115,17 @@ def _encode_extras(extras: Sequence[Extras]) -> tuple[int, list[bytes], list[byt
     flags, fixed, blobs, count = 0, list[bytes](), list[bytes](), len(extras)
     keys, headers, times, ttls = zip(*extras, strict=True)  # by columns: most of them are empty, which is soon seen
     if any(map(is_not, times, repeat(None))):
-        flags |= Flag.EVENT_TIMES
+        flags |= BatchSection.EVENT_TIMES
         fixed.append(struct.pack(f">{count}q", *(_NO_EVENT_TIME if time is None else time for time in times)))
     if any(map(is_not, ttls, repeat(None))):
-        flags |= Flag.TTLS
+        flags |= BatchSection.TTLS
         fixed.append(struct.pack(f">{count}Q", *(ttl or 0 for ttl in ttls)))
     if any(map(is_not, keys, repeat(None))):
-        flags |= Flag.KEYS
+        flags |= BatchSection.KEYS
         fixed.append(struct.pack(f">{count}I", *(_NO_KEY if key is None else len(key) for key in keys)))
         blobs.extend(key for key in keys if key is not None)
     if any(headers):
-        flags |= Flag.HEADERS
+        flags |= BatchSection.HEADERS
         encoded = list(map(encode_headers, headers))
         fixed.append(struct.pack(f">{count}I", *map(len, encoded)))
         blobs.extend(encoded)
@@ -175,7 +175,7 @@ class RecordBatch:
         "payload_bytes",
     )
 
-    def __init__(self, kind: Kind, flags: int, count: int, body: memoryview) -> None:
+    def __init__(self, kind: RecordKind, flags: int, count: int, body: memoryview) -> None:
         self.kind = kind
         self.flags = flags
         self.count = count
@@ -235,9 +235,9 @@ class RecordBatch:
 
     def ttls_ms(self) -> tuple[int, ...] | None:
         """The TTL of each message, 0 where it has none; None when no message of the batch has one."""
-        if not self.flags & Flag.TTLS:
+        if not self.flags & BatchSection.TTLS:
             return None
-        at = self._extras_at + (8 * self.count if self.flags & Flag.EVENT_TIMES else 0)
+        at = self._extras_at + (8 * self.count if self.flags & BatchSection.EVENT_TIMES else 0)
         ttls: tuple[int, ...] = struct.unpack_from(f">{self.count}Q", self._data, at)
         return ttls
 
@@ -255,13 +255,13 @@ class RecordBatch:
         ttls: Sequence[int] = [0] * count
         key_lengths: Sequence[int] = [_NO_KEY] * count
         header_lengths: Sequence[int] = [0] * count
-        if self.flags & Flag.EVENT_TIMES:
+        if self.flags & BatchSection.EVENT_TIMES:
             times, at = struct.unpack_from(f">{count}q", self._data, at), at + 8 * count
-        if self.flags & Flag.TTLS:
+        if self.flags & BatchSection.TTLS:
             ttls, at = struct.unpack_from(f">{count}Q", self._data, at), at + 8 * count
-        if self.flags & Flag.KEYS:
+        if self.flags & BatchSection.KEYS:
             key_lengths, at = struct.unpack_from(f">{count}I", self._data, at), at + 4 * count
-        if self.flags & Flag.HEADERS:
+        if self.flags & BatchSection.HEADERS:
             header_lengths = struct.unpack_from(f">{count}I", self._data, at)
         at, keys = self.payloads_stop, list[bytes | None]()
         for length in key_lengths:
@@ -298,7 +298,12 @@ def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
         raise CorruptionError(f"the checksum of a record batch of {len(view)} bytes does not match")
     if version != VERSION:
         raise CorruptionError(f"a record batch has version {version}; this Basalt reads version {VERSION}")
-    if kind > Kind.END_OF_STREAM or flags > 15 or compression > Compression.ZSTD or not 0 < count <= BATCH_MESSAGES_MAX:
+    if (
+        kind > RecordKind.END_OF_STREAM
+        or flags > 15
+        or compression > Compression.ZSTD
+        or not 0 < count <= BATCH_MESSAGES_MAX
+    ):
         raise CorruptionError(
             f"a record batch has kind {kind}, flags {flags}, compression {compression}, {count} messages"
         )

@@ -109,22 +109,10 @@ def payloads_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -> int:
     return messages_expired_ms - lifetime_ms_max
 
 
-def judge_payload_writer(write_pointer: int, topic: TopicRule, snapshot: TransactionSnapshot | None) -> Verdict:
-    """The verdict over all rows of a writer that neither their generation nor their age decides."""
-    if snapshot is None:
-        return NO_SNAPSHOT
-    if write_pointer in snapshot.invalid:
-        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_PAYLOAD_RETAINED
-    return LIVE
-
-
 def judge_payload(
     key: PayloadKey, topic: TopicRule | None, snapshot: TransactionSnapshot | None, lifetime_ms_max: int, now_ms: int
 ) -> Verdict:
-    """The verdict over one payload row, as HBase asks for it.
-
-    The embedded store's retention job removes whole ranges of rows, by the parts of this rule above.
-    """
+    """The verdict over one payload row; all rows of a writer go when this drops the last that it may have written."""
     if topic is None:
         return UNKNOWN_TOPIC
     if is_old_generation(key.generation, topic.generation):
@@ -132,7 +120,11 @@ def judge_payload(
     write_ms = key.write_pointer // POINTERS_PER_MS if key.write_ms == ALL_ONES_MS else key.write_ms
     if write_ms <= payloads_expired_ms(now_ms - topic.ttl_ms, lifetime_ms_max):
         return EXPIRED
-    return judge_payload_writer(key.write_pointer, topic, snapshot)
+    if snapshot is None:
+        return NO_SNAPSHOT
+    if key.write_pointer in snapshot.invalid:
+        return INVALID if topic.on_invalid is OnInvalid.DROP else INVALID_PAYLOAD_RETAINED
+    return LIVE
 
 
 class Horizon(NamedTuple):

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import click
 
-from basalt.cli.failures import Failure, Usage
+from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
     TIMEOUT_MS_DEFAULT,
     Command,
@@ -333,7 +333,7 @@ def _running(
             reason = _task_failure(error)
             if reason is None:
                 raise
-            raise Failure(f"a task of the job failed: {reason}", hint="run it again with the same id") from error
+            raise CommandFailure(f"a task of the job failed: {reason}", hint="run it again with the same id") from error
 
 
 def _task_failure(error: Exception) -> str | None:

@@ -57,7 +57,7 @@ def _headers(variable: str | None) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-class TopicName(NamedTuple):
+class QualifiedTopic(NamedTuple):
     """A topic of a namespace; options, offsets and rows write it as `namespace:topic`."""
 
     namespace: str
@@ -67,7 +67,7 @@ class TopicName(NamedTuple):
         return f"{self.namespace}:{self.topic}"
 
 
-def topic_name(text: str, namespace: str, option: str) -> TopicName:
+def topic_name(text: str, namespace: str, option: str) -> QualifiedTopic:
     """Parse `topic` or `namespace:topic`; `namespace` is the default."""
     parts = text.strip().split(":")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
@@ -76,10 +76,10 @@ def topic_name(text: str, namespace: str, option: str) -> TopicName:
             " each 1 to 255 of A-Z a-z 0-9 _ -",
             field=option,
         )
-    return TopicName(namespace, parts[0]) if len(parts) == 1 else TopicName(parts[0], parts[1])
+    return QualifiedTopic(namespace, parts[0]) if len(parts) == 1 else QualifiedTopic(parts[0], parts[1])
 
 
-def topic_of(server: Server, name: TopicName) -> Topic:
+def topic_of(server: Server, name: QualifiedTopic) -> Topic:
     return client_of(server).topic(name.topic, namespace=name.namespace)
 
 

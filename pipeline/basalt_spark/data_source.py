@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from basalt_spark.columns import refuse_other_schema, row_schema
-from basalt_spark.option_table import Use, refuse_unknown
+from basalt_spark.option_table import FrameUse, refuse_unknown
 from basalt_spark.options import read_options
 from basalt_spark.source.readers import BasaltFilteringReader, BasaltReader, BasaltStreamReader
 
@@ -34,15 +34,15 @@ class BasaltDataSource(DataSource):
         return "basalt"
 
     def schema(self) -> StructType:
-        return row_schema(read_options(self.options, Use.READ).columns)
+        return row_schema(read_options(self.options, FrameUse.READ).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options, Use.BATCH)
+        options = read_options(self.options, FrameUse.BATCH)
         refuse_other_schema(schema, options.columns)
         return BasaltFilteringReader(options) if options.pushdown else BasaltReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # Spark's name
-        options = read_options(self.options, Use.STREAM)
+        options = read_options(self.options, FrameUse.STREAM)
         refuse_other_schema(schema, options.columns)
         return BasaltStreamReader(options)
 

@@ -74,7 +74,7 @@ def messages_where(condition: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueryProgress:
     """One progress report of a query. An idle report has no state and no watermark, whatever the query has."""
 
     batch: int
@@ -97,10 +97,10 @@ class Progress:
         return self.watermark_ms - PROMISE_MARGIN_MS
 
 
-def read_progress(report: Mapping[str, Any]) -> Progress:
+def read_progress(report: Mapping[str, Any]) -> QueryProgress:
     """Read a query's progress (`StreamingQuery.lastProgress`)."""
     operators = report["stateOperators"]
-    return Progress(
+    return QueryProgress(
         batch=report["batchId"],
         done=all(_done(source["endOffset"]) for source in report["sources"]),
         stateful=bool(operators),

@@ -15,7 +15,7 @@ import msgspec
 
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, TaskState
 from basalt.errors import InputError
-from basalt_spark.connection import TopicName, topic_name
+from basalt_spark.connection import QualifiedTopic, topic_name
 
 VERSION = 1
 ID_BYTES = 20
@@ -48,7 +48,7 @@ class Offset:
     """
 
     instance: str
-    topics: Mapping[TopicName, TopicOffset]
+    topics: Mapping[QualifiedTopic, TopicOffset]
     watermark_ms: int | None = None
     done: bool = False
     initial: bool = False

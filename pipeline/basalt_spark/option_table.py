@@ -38,7 +38,7 @@ _FLAGS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A kind of values: its name in documents and errors, and its parser, which raises `ValueError` with the fault."""
 
     shown: str
@@ -110,18 +110,18 @@ def _duration_ms(text: str) -> int:
     return _quantity(text, DURATION_UNITS, "ms, seconds, minutes, hours or days")
 
 
-TEXT = Kind("text", _text)
-SERVERS = Kind("http://HOST:PORT, several with commas between them", _servers)
-SESSION = Kind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
-FLAG = Kind("true or false", _flag)
-NAMES = Kind("names with commas between them", _names)
-COUNT = Kind("whole number", partial(_whole_number, least=1))
-VERSION = Kind("whole number", partial(_whole_number, least=0))
-BYTES = Kind("bytes, such as 16 MiB", _bytes)
-DURATION = Kind("duration, such as 10 seconds", _duration_ms)
+TEXT = ValueKind("text", _text)
+SERVERS = ValueKind("http://HOST:PORT, several with commas between them", _servers)
+SESSION = ValueKind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
+FLAG = ValueKind("true or false", _flag)
+NAMES = ValueKind("names with commas between them", _names)
+COUNT = ValueKind("whole number", partial(_whole_number, least=1))
+VERSION = ValueKind("whole number", partial(_whole_number, least=0))
+BYTES = ValueKind("bytes, such as 16 MiB", _bytes)
+DURATION = ValueKind("duration, such as 10 seconds", _duration_ms)
 
 
-def choice(*values: str) -> Kind:
+def choice(*values: str) -> ValueKind:
     """The kind of an option that takes one of a few words, in any case."""
 
     def read(text: str) -> str:
@@ -129,10 +129,10 @@ def choice(*values: str) -> Kind:
             raise ValueError(f"is none of {', '.join(values)}")
         return text.strip().lower()
 
-    return Kind(" or ".join(values), read)
+    return ValueKind(" or ".join(values), read)
 
 
-class Use(Flag):
+class FrameUse(Flag):
     """The use of a data frame: to read, to follow, or to write."""
 
     BATCH = auto()
@@ -146,51 +146,57 @@ class Option(NamedTuple):
     """One option: its name, the kind of its values, its uses, the value if it is not given, and the highest one."""
 
     name: str
-    kind: Kind
-    use: Use
+    kind: ValueKind
+    use: FrameUse
     doc: str
     default: Any = None
     highest: int | None = None
 
 
 OPTIONS = (
-    Option("server", SERVERS, Use.ALL, "the server's URL; several servers of one store with commas between them"),
-    Option("namespace", TEXT, Use.ALL, "where topics without a namespace of their own lie", "default"),
-    Option("tokenEnv", TEXT, Use.ALL, "environment variable whose value is sent as a bearer token"),
-    Option("callTimeout", DURATION, Use.ALL, "longest time of a call, with its repetitions", 30_000),
-    Option("topic", TEXT, Use.ALL, "the topic"),
-    Option("topics", NAMES, Use.READ, "several topics"),
+    Option("server", SERVERS, FrameUse.ALL, "the server's URL; several servers of one store with commas between them"),
+    Option("namespace", TEXT, FrameUse.ALL, "where topics without a namespace of their own lie", "default"),
+    Option("tokenEnv", TEXT, FrameUse.ALL, "environment variable whose value is sent as a bearer token"),
+    Option("callTimeout", DURATION, FrameUse.ALL, "longest time of a call, with its repetitions", 30_000),
+    Option("topic", TEXT, FrameUse.ALL, "the topic"),
+    Option("topics", NAMES, FrameUse.READ, "several topics"),
     Option(
         "isolation",
         choice("committed", "uncommitted"),
-        Use.READ,
+        FrameUse.READ,
         "messages that are read: of committed transactions, or of all",
         "committed",
     ),
-    Option("startingOffsets", TEXT, Use.READ, "earliest, latest, or JSON", None),
-    Option("startingTimestamp", TEXT, Use.READ, "from the first message published at or after this time"),
-    Option("startingId", TEXT, Use.READ, "from this message on"),
-    Option("startingInclusive", FLAG, Use.READ, "read the message `startingId` itself, too", True),
-    Option("endingOffsets", TEXT, Use.BATCH, "latest, or JSON"),
-    Option("endingTimestamp", TEXT, Use.BATCH, "up to the last message published before this time"),
-    Option("maxRowsPerTrigger", COUNT, Use.STREAM, "most messages in a micro-batch"),
-    Option("maxBytesPerTrigger", BYTES, Use.STREAM, "most bytes of payload in a micro-batch"),
-    Option("minRowsPerTrigger", COUNT, Use.STREAM, "wait until so many messages are there"),
-    Option("maxTriggerDelay", DURATION, Use.STREAM, "longest time to wait for them", 900_000),
-    Option("minPartitions", COUNT, Use.READ, "fewest tasks of a read, if there are enough messages", 1, PARTITIONS_MAX),
-    Option("fetchBytes", BYTES, Use.READ, "bytes that one request of a task asks for", 4 * 1024**2, FETCH_BYTES_MAX),
-    Option("failOnDataLoss", FLAG, Use.READ, "fail when messages that should be read are gone", True),
-    Option("control", choice("hide", "heartbeat", "rows"), Use.READ, "markers as rows", "hide"),
-    Option("watermarkIdleTimeout", DURATION, Use.STREAM, "leave tasks out that were silent for so long"),
-    Option("watermarkQuorum", COUNT, Use.STREAM, "other tasks that must be active then", 1),
-    Option("endOnEos", FLAG, Use.STREAM, "end the reading, and event time, at the end of the stream", False),
-    Option("columns", NAMES, Use.READ, "the columns to read"),
-    Option("pushdown", FLAG, Use.BATCH, "bound the read by filters of time and id", False),
-    Option("txnAppId", SESSION, Use.SINK, "the name under which the server remembers the write"),
-    Option("txnVersion", VERSION, Use.SINK, "the number of this write under that name; it is done once"),
-    Option("txnTimeout", DURATION, Use.SINK, "time after which an abandoned transaction is ended", 3_600_000),
-    Option("emitWatermark", FLAG, Use.SINK, "publish the highest value of column `watermark` with the rows", False),
-    Option("taskCount", COUNT, Use.SINK, "number of tasks that write the topic, for the watermark", 1, TASKS_MAX),
+    Option("startingOffsets", TEXT, FrameUse.READ, "earliest, latest, or JSON", None),
+    Option("startingTimestamp", TEXT, FrameUse.READ, "from the first message published at or after this time"),
+    Option("startingId", TEXT, FrameUse.READ, "from this message on"),
+    Option("startingInclusive", FLAG, FrameUse.READ, "read the message `startingId` itself, too", True),
+    Option("endingOffsets", TEXT, FrameUse.BATCH, "latest, or JSON"),
+    Option("endingTimestamp", TEXT, FrameUse.BATCH, "up to the last message published before this time"),
+    Option("maxRowsPerTrigger", COUNT, FrameUse.STREAM, "most messages in a micro-batch"),
+    Option("maxBytesPerTrigger", BYTES, FrameUse.STREAM, "most bytes of payload in a micro-batch"),
+    Option("minRowsPerTrigger", COUNT, FrameUse.STREAM, "wait until so many messages are there"),
+    Option("maxTriggerDelay", DURATION, FrameUse.STREAM, "longest time to wait for them", 900_000),
+    Option(
+        "minPartitions", COUNT, FrameUse.READ, "fewest tasks of a read, if there are enough messages", 1, PARTITIONS_MAX
+    ),
+    Option(
+        "fetchBytes", BYTES, FrameUse.READ, "bytes that one request of a task asks for", 4 * 1024**2, FETCH_BYTES_MAX
+    ),
+    Option("failOnDataLoss", FLAG, FrameUse.READ, "fail when messages that should be read are gone", True),
+    Option("control", choice("hide", "heartbeat", "rows"), FrameUse.READ, "markers as rows", "hide"),
+    Option("watermarkIdleTimeout", DURATION, FrameUse.STREAM, "leave tasks out that were silent for so long"),
+    Option("watermarkQuorum", COUNT, FrameUse.STREAM, "other tasks that must be active then", 1),
+    Option("endOnEos", FLAG, FrameUse.STREAM, "end the reading, and event time, at the end of the stream", False),
+    Option("columns", NAMES, FrameUse.READ, "the columns to read"),
+    Option("pushdown", FLAG, FrameUse.BATCH, "bound the read by filters of time and id", False),
+    Option("txnAppId", SESSION, FrameUse.SINK, "the name under which the server remembers the write"),
+    Option("txnVersion", VERSION, FrameUse.SINK, "the number of this write under that name; it is done once"),
+    Option("txnTimeout", DURATION, FrameUse.SINK, "time after which an abandoned transaction is ended", 3_600_000),
+    Option(
+        "emitWatermark", FLAG, FrameUse.SINK, "publish the highest value of column `watermark` with the rows", False
+    ),
+    Option("taskCount", COUNT, FrameUse.SINK, "number of tasks that write the topic, for the watermark", 1, TASKS_MAX),
 )
 
 # At most one option of each group may be given.
@@ -213,7 +219,7 @@ SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
-def read_options_given(given: Mapping[str, str], use: Use) -> dict[str, Any]:
+def read_options_given(given: Mapping[str, str], use: FrameUse) -> dict[str, Any]:
     """The value of every option, by its name; the default for those that were not given.
 
     `InputError` names the first option that is unknown, is for another use, has a wrong value, or does not go together
@@ -239,14 +245,14 @@ def read_options_given(given: Mapping[str, str], use: Use) -> dict[str, Any]:
 def refuse_unknown(given: Mapping[str, str]) -> None:
     """Raise `InputError` for an option that no use has."""
     for name in given:
-        _known(name, Use.ALL)
+        _known(name, FrameUse.ALL)
 
 
-def _known(name: str, use: Use) -> Option | None:
+def _known(name: str, use: FrameUse) -> Option | None:
     option = _BY_NAME.get(name.lower())
     if option is not None and use & option.use:
         return option
-    if use & Use.SINK and name.lower() in SPARKS_OWN:
+    if use & FrameUse.SINK and name.lower() in SPARKS_OWN:
         return None
     if option is not None:
         raise InputError(f"option {option.name} is for {_uses(option.use)}, not for {_uses(use)}", field=option.name)
@@ -269,6 +275,6 @@ def _value(option: Option, text: str) -> Any:
     return value
 
 
-def _uses(use: Use) -> str:
-    shown = {Use.BATCH: "batch reads", Use.STREAM: "streams", Use.SINK: "writing"}
+def _uses(use: FrameUse) -> str:
+    shown = {FrameUse.BATCH: "batch reads", FrameUse.STREAM: "streams", FrameUse.SINK: "writing"}
     return " and ".join(text for one, text in shown.items() if one & use)

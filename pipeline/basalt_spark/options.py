@@ -22,9 +22,9 @@ from basalt.api.positions import PositionKind, parse_position
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, TOPIC, WATERMARK, chosen_columns
-from basalt_spark.connection import Server, TopicName, topic_name
+from basalt_spark.connection import QualifiedTopic, Server, topic_name
 from basalt_spark.offset import ID_BYTES, Offset, before_id, before_time, parse_offset
-from basalt_spark.option_table import Use, read_options_given
+from basalt_spark.option_table import FrameUse, read_options_given
 
 _BARE_TIME = re.compile(r"[0-9]{1,19}|[0-9]{4}-[0-9]{2}-.*")  # a time without the @ with which positions write it
 
@@ -49,10 +49,10 @@ class Edges(NamedTuple):
     """The edge of each topic; topics that are not named have the default. `offset`: a whole offset to go on from."""
 
     default: Edge
-    by_topic: Mapping[TopicName, Edge] = {}
+    by_topic: Mapping[QualifiedTopic, Edge] = {}
     offset: Offset | None = None
 
-    def of(self, topic: TopicName) -> Edge:
+    def of(self, topic: QualifiedTopic) -> Edge:
         return self.by_topic.get(topic, self.default)
 
 
@@ -68,7 +68,7 @@ def edge_at_time(text: str, now_ms: int, option: str) -> Edge:
     return Edge("id", before_time(position.time_ms))
 
 
-def edges_of(text: str, topics: tuple[TopicName, ...], namespace: str, option: str) -> Edges:
+def edges_of(text: str, topics: tuple[QualifiedTopic, ...], namespace: str, option: str) -> Edges:
     """Parse `earliest`, `latest`, JSON as `{"orders": "latest", "shop:bills": ID}`, or an offset of a query's progress.
 
     An id stands for what was read last: a start goes on behind it, an end includes it.
@@ -93,7 +93,7 @@ def edges_of(text: str, topics: tuple[TopicName, ...], namespace: str, option: s
     return Edges(EARLIEST, by_topic, offset)
 
 
-def _list(topics: Iterable[TopicName]) -> str:
+def _list(topics: Iterable[QualifiedTopic]) -> str:
     return ", ".join(sorted(map(str, topics))) or "no topic"
 
 
@@ -126,7 +126,7 @@ class ReadOptions:
     """The topics, edges and limits of a read. It goes to every task, so it holds no connection and no secret."""
 
     server: Server
-    topics: tuple[TopicName, ...]
+    topics: tuple[QualifiedTopic, ...]
     isolation: Literal["committed", "uncommitted"]
     start: Edges
     end: Edges
@@ -141,7 +141,7 @@ class ReadOptions:
     pushdown: bool
 
 
-def read_options(given: Mapping[str, str], use: Use, clock: Clock | None = None) -> ReadOptions:
+def read_options(given: Mapping[str, str], use: FrameUse, clock: Clock | None = None) -> ReadOptions:
     """Read the options that a user gave; `InputError` names the option at fault."""
     values = read_options_given(given, use)
     now_ms = (clock or SystemClock()).now_ms()
@@ -176,7 +176,7 @@ def _server(values: Mapping[str, Any]) -> Server:
     return Server(values["server"], values["namespace"], values["tokenEnv"], values["callTimeout"])
 
 
-def _topics(values: Mapping[str, Any]) -> tuple[TopicName, ...]:
+def _topics(values: Mapping[str, Any]) -> tuple[QualifiedTopic, ...]:
     option = "topics" if values["topic"] is None else "topic"
     names = values["topics"] if values["topic"] is None else (values["topic"],)
     if names is None:
@@ -187,7 +187,7 @@ def _topics(values: Mapping[str, Any]) -> tuple[TopicName, ...]:
     return tuple(sorted(topics))
 
 
-def _start(values: Mapping[str, Any], topics: tuple[TopicName, ...], now_ms: int) -> Edges:
+def _start(values: Mapping[str, Any], topics: tuple[QualifiedTopic, ...], now_ms: int) -> Edges:
     if values["startingTimestamp"] is not None:
         return Edges(edge_at_time(values["startingTimestamp"], now_ms, "startingTimestamp"))
     if values["startingId"] is not None:
@@ -200,7 +200,7 @@ def _start(values: Mapping[str, Any], topics: tuple[TopicName, ...], now_ms: int
     return edges_of(values["startingOffsets"], topics, values["namespace"], "startingOffsets")
 
 
-def _end(values: Mapping[str, Any], topics: tuple[TopicName, ...], now_ms: int) -> Edges:
+def _end(values: Mapping[str, Any], topics: tuple[QualifiedTopic, ...], now_ms: int) -> Edges:
     if values["endingTimestamp"] is not None:
         return Edges(edge_at_time(values["endingTimestamp"], now_ms, "endingTimestamp"))
     if values["endingOffsets"] is None:
@@ -226,7 +226,7 @@ class WriteOptions:
     """The topic of a write, and the name under which the server remembers it. `topic` is None if a column names it."""
 
     server: Server
-    topic: TopicName | None
+    topic: QualifiedTopic | None
     app_id: str | None
     version: int | None
     timeout_ms: int
@@ -236,7 +236,7 @@ class WriteOptions:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Read the options that a user gave; `InputError` names the option at fault."""
-    values = read_options_given(given, Use.SINK)
+    values = read_options_given(given, FrameUse.SINK)
     if values["txnVersion"] is not None and values["txnAppId"] is None:
         raise InputError(
             "option txnVersion needs txnAppId, the name that the version counts for: give both", field="txnVersion"

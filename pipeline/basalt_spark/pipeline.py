@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from basalt.errors import InputError
 from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, WATERMARK
-from basalt_spark.connection import TopicName, topic_of
-from basalt_spark.event_time import SETTINGS, Progress, read_progress
-from basalt_spark.option_table import Use
+from basalt_spark.connection import QualifiedTopic, topic_of
+from basalt_spark.event_time import SETTINGS, QueryProgress, read_progress
+from basalt_spark.option_table import FrameUse
 from basalt_spark.options import WriteOptions, read_options, write_options
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
@@ -143,7 +143,7 @@ class StepSink:
     """The topic that a step writes, and the number of tasks that write it; `tasks_given`: an option gave it."""
 
     options: WriteOptions
-    topic: TopicName
+    topic: QualifiedTopic
     tasks: int
     tasks_given: bool
 
@@ -153,7 +153,7 @@ def source_options(step: str, given: Mapping[str, str]) -> dict[str, str]:
     _refuse(step, "source", given, OF_SOURCE)
     options = {**given, **OF_SOURCE}
     if "columns" in {name.lower() for name in given}:
-        columns = read_options(options, Use.STREAM).columns
+        columns = read_options(options, FrameUse.STREAM).columns
         for needed in (WATERMARK, CONTROL):
             if needed not in columns:
                 raise InputError(
@@ -257,7 +257,7 @@ class RunningStep:
             self._promise(progress.promise_ms)
         return progress.done
 
-    def _check(self, progress: Progress) -> None:
+    def _check(self, progress: QueryProgress) -> None:
         """Raise `StepStateError` if this batch shows that the transform treats event time wrongly."""
         if progress.dropped and progress.batch not in self._dropped:
             self._dropped = {progress.batch: progress.dropped}
@@ -327,11 +327,11 @@ class Pipeline:
                 one.query.stop()
 
 
-def tasks_of(steps: Sequence[Step]) -> dict[TopicName, int]:
+def tasks_of(steps: Sequence[Step]) -> dict[QualifiedTopic, int]:
     """The number of tasks that write each topic: of the steps that do, or the number in the sinks' options."""
     sinks = [(step, step_sink(step.name, step.sink)) for step in steps]
     tasks = dict(Counter(sink.topic for _, sink in sinks))
-    given: dict[TopicName, tuple[str, int]] = {}
+    given: dict[QualifiedTopic, tuple[str, int]] = {}
     for step, sink in sinks:
         if not sink.tasks_given:
             continue

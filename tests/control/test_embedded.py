@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from basalt.client.attempts import Send
-from basalt.client.plans import Answer, Lost
+from basalt.client.plans import Answer, AnswerLost
 from basalt.embedded import embedded_directory, exchange
 from basalt.errors import InputError
 
@@ -49,7 +49,7 @@ def test_an_application_that_breaks_is_a_lost_answer():
         raise ValueError("a bug")
 
     reply = call(breaks)
-    assert isinstance(reply, Lost)
+    assert isinstance(reply, AnswerLost)
     assert "a bug" in reply.reason
 
 
@@ -58,7 +58,7 @@ def test_half_an_answer_is_a_lost_answer():
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"half", "more_body": True})
 
-    assert isinstance(call(half), Lost)
+    assert isinstance(call(half), AnswerLost)
 
 
 def test_an_application_that_takes_too_long_is_a_lost_answer():
@@ -72,7 +72,7 @@ def test_an_application_that_takes_too_long_is_a_lost_answer():
             gone.append(True)
 
     reply = call(stalls, Send("GET", "/", {}, b"", 10))
-    assert isinstance(reply, Lost)
+    assert isinstance(reply, AnswerLost)
     assert gone == [True]
 
 

@@ -13,7 +13,7 @@ from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.stored_log import LogEnd, LogStart
 from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
-from basalt.pruning.state import Pruned, PruneState
+from basalt.pruning.state import PruneRecord, PruneState
 from basalt.retention.expired import Swept
 from basalt.transactions.manager import ExternalWriter
 from basalt_engine.stores.memory import MemoryStore
@@ -34,9 +34,9 @@ FORMS: dict[str, type[Any]] = {
     "expired": LogStart,
     "swept": Swept,
     "index": SavedIndex,
-    "outside": ExternalWriter,
+    "external_writer": ExternalWriter,
     "prune": PruneState,
-    "pruned": Pruned,
+    "pruned": PruneRecord,
 }
 
 
@@ -69,7 +69,7 @@ def test_the_name_of_a_note_follows_from_its_body():
 
 def test_the_name_of_what_was_pruned_follows_from_its_body():
     (entry,) = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "pruned"]
-    assert msgspec.convert(entry["body"], Pruned).name == entry["name"]
+    assert msgspec.convert(entry["body"], PruneRecord).name == entry["name"]
 
 
 def test_a_saved_index_comes_back_as_it_was():

@@ -23,7 +23,7 @@ BAGS = re.compile(r"(^|/)(utils?|helpers?|common|misc)\.py$")
 
 # Where the tree came from and who worked on it is no part of it, and it names no path outside itself. The words are
 # written in pieces so that this file does not hold them.
-OUTSIDE = re.compile(
+EXTERNAL_WRITES = re.compile(
     "|".join(
         (
             r"(?<![\w.])/" + "work/",
@@ -199,6 +199,6 @@ def test_the_tree_names_nothing_outside_itself(root: Path, files: list[Path]):
         for path in files
         if path.suffix in TEXT_SUFFIXES and path.name not in {"LICENSE", "test_house_rules.py"}
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (match := OUTSIDE.search(line) or (path.suffix == ".md" and OUTSIDE_IN_PROSE.search(line)))
+        if (match := EXTERNAL_WRITES.search(line) or (path.suffix == ".md" and OUTSIDE_IN_PROSE.search(line)))
     ]
     assert found == []

@@ -19,8 +19,8 @@ from basalt_engine.records import (
     NO_EXTRAS,
     Compression,
     Extras,
-    Kind,
     RecordBatch,
+    RecordKind,
     count_messages,
     decode,
     decode_headers,
@@ -40,14 +40,14 @@ COMPRESSIONS = st.sampled_from(Compression)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[list[bytes], list[Extras] | None, Kind, Compression]:
+def batches(draw: st.DrawFn) -> tuple[list[bytes], list[Extras] | None, RecordKind, Compression]:
     payloads = draw(st.lists(PAYLOADS, min_size=1, max_size=8))
     count = len(payloads)
     extras = draw(st.none() | st.lists(EXTRAS, min_size=count, max_size=count))
-    return payloads, extras, draw(st.sampled_from(Kind)), draw(COMPRESSIONS)
+    return payloads, extras, draw(st.sampled_from(RecordKind)), draw(COMPRESSIONS)
 
 
-def content(batch: RecordBatch) -> tuple[list[bytes], list[Extras], Kind]:
+def content(batch: RecordBatch) -> tuple[list[bytes], list[Extras], RecordKind]:
     return [bytes(payload) for payload in batch.payloads()], batch.extras(), batch.kind
 
 
@@ -67,7 +67,7 @@ def plain(
 
 @relaxed
 @given(batches())
-def test_a_batch_comes_back_as_it_was(made: tuple[list[bytes], list[Extras] | None, Kind, Compression]) -> None:
+def test_a_batch_comes_back_as_it_was(made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression]) -> None:
     payloads, extras, kind, compression = made
     data = encode(payloads, extras, kind=kind, compression=compression)
     batch = decode(data)
@@ -81,7 +81,7 @@ def test_a_batch_comes_back_as_it_was(made: tuple[list[bytes], list[Extras] | No
 @relaxed
 @given(batches())
 def test_the_same_messages_always_make_the_same_bytes(
-    made: tuple[list[bytes], list[Extras] | None, Kind, Compression],
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression],
 ) -> None:
     payloads, extras, kind, compression = made
     views = [memoryview(bytearray(payload)) for payload in payloads]
@@ -93,7 +93,7 @@ def test_the_same_messages_always_make_the_same_bytes(
 @relaxed
 @given(batches())
 def test_a_batch_that_was_only_kept_in_memory_needs_no_check(
-    made: tuple[list[bytes], list[Extras] | None, Kind, Compression],
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression],
 ) -> None:
     payloads, extras, kind, compression = made
     data = encode(payloads, extras, kind=kind, compression=compression)
@@ -190,7 +190,9 @@ def test_a_header_name_that_is_not_utf_8_is_corrupt() -> None:
 
 @relaxed
 @given(batches())
-def test_every_cut_of_a_batch_is_corrupt(made: tuple[list[bytes], list[Extras] | None, Kind, Compression]) -> None:
+def test_every_cut_of_a_batch_is_corrupt(
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression],
+) -> None:
     payloads, extras, kind, compression = made
     data = encode(payloads, extras, kind=kind, compression=compression)
     for end in range(len(data)):
@@ -211,7 +213,7 @@ def test_every_flipped_bit_of_a_batch_is_corrupt(data: bytes, meaning: dict[str,
 @relaxed
 @given(batches(), st.binary(min_size=1, max_size=5))
 def test_a_batch_with_something_behind_it_is_corrupt(
-    made: tuple[list[bytes], list[Extras] | None, Kind, Compression], more: bytes
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression], more: bytes
 ) -> None:
     payloads, extras, kind, compression = made
     with pytest.raises(CorruptionError):
@@ -221,7 +223,7 @@ def test_a_batch_with_something_behind_it_is_corrupt(
 @settings(deadline=None, max_examples=300)
 @given(batches(), st.data())
 def test_nothing_but_corruption_is_raised_even_where_the_checksum_is_right(
-    made: tuple[list[bytes], list[Extras] | None, Kind, Compression], data: st.DataObject
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression], data: st.DataObject
 ) -> None:
     payloads, extras, kind, compression = made
     good = encode(payloads, extras, kind=kind, compression=compression)[:-4]
@@ -251,7 +253,7 @@ HELLO = b"\x00\x00\x00\x05hello"
 
 
 def test_the_batch_of_the_following_tests_is_good() -> None:
-    assert content(decode(plain(HELLO))) == ([b"hello"], [NO_EXTRAS], Kind.USER)
+    assert content(decode(plain(HELLO))) == ([b"hello"], [NO_EXTRAS], RecordKind.USER)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def meant(message: dict[str, Any]) -> Extras:
 def test_a_batch_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: dict[str, Any]) -> None:
     payloads = [bytes.fromhex(message["payload"]) for message in meaning["messages"]]
     extras = [meant(message) for message in meaning["messages"]]
-    kind = Kind[meaning["kind"].upper()]
+    kind = RecordKind[meaning["kind"].upper()]
     assert content(decode(data)) == (payloads, extras, kind)
     assert (data[3] == Compression.ZSTD) == (meaning["compression"] == "zstd")
     if meaning["compression"] == "none":  # what zstd makes of a body depends on its version

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from basalt.client import Client
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.options import SinkColumns, WriteOptions, write_options
 from basalt_spark.sink import commit as sink_commit
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
@@ -44,7 +44,7 @@ def task(
         joined = sink_commit.named(client, doing, (given or options()).timeout_ms)
         return None if joined.committed_before else Segment(joined.id, joined.segment())
 
-    store = storing(client, None if columns.has_topic else TopicName("default", topic), "default")
+    store = storing(client, None if columns.has_topic else QualifiedTopic("default", topic), "default")
     return SegmentWriter(columns, join, store).write(iter([batch]), partition, doing)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from basalt.api.positions import END, START, Position, at_time
 from basalt.errors import ConflictError, GenerationError
 from basalt_spark import connection
-from basalt_spark.connection import Server, TopicName, client_of
+from basalt_spark.connection import QualifiedTopic, Server, client_of
 from basalt_spark.jobs import archive_folder
 from basalt_spark.jobs.archive import archive, before_ms, require_nothing_before, truncate_behind
 from basalt_spark.jobs.archive_folder import Folder, Manifest
@@ -26,7 +26,7 @@ def rows(tmp_path: Path) -> Iterator[TopicRows]:
     made = Server(f"embedded:{tmp_path / 'data'}", "shop")
     with client_of(made) as client:
         client.topics.create("orders")
-        yield TopicRows(made, TopicName("shop", "orders"))
+        yield TopicRows(made, QualifiedTopic("shop", "orders"))
     del connection._clients[made]
 
 

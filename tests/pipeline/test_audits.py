@@ -24,9 +24,9 @@ from basalt_spark.jobs.audits import (
     KEPT_MS_MAX,
     TABLES,
     CheckpointRows,
-    Finding,
-    Span,
+    TableRange,
     Tally,
+    WriterFinding,
     Writers,
     only,
     read_writers,
@@ -159,7 +159,7 @@ async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kep
         writers = read_writers(store)
     assert writers.restored > writer
     listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS)
-    assert listed.judge(writer) is Finding.LISTED
+    assert listed.judge(writer) is WriterFinding.LISTED
     assert audited(source, listed, shop.clock.now_ms() + 10 * KEPT_MS_MAX).exit_code == 0, "only time frees it"
     held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS)
     assert audited(source, held, shop.clock.now_ms()).exit_code == 0, "its time counts from when it was put back"
@@ -194,7 +194,7 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
     system.write("snapshot", "latest", snapshot.encode())
     state.archive(system, 1, [5, 6])
     state.archive(system, 2, [20])
-    system.write("outside", f"{10:019d}", b'{"owner":""}')
+    system.write("external_writer", f"{10:019d}", b'{"owner":""}')
     found = read_writers(store)
     assert found == Writers(
         frozenset({10, 20}), frozenset({5, 6, 20}), frozenset({40, 41}), 60, 777, frozenset({10}), {}
@@ -203,7 +203,7 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
 
 def reported(found: Tally, writers: Writers) -> JobReport:
     """The report of an audit whose one range has this result."""
-    span = Span(found.table, b"", None, found.span)
+    span = TableRange(found.table, b"", None, found.span)
     here = CheckpointRows("here")
     return audits.audit(
         here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=0, kept_ms_max=0
@@ -213,17 +213,17 @@ def reported(found: Tally, writers: Writers) -> JobReport:
 def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():
     writers = Writers(frozenset(), frozenset(range(1, FAULTS_MAX + 50)))
     rows = [message(writer) for writer in range(1, FAULTS_MAX + 50) for _ in range(2)]
-    found = tally(Span("message", b"", None, "all"), rows, writers)
+    found = tally(TableRange("message", b"", None, "all"), rows, writers)
     assert len(found.faults) == FAULTS_MAX
     assert {fault.rows for fault in found.faults} == {2}
-    assert found.counts == {Finding.FORGOTTEN.value: 2 * (FAULTS_MAX + 49)}
+    assert found.counts == {WriterFinding.FORGOTTEN.value: 2 * (FAULTS_MAX + 49)}
     report = reported(found, writers)
     assert report.faults[-1] == "and 80 more"
     assert msgspec.json.encode(report.row())
 
 
 def test_a_row_that_cannot_be_read_is_a_fault():
-    found = tally(Span("cell", b"", None, "all"), [message(1)], Writers(frozenset(), frozenset()))
+    found = tally(TableRange("cell", b"", None, "all"), [message(1)], Writers(frozenset(), frozenset()))
     assert isinstance(found, Tally)
     report = reported(found, Writers(frozenset(), frozenset()))
     assert report.exit_code == 1

@@ -13,7 +13,7 @@ from basalt_engine.messages import WRITER, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.table import Put, Row
-from basalt_spark.jobs.audits import CLOCK_SKEW_MS, Finding, Held, Judged, Writers, judge_row
+from basalt_spark.jobs.audits import CLOCK_SKEW_MS, Held, Judged, WriterFinding, Writers, judge_row
 
 ORDERS, OLD, KEEPING = topic_prefix("shop", "orders"), topic_prefix("shop", "old"), topic_prefix("shop", "keeping")
 ACCOUNTS = table_prefix("shop", "accounts")
@@ -51,28 +51,28 @@ def cell(writer: int) -> Row:
 @pytest.mark.parametrize(
     ("table", "row", "finding"),
     [
-        ("message", message(None), Judged(Finding.NONE)),
-        ("message", message(-FORGOTTEN), Judged(Finding.MARKED, FORGOTTEN)),
-        ("message", message(LISTED), Judged(Finding.LISTED, LISTED)),
-        ("message", message(OPEN), Judged(Finding.OPEN, OPEN)),
-        ("message", message(COMMITTED), Judged(Finding.COMMITTED, COMMITTED)),
-        ("message", message(NEWEST), Judged(Finding.COMMITTED, NEWEST)),
-        ("message", message(NEWEST + 1), Judged(Finding.LATER, NEWEST + 1)),
-        ("message", message(FORGOTTEN), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("message", message(FORGOTTEN, generation=1), Judged(Finding.UNREACHABLE, FORGOTTEN)),
-        ("message", message(FORGOTTEN, OLD, 1), Judged(Finding.UNREACHABLE, FORGOTTEN)),
-        ("message", message(FORGOTTEN, KEEPING, 1), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("message", message(FORGOTTEN, topic_prefix("shop", "unknown"), 1), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("message", Row(b"nonsense", {}), Judged(Finding.UNREADABLE)),
-        ("message", Row(message(None).key, {WRITER: b"short"}), Judged(Finding.UNREADABLE)),
-        ("message", Row(message(None).key, {WRITER: bytes(8)}), Judged(Finding.UNREADABLE)),
-        ("payload", payload(FORGOTTEN), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("payload", bound(FORGOTTEN), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("payload", payload(FORGOTTEN, KEEPING, 1), Judged(Finding.RETAINED, FORGOTTEN)),
-        ("payload", payload(COMMITTED), Judged(Finding.COMMITTED, COMMITTED)),
-        ("cell", cell(FORGOTTEN), Judged(Finding.FORGOTTEN, FORGOTTEN)),
-        ("cell", cell(LISTED), Judged(Finding.LISTED, LISTED)),
-        ("cell", Row(message(COMMITTED).key, {}), Judged(Finding.UNREADABLE)),
+        ("message", message(None), Judged(WriterFinding.NONE)),
+        ("message", message(-FORGOTTEN), Judged(WriterFinding.MARKED, FORGOTTEN)),
+        ("message", message(LISTED), Judged(WriterFinding.LISTED, LISTED)),
+        ("message", message(OPEN), Judged(WriterFinding.OPEN, OPEN)),
+        ("message", message(COMMITTED), Judged(WriterFinding.COMMITTED, COMMITTED)),
+        ("message", message(NEWEST), Judged(WriterFinding.COMMITTED, NEWEST)),
+        ("message", message(NEWEST + 1), Judged(WriterFinding.LATER, NEWEST + 1)),
+        ("message", message(FORGOTTEN), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("message", message(FORGOTTEN, generation=1), Judged(WriterFinding.UNREACHABLE, FORGOTTEN)),
+        ("message", message(FORGOTTEN, OLD, 1), Judged(WriterFinding.UNREACHABLE, FORGOTTEN)),
+        ("message", message(FORGOTTEN, KEEPING, 1), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("message", message(FORGOTTEN, topic_prefix("shop", "unknown"), 1), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("message", Row(b"nonsense", {}), Judged(WriterFinding.UNREADABLE)),
+        ("message", Row(message(None).key, {WRITER: b"short"}), Judged(WriterFinding.UNREADABLE)),
+        ("message", Row(message(None).key, {WRITER: bytes(8)}), Judged(WriterFinding.UNREADABLE)),
+        ("payload", payload(FORGOTTEN), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("payload", bound(FORGOTTEN), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("payload", payload(FORGOTTEN, KEEPING, 1), Judged(WriterFinding.RETAINED, FORGOTTEN)),
+        ("payload", payload(COMMITTED), Judged(WriterFinding.COMMITTED, COMMITTED)),
+        ("cell", cell(FORGOTTEN), Judged(WriterFinding.FORGOTTEN, FORGOTTEN)),
+        ("cell", cell(LISTED), Judged(WriterFinding.LISTED, LISTED)),
+        ("cell", Row(message(COMMITTED).key, {}), Judged(WriterFinding.UNREADABLE)),
     ],
 )
 def test_each_row_is_judged_by_its_writer(table: str, row: Row, finding: Judged):
@@ -86,7 +86,9 @@ def test_a_writer_without_rows_is_kept_too_long_only_after_its_life_the_hour_for
     assert writers.kept_too_long([], end_ms + 50, 50) == []
     assert writers.kept_too_long([], end_ms + 51, 50) == [writer]
     assert writers.kept_too_long([writer], end_ms + 51, 50) == [], "it has a row"
-    assert writers._replace(outside=frozenset({writer})).kept_too_long([], end_ms + 51, 50) == [], "it wrote elsewhere"
+    assert writers._replace(external_writers=frozenset({writer})).kept_too_long([], end_ms + 51, 50) == [], (
+        "it wrote elsewhere"
+    )
 
 
 POINTERS = st.integers(1, 40)
@@ -95,5 +97,5 @@ POINTERS = st.integers(1, 40)
 @given(st.frozensets(POINTERS), st.frozensets(POINTERS), st.frozensets(POINTERS), st.integers(0, 40), POINTERS)
 def test_only_a_writer_that_is_forgotten_and_not_listed_is_a_fault(invalid, forgotten, in_progress, newest, writer):
     found = Writers(invalid, forgotten, in_progress, newest).judge(writer)
-    assert (found is Finding.FORGOTTEN) == (writer in forgotten and writer not in invalid)
-    assert (found is Finding.LISTED) == (writer in invalid)
+    assert (found is WriterFinding.FORGOTTEN) == (writer in forgotten and writer not in invalid)
+    assert (found is WriterFinding.LISTED) == (writer in invalid)

@@ -16,7 +16,7 @@ import pytest
 import basalt
 from basalt.client import Client
 from basalt.errors import BasaltError, SessionNotFoundError, UnavailableError
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.sink import commit as sink_commit
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 from basalt_spark.sink.segment_writer import SegmentWriter, storing
@@ -41,7 +41,7 @@ class Sink:
         self.client = client
 
     def write(self, work: SinkWork, partition: int, batches: Iterator[pa.RecordBatch]) -> SegmentStored:
-        store = storing(self.client, TopicName("default", TOPIC), "default")
+        store = storing(self.client, QualifiedTopic("default", TOPIC), "default")
         return SegmentWriter(VALUE_ONLY, lambda: self.join(work), store, 1).write(batches, partition, work)
 
     def join(self, work: SinkWork) -> Segment | None:

@@ -12,7 +12,7 @@ from basalt.api.positions import END, START, at_id, at_time
 from basalt.client import RecordIn
 from basalt.errors import CorruptionError, InputError, SessionFencedError, SessionForeignError, TransactionEndedError
 from basalt_spark import connection
-from basalt_spark.connection import Server, TopicName, client_of
+from basalt_spark.connection import QualifiedTopic, Server, client_of
 from basalt_spark.jobs import archive_folder, copies
 from basalt_spark.jobs.archive import archive, verify
 from basalt_spark.jobs.archive_folder import Folder
@@ -69,12 +69,12 @@ def rows(server: Server) -> TopicRows:
     client.transactions.abort(lost)
     with client.transaction() as tx:
         tx.store("orders", [b"stored %d" % number for number in range(10)])
-    return TopicRows(server, TopicName("shop", "orders"))
+    return TopicRows(server, QualifiedTopic("shop", "orders"))
 
 
 def topic(rows: TopicRows, name: str) -> TopicRows:
     rows.client.topics.create(name)
-    return rows._replace(name=TopicName("shop", name))
+    return rows._replace(name=QualifiedTopic("shop", name))
 
 
 def contents(rows: TopicRows) -> list[dict[str, Any]]:

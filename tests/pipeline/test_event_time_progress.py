@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.event_time import Progress, read_progress
+from basalt_spark.event_time import QueryProgress, read_progress
 from basalt_spark.offset import Offset, offset_json
 
 
@@ -69,4 +69,4 @@ def test_a_millisecond_before_the_end_of_time_nothing_is_closed():
 def test_rows_that_came_too_late_are_counted_over_all_operators():
     one = report(offset(False), dropped=2)
     one["stateOperators"] *= 2
-    assert read_progress(one) == Progress(7, done=False, stateful=True, watermark_ms=None, dropped=4, ran=True)
+    assert read_progress(one) == QueryProgress(7, done=False, stateful=True, watermark_ms=None, dropped=4, ran=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from basalt.api.markers import Idle, MarkerState, TaskState
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.source.micro_batch import Seen, watermark_of
 
-ORDERS = TopicName("default", "orders")
+ORDERS = QualifiedTopic("default", "orders")
 
 
 def spoke(mark: int | None, ended: bool = False, at_ms: int = 0) -> TaskState:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from basalt.api.markers import MarkerState, TaskState
 from basalt.errors import InputError
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.offset import Offset, TopicOffset, offset_json, parse_offset
 from tests.vector_lines import VECTORS
 
@@ -24,7 +24,7 @@ topic_offsets = st.builds(
 offsets = st.builds(
     Offset,
     st.text("0123456789abcdef", min_size=16, max_size=16),
-    st.dictionaries(st.builds(TopicName, names, names), topic_offsets, min_size=1, max_size=3),
+    st.dictionaries(st.builds(QualifiedTopic, names, names), topic_offsets, min_size=1, max_size=3),
     st.none() | times,
     st.booleans(),
     st.booleans(),

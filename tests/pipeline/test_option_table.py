@@ -9,17 +9,17 @@ import pytest
 from basalt.api.markers import Idle
 from basalt.errors import InputError
 from basalt_engine.clock import ManualClock
-from basalt_spark.connection import TopicName
-from basalt_spark.option_table import OPTIONS, Use
+from basalt_spark.connection import QualifiedTopic
+from basalt_spark.option_table import OPTIONS, FrameUse
 from basalt_spark.options import read_options
 
 ID = "0000018bcfe568000001" + "00" * 10
 NOW_MS = 1_700_000_000_000
 SERVER = {"server": "http://127.0.0.1:4780"}
-ORDERS = TopicName("default", "orders")
+ORDERS = QualifiedTopic("default", "orders")
 
 
-def parse(use: Use = Use.STREAM, **given: str):
+def parse(use: FrameUse = FrameUse.STREAM, **given: str):
     return read_options({**SERVER, "topic": "orders", **given}, use, ManualClock(NOW_MS))
 
 
@@ -29,7 +29,7 @@ def test_names_of_options_are_read_in_any_case_as_spark_gives_them():
 
 def test_a_batch_read_refuses_what_is_for_streams():
     with pytest.raises(InputError, match="option maxRowsPerTrigger is for streams, not for batch reads"):
-        parse(Use.BATCH, maxRowsPerTrigger="5")
+        parse(FrameUse.BATCH, maxRowsPerTrigger="5")
 
 
 def test_units_are_read_as_people_write_them():

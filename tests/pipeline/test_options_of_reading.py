@@ -8,18 +8,18 @@ import pytest
 
 from basalt.errors import InputError
 from basalt_engine.clock import ManualClock
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.offset import before_id, before_time
-from basalt_spark.option_table import Use
+from basalt_spark.option_table import FrameUse
 from basalt_spark.options import EARLIEST, LATEST, Edge, read_options
 
 ID = "0000018bcfe568000001" + "00" * 10
 NOW_MS = 1_700_000_000_000
 SERVER = {"server": "http://127.0.0.1:4780"}
-ORDERS = TopicName("default", "orders")
+ORDERS = QualifiedTopic("default", "orders")
 
 
-def parse(use: Use = Use.STREAM, **given: str):
+def parse(use: FrameUse = FrameUse.STREAM, **given: str):
     return read_options({**SERVER, "topic": "orders", **given}, use, ManualClock(NOW_MS))
 
 
@@ -76,15 +76,15 @@ def test_a_wrong_option_is_refused_by_name(given, said):
 
 def test_a_server_and_a_topic_must_be_given():
     with pytest.raises(InputError, match="option server is missing"):
-        read_options({"topic": "orders"}, Use.BATCH)
+        read_options({"topic": "orders"}, FrameUse.BATCH)
     with pytest.raises(InputError, match="option topic is missing"):
-        read_options(SERVER, Use.BATCH)
+        read_options(SERVER, FrameUse.BATCH)
     with pytest.raises(InputError, match="names a topic twice"):
-        read_options({**SERVER, "topics": "orders, default:orders"}, Use.BATCH)
+        read_options({**SERVER, "topics": "orders, default:orders"}, FrameUse.BATCH)
 
 
 def test_topics_come_sorted_and_each_in_its_namespace():
-    options = read_options({**SERVER, "namespace": "shop", "topics": "orders, billing:bills"}, Use.STREAM)
+    options = read_options({**SERVER, "namespace": "shop", "topics": "orders, billing:bills"}, FrameUse.STREAM)
     assert list(map(str, options.topics)) == ["billing:bills", "shop:orders"]
 
 
@@ -117,7 +117,7 @@ def test_a_whole_offset_is_a_start():
 
 def test_a_topic_may_be_called_as_a_member_of_an_offset_is():
     start = parse(topic="v", startingOffsets='{"v": "latest"}').start
-    assert start.of(TopicName("default", "v")) == LATEST
+    assert start.of(QualifiedTopic("default", "v")) == LATEST
 
 
 def test_options_hold_no_secret(monkeypatch):

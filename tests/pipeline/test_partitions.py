@@ -12,8 +12,8 @@ from basalt.client.calls.messages import ArrowPage
 from basalt.errors import GenerationError, InputError, ProtocolError
 from basalt_spark import connection
 from basalt_spark.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, refuse_other_schema, row_schema
-from basalt_spark.connection import Server, TopicName, client_of
-from basalt_spark.option_table import Use
+from basalt_spark.connection import QualifiedTopic, Server, client_of
+from basalt_spark.option_table import FrameUse
 from basalt_spark.options import read_options
 from basalt_spark.source.partitions import ROWS_MAX, ControlPartition, ControlRow, RangePartition, read_partition
 from tests.pipeline.topics_in_memory import id_at
@@ -67,9 +67,9 @@ def arrow(payloads: list[bytes], columns: tuple[str, ...]) -> bytes:
 
 
 def read(pages: Pages, partition=None, **given: str) -> list[pa.RecordBatch]:
-    options = read_options({"server": "http://memory:2", "topic": "orders", **given}, Use.STREAM)
+    options = read_options({"server": "http://memory:2", "topic": "orders", **given}, FrameUse.STREAM)
     connection._clients[options.server] = pages
-    partition = partition or RangePartition(TopicName("default", "orders"), None, id_at(9), 1, 7_000)
+    partition = partition or RangePartition(QualifiedTopic("default", "orders"), None, id_at(9), 1, 7_000)
     return list(read_partition(options, partition))
 
 

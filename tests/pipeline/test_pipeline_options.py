@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import InputError
-from basalt_spark.connection import TopicName
+from basalt_spark.connection import QualifiedTopic
 from basalt_spark.pipeline import Pipeline, Step, sink_options, source_options, step_sink, tasks_of
 
 SERVER = {"server": "http://127.0.0.1:1"}
@@ -55,11 +55,11 @@ def test_the_steps_name_is_what_its_batches_and_its_task_are_known_by():
 
 def test_as_many_tasks_write_a_topic_as_steps_do():
     tasks = tasks_of([step("a", "mid"), step("b", "mid"), step("c", "default:out")])
-    assert tasks == {TopicName("default", "mid"): 2, TopicName("default", "out"): 1}
+    assert tasks == {QualifiedTopic("default", "mid"): 2, QualifiedTopic("default", "out"): 1}
 
 
 def test_others_may_write_it_too():
-    assert tasks_of([step("a", "mid", taskCount="3"), step("b", "mid")]) == {TopicName("default", "mid"): 3}
+    assert tasks_of([step("a", "mid", taskCount="3"), step("b", "mid")]) == {QualifiedTopic("default", "mid"): 3}
 
 
 def test_fewer_tasks_than_steps_are_refused():

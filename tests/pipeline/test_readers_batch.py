@@ -8,14 +8,14 @@ import pytest
 
 from basalt.errors import InputError
 from basalt_spark import connection
-from basalt_spark.option_table import Use
+from basalt_spark.option_table import FrameUse
 from basalt_spark.options import read_options
 from basalt_spark.source.readers import BasaltReader
 from tests.pipeline.topics_in_memory import INSTANCE, ServerInMemory, TopicInMemory
 
 
 def planned(topic: TopicInMemory, **given: str):
-    options = read_options({"server": "http://memory:2", "topic": topic.name, **given}, Use.BATCH)
+    options = read_options({"server": "http://memory:2", "topic": topic.name, **given}, FrameUse.BATCH)
     connection._clients[options.server] = ServerInMemory(topic)
     return BasaltReader(options).partitions()
 

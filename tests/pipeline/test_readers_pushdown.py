@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from basalt_spark.source.readers import EVERYTHING, Bounds, bounds_of
+from basalt_spark.source.readers import EVERYTHING, IdBounds, bounds_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARISONS = {
@@ -34,8 +34,8 @@ bounds = st.one_of(st.binary(max_size=24), ids, ids.map(lambda one: one[:10]), i
 micros = st.integers(0, 5_000)
 
 
-def lies_within(message_id: bytes, found: Bounds) -> bool:
-    after, through = found.both(Bounds(None, b"\xff" * 20))
+def lies_within(message_id: bytes, found: IdBounds) -> bool:
+    after, through = found.both(IdBounds(None, b"\xff" * 20))
     return through is not None and (after is None or message_id > after) and message_id <= through
 
 

@@ -15,7 +15,7 @@ from basalt_engine.clock import ManualClock
 from basalt_spark import connection
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.offset import parse_offset
-from basalt_spark.option_table import Use
+from basalt_spark.option_table import FrameUse
 from basalt_spark.options import read_options
 from basalt_spark.source.partitions import ControlPartition, RangePartition
 from basalt_spark.source.readers import BasaltStreamReader
@@ -31,7 +31,7 @@ class Stream:
     def __init__(self, server: ServerInMemory, **given: str) -> None:
         if "topics" not in given:
             given = {"topic": next(iter(server.topics)), **given}
-        self.options = read_options({"server": URL, **given}, Use.STREAM)
+        self.options = read_options({"server": URL, **given}, FrameUse.STREAM)
         self.server = server
         self.clock = ManualClock(1_000_000)
         self.offsets: list[str] = []

@@ -10,7 +10,7 @@ from basalt.api.bodies.messages import Advance, StableEnd
 from basalt.api.positions import END, START, at_id, at_time
 from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId
-from basalt_spark.connection import Server, TopicName
+from basalt_spark.connection import QualifiedTopic, Server
 from basalt_spark.jobs.topic_rows import TopicRange, TopicRows, before, by_day
 from tests.pipeline.test_archive import DAY_US
 from tests.pipeline.test_archive import rows as message_rows
@@ -48,7 +48,7 @@ class PaperRows(TopicRows):
 
 
 def rows(paper: PaperTopic) -> PaperRows:
-    made = PaperRows(Server("http://nowhere"), TopicName("shop", "orders"))
+    made = PaperRows(Server("http://nowhere"), QualifiedTopic("shop", "orders"))
     made.paper = paper
     return made
 

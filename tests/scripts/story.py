@@ -268,7 +268,7 @@ class Story(NamedCommands):
             await self._wired.transactions.begin(
                 Kind.LONG if "long" in how else Kind.SHORT,
                 None if timeout is None else milliseconds(timeout),
-                outside="outside" in how,
+                external_writes="outside" in how,
                 request_id=words.take("request"),
             ),
         )

@@ -99,7 +99,7 @@ class Cells:
         writer.found = {cell.row: cell.value or b"" for cell in await tables.read(TABLE, rows, None, tx.id)}
         if guarded:
             keys = [change_key(table.keys.prefix, table.generation, row) for row in rows]
-            await wired.transactions.set_changes(tx.id, keys, outside=False)
+            await wired.transactions.set_changes(tx.id, keys, external_writes=False)
         for row in rows:
             await self._put(wired, tx, writer, row)
             if world.chances.random() < 0.2:

@@ -22,8 +22,8 @@ from basalt.transactions import manager as durable_state
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Proposal
-from basalt.transactions.rules.one_shots import OneShotTopics, Use
-from basalt.transactions.rules.sessions import Session, SessionTable
+from basalt.transactions.rules.one_shots import OneShotTopics, TopicUseEdits
+from basalt.transactions.rules.sessions import SessionState, SessionTable
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt.transactions.rules.transaction_table import TransactionTable
@@ -98,7 +98,7 @@ def recovery_does_not_look() -> AbstractContextManager[object]:
 
 def topics_in_use_are_not_told() -> AbstractContextManager[object]:
     """The log is not told which topics are in use."""
-    return patch.object(OneShotTopics, "use", lambda *_: Use())
+    return patch.object(OneShotTopics, "use", lambda *_: TopicUseEdits())
 
 
 def recovery_takes_no_place() -> AbstractContextManager[object]:
@@ -192,8 +192,8 @@ def lost_sets_pass_for_empty() -> AbstractContextManager[object]:
 
 def replaced_runs_come_back() -> AbstractContextManager[object]:
     """A session does not remember which runs were replaced."""
-    held_by = Session.held_by
-    return patch.object(Session, "held_by", lambda session, *given: replace(held_by(session, *given), replaced=()))
+    held_by = SessionState.held_by
+    return patch.object(SessionState, "held_by", lambda session, *given: replace(held_by(session, *given), replaced=()))
 
 
 def every_segment_is_published() -> AbstractContextManager[object]:
@@ -215,4 +215,4 @@ def losers_stay() -> AbstractContextManager[object]:
 
 def versions_are_committed_twice() -> AbstractContextManager[object]:
     """A version that was committed before is begun again, and committed again."""
-    return patch.object(Session, "covers", lambda *_: False)
+    return patch.object(SessionState, "covers", lambda *_: False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from basalt.api.bodies.work import Work, WorkPublish
 from basalt.commits.commit_stage import Beginning
-from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import SessionBinding, Transaction
 from basalt_engine.errors import BasaltError
 from tests.sim.history import Ending, Told
@@ -26,7 +26,7 @@ class Jobs:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._held: dict[str, Session] = {}
+        self._held: dict[str, SessionState] = {}
         self._newest_epoch = 0  # that anybody was told
         self._newest_done = 0  # the highest version whose commit somebody was told
         self._attempts: dict[int, list[str]] = {}  # the messages that each version was tried with
@@ -43,7 +43,7 @@ class Jobs:
             version = self._newest_done + world.chances.choice([0, 1, 1, 1, 2])
             await self._work(self._held[run], version)
 
-    async def _work(self, session: Session, version: int) -> None:
+    async def _work(self, session: SessionState, version: int) -> None:
         world, newest_before = self._world, self._newest_epoch
         asked = SessionBinding(NAME, session.epoch, version)
         try:
@@ -51,7 +51,7 @@ class Jobs:
         except BasaltError:
             return
         assert session.epoch >= newest_before, "a zombie began a transaction after it was fenced"
-        if isinstance(begun, Session):
+        if isinstance(begun, SessionState):
             assert version == 0 or self._attempts.keys() & set(range(version, version + 1_000)), "done by nobody"
             return
         world.history.pointers.append(begun.id)
@@ -59,7 +59,7 @@ class Jobs:
             await asyncio.sleep(0)
         await self._commit(begun, session, version)
 
-    async def _commit(self, tx: Transaction, session: Session, version: int) -> None:
+    async def _commit(self, tx: Transaction, session: SessionState, version: int) -> None:
         world, newest_before = self._world, self._newest_epoch
         ending = world.history.transactions[tx.id] = Ending("commit")
         title = world.chances.choice(world.topics)

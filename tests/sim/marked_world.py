@@ -20,7 +20,7 @@ from basalt.messaging.markers import MarkerFacts
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.records import Kind
+from basalt_engine.records import RecordKind
 from tests.sim.history import Ending, Told
 from tests.sim.one_shot_world import OneShotWorld
 
@@ -138,7 +138,7 @@ class MarkedWorld(OneShotWorld):
             if not page.slices:
                 return found
             for piece in page.slices:
-                if piece.batch.kind is not Kind.USER:
+                if piece.batch.kind is not RecordKind.USER:
                     marker = decode_marker(piece.batch.kind.name.lower(), next(iter(piece.payloads())))
                     found.append(Committed(piece.last_id(), marker))
             start = page.slices[-1].last_id()

@@ -21,7 +21,7 @@ from basalt.thrift import deferred_change_sets
 from basalt.transactions import manager
 from basalt.transactions.log import transaction_log
 from basalt.transactions.rules import outcomes, transaction_table
-from basalt.transactions.rules.transaction import Limits
+from basalt.transactions.rules.transaction import TransactionLimits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
@@ -138,5 +138,5 @@ async def _at_once(call: Callable[..., T], *arguments: object) -> T:
     return call(*arguments)
 
 
-def _with_few_outcomes(limits: Callable[[Settings], Limits]) -> Callable[[Settings], Limits]:
+def _with_few_outcomes(limits: Callable[[Settings], TransactionLimits]) -> Callable[[Settings], TransactionLimits]:
     return lambda settings: replace(limits(settings), outcomes_max=2)

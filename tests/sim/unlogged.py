@@ -65,7 +65,7 @@ class UnloggedSets:
         if self._sets(wired).begin(begun, TIMEOUT_MS, "sim"):
             asker = Asker(await begun)
         else:  # the log is being read: as the face does
-            asker = Asker(await wired.transactions.begin(timeout_ms=TIMEOUT_MS, outside=True))
+            asker = Asker(await wired.transactions.begin(timeout_ms=TIMEOUT_MS, external_writes=True))
         world.history.pointers.append(asker.tx.id)
         await self._tell(wired, asker)
         return asker

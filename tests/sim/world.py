@@ -155,7 +155,7 @@ class World:
 
     async def _transaction(self) -> None:
         try:
-            tx = await self.wired.transactions.begin(timeout_ms=TIMEOUT_MS, outside=self.chances.random() < 0.2)
+            tx = await self.wired.transactions.begin(timeout_ms=TIMEOUT_MS, external_writes=self.chances.random() < 0.2)
         except BasaltError:
             return
         self.history.pointers.append(tx.id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from basalt.client import RecordIn
-from basalt_spark.connection import Server, TopicName
+from basalt_spark.connection import QualifiedTopic, Server
 from basalt_spark.jobs import archive_folder
 from basalt_spark.jobs.archive import archive
 from basalt_spark.jobs.archive_folder import Folder
@@ -70,7 +70,7 @@ def rows(basalt, basalt_server, topic) -> TopicRows:
     basalt.transactions.abort(lost)
     with basalt.transaction() as tx:
         tx.store(topic, [b"stored %d" % number for number in range(5)])
-    return TopicRows(Server(basalt_server.url), TopicName("default", topic))
+    return TopicRows(Server(basalt_server.url), QualifiedTopic("default", topic))
 
 
 def contents(rows: TopicRows) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_attempts_that_are_lost_leave_nothing_in_files_or_topics(spark, basalt, 
     known = archive_folder.read_manifest(folder, "first")
     assert (known.messages, sum(told)) == (MESSAGES, 3)
     assert files_in(folder, "data") == sorted(file.path for file in known.files)
-    back = rows._replace(name=TopicName("default", f"{rows.name.topic}-back"))
+    back = rows._replace(name=QualifiedTopic("default", f"{rows.name.topic}-back"))
     basalt.topics.create(back.name.topic)
     filled = backfill(folder, known, back, FailsOnce(spark), told.append, job_id=back.name.topic)
     assert filled.facts["published_now"] == MESSAGES
@@ -126,7 +126,7 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
         assert copied["messages"] == (0 if done_before else MESSAGES)
     assert did("verify", folder, "j", "--against-topic")["outcome"] == "ok"
     for other in ("back", "copy"):
-        assert contents(rows._replace(name=TopicName("default", f"{name}-{other}"))) == contents(rows)
+        assert contents(rows._replace(name=QualifiedTopic("default", f"{name}-{other}"))) == contents(rows)
     counted = did("statistics", name)
     assert (counted["messages"], counted["in_transactions"], counted["keyed"]) == (MESSAGES, 10, 25)
     assert sum(day["messages"] for day in counted["by_day"]) == MESSAGES

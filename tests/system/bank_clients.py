@@ -127,7 +127,7 @@ class BankClient(Client):
     def _told_changes(self, tx: str, accounts: tuple[str, ...]) -> bool:
         keys = [change_key(f"{NAMESPACE}:~{TABLE}:".encode(), 1, account.encode()) for account in accounts]
         changes = [b64encode(key).decode() for key in keys]
-        reply = self._ask(f"{TRANSACTIONS}/{tx}/changes", {"changes": changes, "outsideWrites": False})
+        reply = self._ask(f"{TRANSACTIONS}/{tx}/changes", {"changes": changes, "externalWrites": False})
         assert reply.status in (200, 409), reply
         return reply.status == 200
 

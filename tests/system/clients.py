@@ -122,7 +122,7 @@ class Client:
         """One transaction, ended in one of the ways there are."""
         choice = self.chances.random()
         abandoned = choice < 0.1
-        asked = {"outsideWrites": self.chances.random() < 0.2, "snapshot": False}
+        asked = {"externalWrites": self.chances.random() < 0.2, "snapshot": False}
         if abandoned:
             asked["timeoutMs"] = ABANDONED_MS
         begun = self._send(TRANSACTIONS, json.dumps(asked).encode(), "application/json").json()

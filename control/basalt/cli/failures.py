@@ -28,7 +28,7 @@ _AUTH_CODES = frozenset({"unauthenticated", "forbidden"})
 _LINE_CHARS_MAX = 2_000  # an error quotes what was wrong; a server's answer could quote without end
 
 
-class Failure(click.ClickException):
+class CommandFailure(click.ClickException):
     """A command's own failure, with its exit code and a hint."""
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int = EXIT_FAILURE) -> None:
@@ -47,7 +47,7 @@ class Usage(click.UsageError):
 
 def exit_code(error: BasaltError | click.ClickException) -> int:
     """The exit code of an error, by its class."""
-    if isinstance(error, Failure):
+    if isinstance(error, CommandFailure):
         return error.code
     if isinstance(error, click.ClickException):
         return error.exit_code

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from basalt.cli.failures import EXIT_NOT_FOUND, Failure, Usage
+from basalt.cli.failures import EXIT_NOT_FOUND, CommandFailure, Usage
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class TransactionId(click.ParamType[str]):
         return text
 
 
-class MessageId(click.ParamType[bytes]):
+class MessageIdText(click.ParamType[bytes]):
     """An id of 40 hex digits, whether or not a message has it; `wanted` says in an error what it should be."""
 
     name = "id"
@@ -350,11 +350,11 @@ class Profiles:
     current: str | None = None
 
     def get(self, name: str) -> Profile:
-        """The profile, or a `Failure` that lists those there are."""
+        """The profile, or a `CommandFailure` that lists those there are."""
         profile = self.by_name.get(name)
         if profile is None:
             known = ", ".join(self.by_name) or "none yet"
-            raise Failure(
+            raise CommandFailure(
                 f"there is no profile {name!r} (there are: {known})",
                 hint=f"add it with `basalt profile add {name if PROFILE_NAME.fullmatch(name) else 'NAME'} --url URL`",
                 exit_code=EXIT_NOT_FOUND,
@@ -391,7 +391,7 @@ def read_profiles() -> Profiles:
         return Profiles()
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise Failure(f"profiles file {path}: {reason}", hint="mend or remove it") from None
+        raise CommandFailure(f"profiles file {path}: {reason}", hint="mend or remove it") from None
     return _checked(tree, path)
 
 
@@ -411,7 +411,7 @@ def write_profiles(profiles: Profiles) -> None:
         new.chmod(0o600)
         new.replace(path)
     except OSError as error:
-        raise Failure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
+        raise CommandFailure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
 
 
 def _quoted(text: str) -> str:
@@ -423,7 +423,7 @@ def _checked(tree: Mapping[str, object], path: Path) -> Profiles:
     current = tree.get("current")
     tables = tree.get("profiles", {})
     if not isinstance(tables, dict) or not (current is None or isinstance(current, str)):
-        raise Failure(
+        raise CommandFailure(
             f'profiles file {path}: it has no "current" name and [profiles.NAME] tables', hint="mend or remove it"
         )
     by_name = {}
@@ -432,7 +432,7 @@ def _checked(tree: Mapping[str, object], path: Path) -> Profiles:
             key in _PROFILE_KEYS and isinstance(value, str) for key, value in table.items()
         )
         if wrong or not PROFILE_NAME.fullmatch(name):
-            raise Failure(
+            raise CommandFailure(
                 f"profiles file {path}: profile {name!r} is not a url and a namespace", hint="mend or remove it"
             )
         by_name[name] = Profile(**table)

@@ -349,7 +349,7 @@ def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
 
 
 TRANSACTION_COLUMNS = columns(
-    "id state kind owner began_ms expires_ms topics write_pointer read_pointer outside_writes"
+    "id state kind owner began_ms expires_ms topics write_pointer read_pointer external_writes"
 )
 
 

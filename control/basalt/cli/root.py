@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 import basalt
-from basalt.cli.failures import Failure, Usage
+from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import command, common_options
 
 ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line names them, and never imports them
@@ -122,7 +122,7 @@ def _from_entry_point(name: str) -> click.Command:
 
     found = tuple(entry_points(group=ENTRY_POINTS, name=name))
     if not found:
-        raise Failure(
+        raise CommandFailure(
             f"this installation does not say where `basalt {name}` is",
             hint="install the package anew: pip install basalt-mq",
         )

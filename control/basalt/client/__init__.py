@@ -8,16 +8,16 @@ are written once, in `asynchronous`; `blocking` is generated from it.
 from __future__ import annotations
 
 from basalt.api.bodies.messages import Advance, Holder, PeekedMessage, Split, StableEnd
-from basalt.api.bodies.operations import Part, Readiness, Version
+from basalt.api.bodies.operations import Readiness, ServerPart, Version
 from basalt.api.bodies.tables import TableInfo
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation
 from basalt.api.bodies.transactions import (
-    Outcome,
     SessionInfo,
     TransactionInfo,
+    TransactionOutcome,
     TransactionSession,
-    TransactionTable,
     TransactionTopic,
+    WrittenTable,
 )
 from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.api.positions import Position
@@ -63,9 +63,7 @@ __all__ = [
     "Holder",
     "Message",
     "NamedTransaction",
-    "Outcome",
     "Page",
-    "Part",
     "PeekedMessage",
     "Position",
     "PositionLike",
@@ -74,6 +72,7 @@ __all__ = [
     "Reader",
     "Readiness",
     "RecordIn",
+    "ServerPart",
     "Session",
     "SessionInfo",
     "Split",
@@ -88,11 +87,12 @@ __all__ = [
     "Transaction",
     "TransactionAware",
     "TransactionInfo",
+    "TransactionOutcome",
     "TransactionSession",
-    "TransactionTable",
     "TransactionTopic",
     "TransactionalTable",
     "Version",
+    "WrittenTable",
     "connect",
     "connect_async",
 ]

@@ -14,7 +14,7 @@ from yarl import URL
 
 from basalt.client.attempts import Send
 from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
-from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
@@ -63,11 +63,11 @@ class AiohttpTransport:
             return NotSent(_reason(error))
         except TimeoutError:
             # It may have come while connecting; taking it for sent errs on the safe side.
-            return Lost(f"no answer within {request.timeout_ms:.0f} ms")
+            return AnswerLost(f"no answer within {request.timeout_ms:.0f} ms")
         except aiohttp.ClientResponseError as error:
             return NotHttp(error.message)
         except (_AnswerLostError, aiohttp.ClientError, OSError) as error:
-            return Lost(_reason(error))
+            return AnswerLost(_reason(error))
 
     async def close(self) -> None:
         """Close every connection."""

@@ -22,7 +22,7 @@ from msgspec import MsgspecError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
-from basalt.client.plans import Answer, Await, Call, Effect, Lost, NotHttp, NotSent, Reply, Steps
+from basalt.client.plans import Answer, AnswerLost, Await, Call, Effect, NotHttp, NotSent, Reply, Steps
 from basalt.errors import (
     BY_CODE,
     BasaltError,
@@ -208,7 +208,7 @@ def judge(call: Call[Any], reply: Reply, url: str) -> Any:
     return _judge_lost(call, reply, url)
 
 
-def _judge_lost(call: Call[Any], reply: Lost, url: str) -> Again:
+def _judge_lost(call: Call[Any], reply: AnswerLost, url: str) -> Again:
     if call.effect is Effect.NONE:
         return Again(UnavailableError(f"{call.what}: the answer from {url} was lost ({reply.reason})"))
     error = UnknownOutcomeError(

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from basalt.api.bodies.transactions import CommittedBefore, Outcome
+from basalt.api.bodies.transactions import CommittedBefore, TransactionOutcome
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
 from basalt.client.plans import NamedScope
@@ -95,7 +95,7 @@ class TransactionFacts:
         return self._scope.committed_before
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> TransactionOutcome | None:
         """The transaction's end; None while it is open, and when the end could not be learnt."""
         return self._scope.outcome
 

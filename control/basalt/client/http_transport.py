@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from basalt.client.attempts import Send
-from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
 from basalt_engine.clock import SystemClock
 
@@ -142,13 +142,13 @@ class _Connection:
             response = self._http.getresponse()
             answer = Answer(response.status, _headers(response), self._read(response))
         except TimeoutError as error:
-            return Lost(f"no answer in time: {error}"), False
+            return AnswerLost(f"no answer in time: {error}"), False
         except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
-            return Lost(f"the connection was closed: {error}"), False
+            return AnswerLost(f"the connection was closed: {error}"), False
         except http.client.HTTPException as error:
             return NotHttp(f"{type(error).__name__}: {error}"), False
         except OSError as error:
-            return Lost(_reason(error)), False
+            return AnswerLost(_reason(error)), False
         return answer, not response.will_close
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class NotSent(NoAnswer):
     """Nothing reached the server: no connection could be made."""
 
 
-class Lost(NoAnswer):
+class AnswerLost(NoAnswer):
     """The call was sent, at least in part, and no whole answer came: it took effect, or it did not."""
 
 
@@ -59,7 +59,7 @@ class NotHttp(NoAnswer):
     """The other side answered with something that is not HTTP."""
 
 
-Reply: TypeAlias = Answer | NotSent | Lost | NotHttp
+Reply: TypeAlias = Answer | NotSent | AnswerLost | NotHttp
 Query: TypeAlias = tuple[tuple[str, str], ...]
 
 

@@ -42,7 +42,7 @@ class Beginning(NamedTuple):
     kind: Kind = Kind.SHORT
     timeout_ms: int | None = None
     owner: str = ""
-    outside: bool = False
+    external_writes: bool = False
     request_id: str | None = None
 
 

@@ -20,7 +20,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phas
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
 from basalt.transactions.rules.edits import Proposal, Pruned, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import Clock
@@ -69,11 +69,11 @@ class Coordinator:
         kind: Kind = Kind.SHORT,
         timeout_ms: int | None = None,
         owner: str = "",
-        outside: bool = False,
+        external_writes: bool = False,
         request_id: str | None = None,
     ) -> Transaction:
-        """A new transaction. `outside`: its client writes under its pointer outside Basalt, too."""
-        asked = Beginning(kind, timeout_ms, owner, outside, request_id)
+        """A new transaction. `external_writes`: its client writes under its pointer outside Basalt, too."""
+        asked = Beginning(kind, timeout_ms, owner, external_writes, request_id)
         return await self._run(lambda group: self._stages.begin(group, asked))
 
     async def commit(
@@ -149,16 +149,23 @@ class Coordinator:
 
         return await self._move(transaction_id, propose)
 
-    async def set_changes(self, transaction_id: int, changes: Sequence[bytes], *, outside: bool = True) -> Transaction:
-        """Tell what the transaction changed; a conflict dooms it. `outside`: that was outside Basalt."""
+    async def set_changes(
+        self, transaction_id: int, changes: Sequence[bytes], *, external_writes: bool = True
+    ) -> Transaction:
+        """Tell what the transaction changed; a conflict dooms it. `external_writes`: that was outside Basalt."""
         return await self._move(
-            transaction_id, lambda group: self.state.set_changes(transaction_id, changes, group.now_ms, outside=outside)
+            transaction_id,
+            lambda group: self.state.set_changes(
+                transaction_id, changes, group.now_ms, external_writes=external_writes
+            ),
         )
 
-    async def mark_outside(self, transaction_id: int, name: str) -> Transaction:
+    async def mark_external_writes(self, transaction_id: int, name: str) -> Transaction:
         """The transaction has, or may have, writes outside Basalt: its time-out is not a clean roll back."""
         log.info("transaction %s writes outside Basalt: %s", transaction_id, name)
-        return await self._move(transaction_id, lambda group: self.state.mark_outside(transaction_id, group.now_ms))
+        return await self._move(
+            transaction_id, lambda group: self.state.mark_external_writes(transaction_id, group.now_ms)
+        )
 
     async def join_topic(self, transaction_id: int, topic: Topic) -> Transaction:
         """The topic takes part in the transaction, before anything was written to it."""
@@ -291,7 +298,7 @@ log = logging.getLogger("basalt.transactions")
 class SessionStanding(NamedTuple):
     """A session, and its transactions that have not ended, oldest first."""
 
-    session: Session
+    session: SessionState
     transactions: tuple[Transaction, ...]
 
 
@@ -303,13 +310,13 @@ class SessionCalls:
         self._stages = stages
         self._recovery = recovery
 
-    async def open(self, name: str, run: str) -> Session:
+    async def open(self, name: str, run: str) -> SessionState:
         """The run holds the session. What the runs before it had not committed is ended by then.
 
         It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
         """
 
-        def stage(group: Group) -> tuple[Session, list[Transaction]]:
+        def stage(group: Group) -> tuple[SessionState, list[Transaction]]:
             sessions = self._manager.state.sessions
             self._stages.apply(group, sessions.open(name, run, group.now_ms).edits)
             return sessions.get(name), _unfinished(sessions.transactions(name))
@@ -331,10 +338,10 @@ class SessionCalls:
         await self._recovery.drive(await self._manager.run(stage))
         log.info("session %s: deleted", name)
 
-    async def begin(self, session: SessionBinding, asked: Beginning) -> Transaction | Session:
+    async def begin(self, session: SessionBinding, asked: Beginning) -> Transaction | SessionState:
         """A new transaction of the session; or the session, when it has committed the version before."""
 
-        def stage(group: Group) -> Transaction | Session:
+        def stage(group: Group) -> Transaction | SessionState:
             sessions = self._manager.state.sessions
             return (
                 sessions.get(session.name) if sessions.is_done(session) else self._stages.begin(group, asked, session)
@@ -342,14 +349,14 @@ class SessionCalls:
 
         return await self._manager.run(stage)
 
-    async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | Session:
+    async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | SessionState:
         """The run's transaction for the version, new or open before; or the session, when it has committed the version.
 
         What a run that is replaced by this one had open is ended by then, and rolled back where that succeeds. A request
         id is of no use here: to ask again is to join.
         """
 
-        def stage(group: Group) -> tuple[Transaction | Session, list[Transaction]]:
+        def stage(group: Group) -> tuple[Transaction | SessionState, list[Transaction]]:
             state = self._manager.state
             done = state.sessions.done_before(name)
             if done is not None:
@@ -386,7 +393,7 @@ class SessionCalls:
         await self._manager.run(stage)
         log.warning("every transaction was forgotten: a client has reset this test server")
 
-    def _standing(self, session: Session) -> SessionStanding:
+    def _standing(self, session: SessionState) -> SessionStanding:
         return SessionStanding(session, self._manager.state.sessions.transactions(session.name))
 
 

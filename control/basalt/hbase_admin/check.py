@@ -1,6 +1,6 @@
 """The findings of `basalt hbase check`, and the view of an installation that they are made of.
 
-`look` reads an installation once, as a `View`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
+`look` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
 rules over a view: each yields one line, with a level, what was found and what to do about it.
 """
 
@@ -68,7 +68,7 @@ _NO_REPORTS = Reports({}, ())
 T = TypeVar("T")
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """A warning is for what works, but not as it should; an error for what does not, or soon will not."""
 
     name: str
@@ -77,16 +77,16 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-def ok(name: str, detail: str) -> Finding:
-    return Finding(name, "ok", detail)
+def ok(name: str, detail: str) -> CheckFinding:
+    return CheckFinding(name, "ok", detail)
 
 
-def warning(name: str, detail: str, hint: str) -> Finding:
-    return Finding(name, "warning", detail, hint)
+def warning(name: str, detail: str, hint: str) -> CheckFinding:
+    return CheckFinding(name, "warning", detail, hint)
 
 
-def error(name: str, detail: str, hint: str) -> Finding:
-    return Finding(name, "error", detail, hint)
+def error(name: str, detail: str, hint: str) -> CheckFinding:
+    return CheckFinding(name, "error", detail, hint)
 
 
 def some(names: Iterable[str]) -> str:
@@ -104,7 +104,7 @@ def seconds(duration_ms: float) -> str:
     return f"{duration_ms / 1_000:.3g} s"
 
 
-class Gateway(NamedTuple):
+class CheckedGateway(NamedTuple):
     """The answers of a Thrift gateway; `fault` when it gave none."""
 
     setting: str
@@ -122,13 +122,13 @@ class Gateway(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class InstallationView:
     """An installation as it was found at `now_ms`."""
 
     prefix: str
     buckets: int  # as the settings have it
     now_ms: int
-    gateways: tuple[Gateway, ...]
+    gateways: tuple[CheckedGateway, ...]
     tables: Mapping[str, FoundTable] = field(default_factory=dict)
     regions: Mapping[str, list[Region]] = field(default_factory=dict)
     reports: Reports = _NO_REPORTS
@@ -138,10 +138,10 @@ class View:
     faults: Mapping[str, str] = field(default_factory=dict)  # system entries that could not be read, by kind
 
 
-def look_at_gateway(setting: str, address: str | None, wanted_type: int, clock: Clock) -> Gateway:
+def look_at_gateway(setting: str, address: str | None, wanted_type: int, clock: Clock) -> CheckedGateway:
     """Ask a gateway what it is, and how fast it answers at best: the first answer opens connections of its own, and of
     those that follow a busy machine holds up one or the other."""
-    bare = Gateway(setting, address, wanted_type)
+    bare = CheckedGateway(setting, address, wanted_type)
     if address is None:
         return bare._replace(fault="is not set")
     try:
@@ -159,7 +159,7 @@ def _answer_ms(gateway: Thrift2, clock: Clock) -> float:
     return clock.monotonic_ms() - started_ms
 
 
-def look(gateway: Thrift2, before: View, clock: Clock) -> View:
+def look(gateway: Thrift2, before: InstallationView, clock: Clock) -> InstallationView:
     """The view with what there is of the installation, read through a Thrift 2 gateway."""
     tables = Installation(gateway, before.prefix, clock).found()
     regions = {name: gateway.regions(name) for name in tables}
@@ -188,7 +188,7 @@ def look(gateway: Thrift2, before: View, clock: Clock) -> View:
     )
 
 
-def findings(view: View) -> Iterator[Finding]:
+def findings(view: InstallationView) -> Iterator[CheckFinding]:
     """Every line of the check, in the order in which an operator would ask."""
     yield from gateway_findings(view.gateways)
     if not all(gateway.usable for gateway in view.gateways if gateway.wanted_type == 2):
@@ -202,7 +202,7 @@ def findings(view: View) -> Iterator[Finding]:
     yield from region_findings(view)
 
 
-def gateway_findings(gateways: tuple[Gateway, ...]) -> Iterator[Finding]:
+def gateway_findings(gateways: tuple[CheckedGateway, ...]) -> Iterator[CheckFinding]:
     """Check that each gateway answers and is of the right kind, and that both belong to one cluster."""
     for gateway in gateways:
         yield _gateway(gateway)
@@ -217,7 +217,7 @@ def gateway_findings(gateways: tuple[Gateway, ...]) -> Iterator[Finding]:
         yield ok("cluster", clusters.pop())
 
 
-def _gateway(gateway: Gateway) -> Finding:
+def _gateway(gateway: CheckedGateway) -> CheckFinding:
     start = _START[gateway.wanted_type]
     if gateway.fault and gateway.wanted_type == 1:
         # All else goes through the second gateway.
@@ -235,7 +235,7 @@ def _gateway(gateway: Gateway) -> Finding:
     return ok(gateway.setting, told)
 
 
-def _table(layout: TableLayout, present: FoundTable | None, view: View) -> Finding:
+def _table(layout: TableLayout, present: FoundTable | None, view: InstallationView) -> CheckFinding:
     name = f"table {layout.name}"
     if present is None:
         return error(name, "is missing", _MISSING)
@@ -264,7 +264,7 @@ def _table(layout: TableLayout, present: FoundTable | None, view: View) -> Findi
     )
 
 
-def _facts(view: View) -> Finding:
+def _facts(view: InstallationView) -> CheckFinding:
     if "install" in view.faults:
         return error(
             "installation", view.faults["install"], "restore the row install:facts; no server starts without it"
@@ -277,7 +277,7 @@ def _facts(view: View) -> Finding:
     return ok("installation", f"instance {view.facts.instance}, {view.facts.buckets} salt buckets")
 
 
-def _leader(view: View) -> Finding:
+def _leader(view: InstallationView) -> CheckFinding:
     if "lease" in view.faults:
         return error("leader", view.faults["lease"], "no server can lead until the row lease:leader is restored")
     lease = view.lease
@@ -294,7 +294,7 @@ def _leader(view: View) -> Finding:
     return ok("leader", told)
 
 
-def region_findings(view: View) -> Iterator[Finding]:
+def region_findings(view: InstallationView) -> Iterator[CheckFinding]:
     """The lines about coprocessor, reports and snapshot."""
     own = {name: own_coprocessor(table.descriptor.attributes) for name, table in view.tables.items()}
     set_there = {name: found[1] for name, found in own.items() if found is not None}
@@ -315,7 +315,7 @@ def region_findings(view: View) -> Iterator[Finding]:
     yield _faults(reports)
 
 
-def _coprocessor(view: View, set_there: Mapping[str, Coprocessor]) -> Finding:
+def _coprocessor(view: InstallationView, set_there: Mapping[str, Coprocessor]) -> CheckFinding:
     name = "coprocessor"
     without = [table for table in view.tables if table not in set_there]
     if not set_there:
@@ -338,7 +338,7 @@ def _coprocessor(view: View, set_there: Mapping[str, Coprocessor]) -> Finding:
     return ok(name, f"on all tables, from {paths.pop()}")
 
 
-def _reporting_regions(view: View, set_there: Mapping[str, Coprocessor]) -> dict[str, Region]:
+def _reporting_regions(view: InstallationView, set_there: Mapping[str, Coprocessor]) -> dict[str, Region]:
     """The regions that must report: those of tables whose rows the coprocessor may drop."""
     tables = [table_name(view.prefix, table) for table in sorted(SALTED)]
     return {region.id: region for table in tables if table in set_there for region in view.regions.get(table, [])}
@@ -350,8 +350,8 @@ def _interval_ms(set_there: Mapping[str, Coprocessor]) -> int:
 
 
 def _reports(
-    view: View, regions: Mapping[str, Region], reports: Mapping[str, RegionReport], interval_ms: int
-) -> Finding:
+    view: InstallationView, regions: Mapping[str, Region], reports: Mapping[str, RegionReport], interval_ms: int
+) -> CheckFinding:
     name = "reports"
     hint = "see the log of that region server for io.basalt.hbase; pruning waits for every region"
     unreadable = set(view.reports.damaged) & set(regions)
@@ -370,7 +370,7 @@ def _reports(
     return ok(name, f"{count(len(regions), 'region')}, the oldest report {seconds(max(ages.values()))} old")
 
 
-def _jar(reports: Mapping[str, RegionReport]) -> Finding:
+def _jar(reports: Mapping[str, RegionReport]) -> CheckFinding:
     servers: dict[int, set[str]] = defaultdict(set)
     versions: dict[int, int] = {}
     for report in reports.values():
@@ -390,7 +390,7 @@ def _jar_text(jar: int, version: int) -> str:
     return f"version {version_text(version)}, " + ("no checksum" if jar == UNKNOWN else f"CRC-32C {jar:08x}")
 
 
-def _hbase_version(reports: Mapping[str, RegionReport]) -> Finding:
+def _hbase_version(reports: Mapping[str, RegionReport]) -> CheckFinding:
     # No Thrift call tells a version, so this is the region servers' own word.
     found = {report.counters.get(HBASE_VERSION, UNKNOWN) for report in reports.values()}
     told = some(version_text(number) for number in found)
@@ -401,7 +401,7 @@ def _hbase_version(reports: Mapping[str, RegionReport]) -> Finding:
     return ok("HBase", told)
 
 
-def _clocks(view: View, reports: Mapping[str, RegionReport]) -> Finding:
+def _clocks(view: InstallationView, reports: Mapping[str, RegionReport]) -> CheckFinding:
     """A report from the future shows a clock that is ahead; one that is behind looks like an old report."""
     ahead = {report.server: report.report_ms - view.now_ms for report in reports.values()}
     wrong = {server: skew for server, skew in ahead.items() if skew > CLOCK_SKEW_MS_OK}
@@ -413,7 +413,7 @@ def _clocks(view: View, reports: Mapping[str, RegionReport]) -> Finding:
     return ok("clocks", f"no region server is ahead by more than {seconds(CLOCK_SKEW_MS_OK)}")
 
 
-def _snapshot(view: View) -> Finding:
+def _snapshot(view: InstallationView) -> CheckFinding:
     name = "snapshot"
     hint = "is a server leading, and its job `snapshot` not paused? `basalt job list`; old invalid rows stay until then"
     if "snapshot" in view.faults:
@@ -425,7 +425,7 @@ def _snapshot(view: View) -> Finding:
     return warning(name, told, hint) if age_ms > SNAPSHOT_AGE_MS_MAX else ok(name, told)
 
 
-def _snapshot_seen(view: View, reports: Mapping[str, RegionReport]) -> Finding:
+def _snapshot_seen(view: InstallationView, reports: Mapping[str, RegionReport]) -> CheckFinding:
     name = "snapshot at regions"
     if view.snapshot is None:
         return ok(name, "none to be seen")
@@ -442,7 +442,7 @@ def _snapshot_seen(view: View, reports: Mapping[str, RegionReport]) -> Finding:
     return ok(name, f"at most {seconds(max(behind.values()))} old when they reported")
 
 
-def _metadata_seen(reports: Mapping[str, RegionReport]) -> Finding:
+def _metadata_seen(reports: Mapping[str, RegionReport]) -> CheckFinding:
     name = "metadata at regions"
     hint = "see those servers' logs for io.basalt.hbase: can they read the metadata table?"
     silent = {report.server for report in reports.values() if METADATA_TIME_MS not in report.counters}
@@ -458,7 +458,7 @@ def _metadata_seen(reports: Mapping[str, RegionReport]) -> Finding:
     return ok(name, f"at most {seconds(max(ages.values()))} old when they reported")
 
 
-def _faults(reports: Mapping[str, RegionReport]) -> Finding:
+def _faults(reports: Mapping[str, RegionReport]) -> CheckFinding:
     """Report the faults that coprocessors counted since their servers started; a coprocessor keeps rows after a fault, and goes on."""
     found: dict[tuple[str, str], int] = {}
     for report in reports.values():

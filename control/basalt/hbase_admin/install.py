@@ -9,7 +9,7 @@ from typing import NamedTuple
 from basalt.cluster.lease import LEASE
 from basalt.errors import ConflictError
 from basalt.hbase_admin.gateway import SystemRows, jar_of, read_reports
-from basalt.hbase_admin.plan import FoundTable, Step, Wanted, buckets_conflict, plan
+from basalt.hbase_admin.plan import FoundTable, TableChange, Wanted, buckets_conflict, plan
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL_MS_DEFAULT,
@@ -77,7 +77,7 @@ class Installation:
         facts = self._system.record(FACTS) if table is not None and table.enabled else None
         return None if facts is None else facts.buckets
 
-    def plan(self, wanted: Wanted) -> list[Step]:
+    def plan(self, wanted: Wanted) -> list[TableChange]:
         """The steps that an installation would take now, the row of facts last; `ConflictError` when it must not do anything."""
         found = self.found()
         installed = self.buckets(found)
@@ -91,9 +91,9 @@ class Installation:
         steps = plan(made, found, wanted, installed)
         facts = f"install:facts, {wanted.buckets if installed is None else installed} salt buckets"
         descriptor = TableDescriptor(self._system.table, {}, {})
-        return [*steps, Step(self._system.table, "write" if installed is None else "keep", facts, descriptor)]
+        return [*steps, TableChange(self._system.table, "write" if installed is None else "keep", facts, descriptor)]
 
-    def carry_out(self, steps: Sequence[Step], wanted: Wanted) -> None:
+    def carry_out(self, steps: Sequence[TableChange], wanted: Wanted) -> None:
         """Do what `plan` said. What is cut short is completed by the next run."""
         for step in steps:
             if step.action == "create":
@@ -114,7 +114,7 @@ class Installation:
                 buckets_conflict(buckets, present.buckets), hint="somebody else installed at the same time"
             )
 
-    def upgrade(self, steps: Sequence[Step]) -> None:
+    def upgrade(self, steps: Sequence[TableChange]) -> None:
         """Give the tables the new jar, one after the other, while they stay open.
 
         HBase reopens a table's regions one after the other when its attributes change, and answers when all are open again.

@@ -47,7 +47,7 @@ class Wanted:
     jar: CoprocessorJar | None = None
 
 
-class Step(NamedTuple):
+class TableChange(NamedTuple):
     """One thing to do to one table, and why; `descriptor` is what the table will be."""
 
     table: str
@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 def plan(
     layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], wanted: Wanted, buckets_installed: int | None
-) -> list[Step]:
+) -> list[TableChange]:
     """The steps from what is there to what is wanted, none of which loses anything.
 
     `ConflictError` when a table is there that is not of this layout: it tells every difference of every table.
@@ -123,10 +123,10 @@ def _jar_conflicts(layout: TableLayout, present: FoundTable, jar: CoprocessorJar
     ]
 
 
-def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> Step:
+def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> TableChange:
     if present is None:
         detail = f"{count(len(layout.splits) + 1, 'region')}, {_running(layout.attributes)}"
-        return Step(layout.name, "create", detail, layout.descriptor(), layout.splits)
+        return TableChange(layout.name, "create", detail, layout.descriptor(), layout.splits)
     before = present.descriptor.attributes
     after = dict(before)
     if wanted.flush_interval_ms is not None or FLUSH_INTERVAL not in before:
@@ -138,13 +138,15 @@ def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> St
         f"{name}: {before.get(name, 'unset')} -> {after[name]}" for name in after if after[name] != before.get(name)
     ]
     if changes:
-        return Step(layout.name, "alter", "; ".join(changes), descriptor)
+        return TableChange(layout.name, "alter", "; ".join(changes), descriptor)
     if not present.enabled:
-        return Step(layout.name, "enable", "is disabled", descriptor)
-    return Step(layout.name, "keep", f"as it should be, {_running(after)}", descriptor)
+        return TableChange(layout.name, "enable", "is disabled", descriptor)
+    return TableChange(layout.name, "keep", f"as it should be, {_running(after)}", descriptor)
 
 
-def plan_upgrade(layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], jar: CoprocessorJar) -> list[Step]:
+def plan_upgrade(
+    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], jar: CoprocessorJar
+) -> list[TableChange]:
     """One step for each table, in the layouts' order; tables that run the jar already are kept, which ends a run that was
     cut short. `ConflictError` when a table is missing, or there is nothing to upgrade.
     """
@@ -163,14 +165,14 @@ def plan_upgrade(layouts: Sequence[TableLayout], found: Mapping[str, FoundTable]
     return steps
 
 
-def _upgrade_step(layout: TableLayout, present: FoundTable, jar: CoprocessorJar) -> Step:
+def _upgrade_step(layout: TableLayout, present: FoundTable, jar: CoprocessorJar) -> TableChange:
     before = present.descriptor.attributes
     own = own_coprocessor(before)
     if own is not None and own[1].jar == jar.path:
-        return Step(layout.name, "keep", f"runs {jar.path} already", present.descriptor)
+        return TableChange(layout.name, "keep", f"runs {jar.path} already", present.descriptor)
     after = with_coprocessor(before, _jar_kept(jar, before).of(layout.table))
     old = "no coprocessor" if own is None else own[1].jar
-    return Step(layout.name, "alter", f"{old} -> {jar.path}", present.descriptor._replace(attributes=after))
+    return TableChange(layout.name, "alter", f"{old} -> {jar.path}", present.descriptor._replace(attributes=after))
 
 
 def _jar_kept(jar: CoprocessorJar, attributes: Mapping[str, str]) -> CoprocessorJar:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from basalt.api.bodies.operations import ManagerSnapshot, Part, Readiness, StoreInfo, StoreTable
+from basalt.api.bodies.operations import ManagerSnapshotInfo, Readiness, ServerPart, StoreInfo, StoreTable
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
@@ -74,12 +74,12 @@ class Services:
 
     async def readiness(self) -> Readiness:
         """Try each part that a request may need."""
-        server = Part("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
+        server = ServerPart("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
         parts = [await self._store_part(), self._transactions_part(), server]
         if self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
-            parts.append(Part("leader", leads, 0.0, detail))
+            parts.append(ServerPart("leader", leads, 0.0, detail))
         return Readiness(all(part.ok for part in parts), tuple(parts))
 
     async def store_info(self) -> StoreInfo:
@@ -91,11 +91,11 @@ class Services:
         ]
         return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
 
-    def manager_snapshot(self) -> ManagerSnapshot:
+    def manager_snapshot(self) -> ManagerSnapshotInfo:
         """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""
         state, current = self.transactions.state, self.transactions.manager.current()
         oldest = state.oldest
-        return ManagerSnapshot(
+        return ManagerSnapshotInfo(
             read_pointer=current.read_pointer,
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
@@ -118,17 +118,17 @@ class Services:
         """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
         return self.ids.text(self.transactions.manager.id_of(write_pointer))
 
-    async def _store_part(self) -> Part:
+    async def _store_part(self) -> ServerPart:
         start_ms, system = self.clock.monotonic_ms(), SystemTable(self.store.table(SystemTable.name))
         ok, detail = True, self.store.kind
         try:
             await StoreCalls(self.store)(FACTS.get, system)
         except BasaltError as error:
             ok, detail = False, error.message
-        return Part("store", ok, self.clock.monotonic_ms() - start_ms, detail)
+        return ServerPart("store", ok, self.clock.monotonic_ms() - start_ms, detail)
 
-    def _transactions_part(self) -> Part:
+    def _transactions_part(self) -> ServerPart:
         try:
-            return Part("transactions", True, 0.0, f"{self.transactions.state.in_progress_count} in progress")
+            return ServerPart("transactions", True, 0.0, f"{self.transactions.state.in_progress_count} in progress")
         except BasaltError as error:
-            return Part("transactions", False, 0.0, error.message)
+            return ServerPart("transactions", False, 0.0, error.message)

@@ -19,7 +19,7 @@ import msgspec
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, merged
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageRow
-from basalt_engine.records import Flag, Kind, RecordBatch, decode
+from basalt_engine.records import BatchSection, RecordBatch, RecordKind, decode
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.system import SystemRecord
 
@@ -69,7 +69,7 @@ class RowCount(NamedTuple):
 
 def count_batch(publish_ms: int, batch: RecordBatch, ttl_ms: int) -> RowCount:
     """Count the messages of one batch; `ttl_ms` is the topic's."""
-    if batch.kind is not Kind.USER:  # markers are not messages
+    if batch.kind is not RecordKind.USER:  # markers are not messages
         return RowCount(publish_ms, 0, 0)
     ttls = batch.ttls_ms()
     if ttls is None:
@@ -89,7 +89,7 @@ def count_batch(publish_ms: int, batch: RecordBatch, ttl_ms: int) -> RowCount:
 def count_appended(row: MessageRow, messages: int, payload_bytes: int, ttl_ms: int) -> RowCount:
     """Count a row that was just appended by the appender's own numbers; only TTLs of messages need a decoded batch."""
     publish_ms = position_fields(row.position)[0]
-    if row.batch is None or (row.batch[1] == Kind.USER and not row.batch[2] & Flag.TTLS):
+    if row.batch is None or (row.batch[1] == RecordKind.USER and not row.batch[2] & BatchSection.TTLS):
         return RowCount(publish_ms, messages, payload_bytes)
     return count_batch(publish_ms, decode(row.batch, verify=False), ttl_ms)
 

@@ -40,7 +40,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phas
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
-from basalt_engine.records import Kind, decode
+from basalt_engine.records import RecordKind, decode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import Store
@@ -186,7 +186,7 @@ class TopicMarkers:
         if not tracked.persisted:
             tracked.persisted = True
             stored_log.put_entry(group, SAVED, log.topic, tracked.entry(log.topic), Phase.INTENT)
-        kind = Kind.END_OF_STREAM if marker.ends else Kind.WATERMARK
+        kind = RecordKind.END_OF_STREAM if marker.ends else RecordKind.WATERMARK
         placed = log.append_marker(group, kind, encode_marker(marker), written_by)
         tracked.add(UnstableMarker(placed.end, written_by, marker))
         return placed
@@ -339,7 +339,7 @@ class TopicMarkers:
         while rest is not None:
             rows, rest = await self._reader.page(log, rest, stop)
             for row in rows:
-                if row.batch is not None and row.batch[1] != Kind.USER:
+                if row.batch is not None and row.batch[1] != RecordKind.USER:
                     marker = Slice(row, decode(row.batch), None).marker()
                     tracked.add(UnstableMarker(row.position, row.written_by, marker))
         return tracked

@@ -17,7 +17,7 @@ from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.log_reader import Fetch, LogReader
-from basalt.messaging.read.slices import Limits, Start, start_from
+from basalt.messaging.read.slices import SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
@@ -32,7 +32,7 @@ class Messages:
 
     def __init__(
         self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions, *,
-        limits: Limits, lifetime_ms_max: int,
+        limits: SliceLimits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
@@ -115,7 +115,7 @@ class Messages:
         `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
         With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already.
         """
-        limits = Limits(
+        limits = SliceLimits(
             min(messages_max or self._limits.messages_max, self._limits.messages_max),
             min(bytes_max or self._limits.bytes_max, self._limits.bytes_max),
         )

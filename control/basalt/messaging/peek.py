@@ -14,9 +14,9 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import Limits, Slice, start_from
+from basalt.messaging.read.slices import Slice, SliceLimits, start_from
 from basalt_engine.keys import MessageId
-from basalt_engine.records import Buffer, Extras, Kind
+from basalt_engine.records import Buffer, Extras, RecordKind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 
 MESSAGES_MAX = 1_000  # of one page; an operator looks at them one by one
@@ -39,7 +39,7 @@ class Peeked(NamedTuple):
     id: bytes
     payload: Buffer
     extras: Extras
-    kind: Kind
+    kind: RecordKind
     state: State
     write_pointer: int | None
 
@@ -62,7 +62,7 @@ class Peek:
     async def message(self, title: TopicName, message_id: bytes) -> Peeked:
         """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
         MessageId.decode(message_id)
-        page = await self._page(await self._logs.open(title), message_id, True, Limits(1, 1))
+        page = await self._page(await self._logs.open(title), message_id, True, SliceLimits(1, 1))
         if not page.messages or page.messages[0].id != message_id:
             raise MessageNotFoundError(
                 f"topic {title} has no message {message_id.hex()}",
@@ -77,10 +77,10 @@ class Peek:
         """Messages from an id or a time (ms) on, or from the oldest one."""
         if messages_max <= 0:
             raise InputError(f"limit {messages_max} is not a number of messages", field="limit", hint="give 1 or more")
-        limits = Limits(min(messages_max, MESSAGES_MAX), BYTES_MAX)
+        limits = SliceLimits(min(messages_max, MESSAGES_MAX), BYTES_MAX)
         return await self._page(await self._logs.open(title), start, inclusive, limits)
 
-    async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: Limits) -> PeekPage:
+    async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: SliceLimits) -> PeekPage:
         found = await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True)
         snapshot = self._decisions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)

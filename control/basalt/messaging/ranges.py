@@ -19,14 +19,14 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import Settled, StableEnds
-from basalt.messaging.read.log_reader import NO_LIMIT, Budget, Fetch, LogReader, Reading, Stopped
-from basalt.messaging.read.slices import Limits, Slice, Start, before, end_of, start_from
+from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, LogReader, ReadBudget, Reading, Stopped
+from basalt.messaging.read.slices import Slice, SliceLimits, Start, before, end_of, start_from
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.records import Kind
+from basalt_engine.records import RecordKind
 from basalt_engine.snapshot import NO_INVALID, TransactionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
@@ -39,17 +39,17 @@ SKIPS_MAX = 500  # known blocks that are passed before others get their turn: a 
 SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
 
 
-_UNLIMITED = Limits(NO_LIMIT, NO_LIMIT)
+_UNLIMITED = SliceLimits(NO_LIMIT, NO_LIMIT)
 
 
-class StableEnd(NamedTuple):
+class RangeEnd(NamedTuple):
     """Up to where a generation of a topic reads the same for ever; `id` is None where nothing is there yet."""
 
     id: bytes | None
     generation: int
 
 
-class Advance(NamedTuple):
+class RangeAdvance(NamedTuple):
     """A run of a topic, up to `through`: its messages, and what the markers in it say by themselves.
 
     `at_end`: there is nothing more up to the stable end, or the bound that was given. `expired`: messages behind `after`
@@ -66,7 +66,7 @@ class Advance(NamedTuple):
     tasks_property: int | None
 
 
-class Split(NamedTuple):
+class RangeSplit(NamedTuple):
     """A part of a range, and what is in it."""
 
     after: bytes | None
@@ -75,10 +75,10 @@ class Split(NamedTuple):
     payload_bytes: int
 
 
-class Splits(NamedTuple):
+class RangeSplits(NamedTuple):
     """A range in parts, in the order of the log."""
 
-    splits: list[Split]
+    splits: list[RangeSplit]
     generation: int
 
 
@@ -99,7 +99,7 @@ class RangeScan:
 
     def __init__(
         self, reader: LogReader, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
-        index: Blocks | None, after: bytes, limits: Limits,
+        index: Blocks | None, after: bytes, limits: SliceLimits,
     ) -> None:  # fmt: skip
         self._reader = reader
         self._log = log
@@ -116,7 +116,7 @@ class RangeScan:
 
     def renew_budget(self) -> None:
         """Reset the budget to that of one call."""
-        self._budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
+        self._budget = ReadBudget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
 
     @property
     def out_of_budget(self) -> bool:
@@ -158,14 +158,14 @@ class RangeScan:
         left = self._left(None)
         return block.messages <= left.messages_max and _weight(block, left.message_bytes) <= left.bytes_max
 
-    def _left(self, through: bytes | None) -> Limits:
+    def _left(self, through: bytes | None) -> SliceLimits:
         """What it may still count: at least one message, whatever its bytes, as the first of all."""
         limits = self._limits
         messages_left, bytes_left = (
             limits.messages_max - self.messages,
             limits.bytes_max - _weight(self, limits.message_bytes),
         )
-        return Limits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
+        return SliceLimits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
     def _count(self, part: Block | Fetch, said: MarkerState) -> None:
         self.messages += part.messages
@@ -176,7 +176,7 @@ class RangeScan:
         """Read a block, or what lies up to this id."""
         reading = Reading(
             Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self._budget,
-            enough=Limits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
+            enough=SliceLimits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
         )  # fmt: skip
         page = await self._reader.go_on(self._log, reading)
         if page.held_at is not None:
@@ -184,7 +184,7 @@ class RangeScan:
         after, said = self.at, NOTHING_KNOWN
         for part in page.slices:
             # A rolled back marker counts for nobody; a message does for those who see everything.
-            if part.batch.kind is not Kind.USER and (part.written_by is None or part.written_by > 0):
+            if part.batch.kind is not RecordKind.USER and (part.written_by is None or part.written_by > 0):
                 said = apply(said, part.marker(), part.publish_ms)
         if page.full_at is not None:
             # Whatever was read or skipped on the way here, the scan ends right before what did not fit.
@@ -217,14 +217,14 @@ class Ranges:
         self._writers = writers
         self._ends = ends
 
-    async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
+    async def stable_end(self, title: TopicName, committed: bool = True) -> RangeEnd:
         """The highest id such that nothing at or below it can still appear or change who sees it.
 
         For readers that are not `committed`: after the newest durable row.
         """
         log = await self._logs.open(title)
         settled = await self._settled(log, committed)
-        return StableEnd(settled.id or None, log.topic.generation)
+        return RangeEnd(settled.id or None, log.topic.generation)
 
     async def read(
         self, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
@@ -234,9 +234,9 @@ class Ranges:
         `ConflictError`: `through` is beyond what is decided.
         """
         snapshot = self._writers.current() if committed else None
-        limits = Limits(MESSAGES_MAX, bytes_max, 1, through)
+        limits = SliceLimits(MESSAGES_MAX, bytes_max, 1, through)
         reading = Reading(
-            start_from(after, after is None), limits, snapshot, self._clock.now_ms(), budget=Budget(), whole=True
+            start_from(after, after is None), limits, snapshot, self._clock.now_ms(), budget=ReadBudget(), whole=True
         )
         page = await self._reader.go_on(log, reading)
         if page.held_by is not None:
@@ -247,7 +247,7 @@ class Ranges:
     async def advance(
         self, title: TopicName, after: bytes | None, *, through: bytes | None = None, messages_max: int | None = None,
         bytes_max: int | None = None, committed: bool = True,
-    ) -> Advance:  # fmt: skip
+    ) -> RangeAdvance:  # fmt: skip
         """The longest run behind `after` within the limits, of which the first message is always a part.
 
         It ends at the stable end, or at `through` where that is less. Less than that is answered where more would have to be
@@ -257,18 +257,18 @@ class Ranges:
         topic, settled = log.topic, await self._settled(log, committed)
         end = settled.id
         end = max(after or b"", end if through is None else min(end, through))
-        limits = Limits(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
+        limits = SliceLimits(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
         scan = self._scan(log, settled, after or b"", end, limits, committed=committed)
         await self._go(scan, log, end)
         expired = await self._has_expired(log, after or b"", settled)
-        return Advance(
+        return RangeAdvance(
             scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.said,
             topic.tasks,
         )  # fmt: skip
 
     async def splits(
         self, title: TopicName, after: bytes | None, through: bytes, count: int, *, committed: bool = True
-    ) -> Splits:
+    ) -> RangeSplits:
         """The range in at most `count` parts that are about equally much work; where they are cut depends on nothing else.
 
         `ConflictError`: the range is not settled yet. `BusyError`: a long stretch is being read for the first time.
@@ -292,21 +292,21 @@ class Ranges:
                 f"a long stretch of topic {title} is being read for the first time, up to {whole.at.hex()} so far",
                 hint="send the same call again; or split the topic in shorter ranges",
             )
-        parts: list[Split] = []
+        parts: list[RangeSplit] = []
         at, weight_left = after or b"", whole.weight
         while at < through:
             parts_left = count - len(parts)
             limits = _UNLIMITED
             if parts_left > 1:
-                limits = Limits(NO_LIMIT, -(-weight_left // parts_left), message_bytes=MESSAGE_WEIGHT_BYTES)
+                limits = SliceLimits(NO_LIMIT, -(-weight_left // parts_left), message_bytes=MESSAGE_WEIGHT_BYTES)
             part = self._scan(log, settled, at, through, limits, committed=committed)
             while part.at < through and not part.is_full:
                 part.renew_budget()
                 await self._go(part, log, through)
-            parts.append(Split(at or None, part.at, part.messages, part.payload_bytes))
+            parts.append(RangeSplit(at or None, part.at, part.messages, part.payload_bytes))
             weight_left -= part.weight
             at = part.at
-        return Splits(parts, topic.generation)
+        return RangeSplits(parts, topic.generation)
 
     def forget_all(self) -> None:
         """Forget all blocks: an operator has changed what became of writers."""
@@ -319,7 +319,7 @@ class Ranges:
         return await self._ends.settled(log)
 
     def _scan(
-        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: Limits, *, committed: bool
+        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: SliceLimits, *, committed: bool
     ) -> RangeScan:
         """A scan from behind an id on, past what has expired."""
         now_ms = self._clock.now_ms()
@@ -361,7 +361,7 @@ class Ranges:
         return page.rest is not None or any(
             not start.is_past(row)
             and row.expire_ms is None  # it was to be gone sooner
-            and (row.batch is None or row.batch[1] == Kind.USER)
+            and (row.batch is None or row.batch[1] == RecordKind.USER)
             and (settled.snapshot is None or settled.snapshot.is_visible(row.written_by))
             for row in page.rows
         )

@@ -23,7 +23,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import Limits, before, row_slices, start_from
+from basalt.messaging.read.slices import SliceLimits, before, row_slices, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -41,7 +41,7 @@ SAVE_TOPICS_MAX = 500  # topics saved by one run, so that ten thousand busy ones
 SAVE_GROUP_TOPICS = 50
 
 
-class TopicStats(NamedTuple):
+class TopicFigures(NamedTuple):
     """A topic's figures. Ids are 20 bytes; None where there is no message. Rates are of the last minute.
 
     `exact` is false where the oldest part was estimated by time. `oldest_open_write_pointer` is the writer at which
@@ -108,7 +108,7 @@ class TopicStatistics:
 
     # What is asked.
 
-    async def stats(self, title: TopicName) -> TopicStats:
+    async def stats(self, title: TopicName) -> TopicFigures:
         """The topic's figures; `TopicNotFoundError`."""
         log = await self._logs.open(title)
         topic = log.topic
@@ -117,10 +117,10 @@ class TopicStatistics:
         whole, part = index.buckets.since(oldest_ms)
         parts = [whole, index.own.alive(now_ms), part.estimate if part is not None else Count()]
         rate = index.recent.per_second(now_ms)
-        first = await self._reads.read(log, start_from(None, True), Limits(1, 1), None)
+        first = await self._reads.read(log, start_from(None, True), SliceLimits(1, 1), None)
         newest = await self._newest_id(topic)
         oldest = first.slices[0].ids()[0] if first.slices else None
-        return TopicStats(
+        return TopicFigures(
             messages=sum(count.messages for count in parts),
             payload_bytes=sum(count.payload_bytes for count in parts),
             exact=exact,

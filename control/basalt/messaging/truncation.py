@@ -23,14 +23,14 @@ from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES
 
 
-class Truncated(NamedTuple):
+class TruncationResult(NamedTuple):
     """Before which time the topic is truncated now, and whether this call did it, or would."""
 
     before_ms: int
     changed: bool
 
 
-class Lost(NamedTuple):
+class TruncationLoss(NamedTuple):
     """The messages that a truncation would take from readers; a lower bound if not `exact`: there was more to read."""
 
     messages: int
@@ -53,7 +53,7 @@ class Truncation:
         self._ranges = ranges
         self._named = named
 
-    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
+    async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> TruncationResult:
         """Put what was published before a time out of reach; durable on return. An earlier time than before changes nothing.
 
         `ConflictError`: a transaction in progress has published before that time. `GenerationError`: the topic is another one.
@@ -64,11 +64,13 @@ class Truncation:
             await self._logs.truncate(title, before_ms, log.topic.generation)
         return found
 
-    async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> Truncated:
+    async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> TruncationResult:
         """Return the answer that `truncate` would give, and fail where it would; changes nothing."""
         return (await self._checked(title, before_ms, generation))[1]
 
-    async def _checked(self, title: TopicName, before_ms: int, generation: int | None) -> tuple[TopicLog, Truncated]:
+    async def _checked(
+        self, title: TopicName, before_ms: int, generation: int | None
+    ) -> tuple[TopicLog, TruncationResult]:
         now_ms = self._clock.now_ms()
         if before_ms > now_ms:
             raise InputError(
@@ -79,17 +81,17 @@ class Truncation:
         log = await self._logs.open(title)
         topic = log.topic.of_generation(generation)
         if before_ms <= topic.truncated_before_ms:
-            return log, Truncated(topic.truncated_before_ms, False)
+            return log, TruncationResult(topic.truncated_before_ms, False)
         await self._refuse_undecided(log, before_ms)
-        return log, Truncated(before_ms, True)
+        return log, TruncationResult(before_ms, True)
 
-    async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> Lost:
+    async def lost(self, title: TopicName, before_ms: int, *, committed: bool) -> TruncationLoss:
         """Count the messages that readers would not get any more after a truncation at `before_ms`."""
         stop = before(position(before_ms, 0))
         if not stop:
-            return Lost(0, 0, True)
+            return TruncationLoss(0, 0, True)
         found = await self._ranges.advance(title, None, through=end_of(stop), committed=committed)
-        return Lost(found.messages, found.payload_bytes, found.at_end)
+        return TruncationLoss(found.messages, found.payload_bytes, found.at_end)
 
     async def _refuse_undecided(self, log: TopicLog, before_ms: int) -> None:
         """A transaction whose first messages are gone when it commits would not be one any more."""

@@ -17,10 +17,10 @@ from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Holder
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
-from basalt.errors import ConflictError, OutsideWritesError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Blocked, FirstUnstable
-from basalt.messaging.read.log_reader import Budget
+from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstable
+from basalt.messaging.read.log_reader import ReadBudget
 from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
@@ -114,7 +114,7 @@ class Inspection:
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
-        budget, looked_at = Budget(CALL_ROWS_MAX), 0
+        budget, looked_at = ReadBudget(CALL_ROWS_MAX), 0
         found: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
@@ -136,7 +136,7 @@ class Inspection:
         transaction = state.find(transaction_id)
         if transaction is None:
             return await self._describe_end(state.outcome(transaction_id))
-        blocks = await self._first_unstable.of_transaction(transaction, Budget(CALL_ROWS_MAX))
+        blocks = await self._first_unstable.of_transaction(transaction, ReadBudget(CALL_ROWS_MAX))
         now_ms, loss = self._clock.now_ms(), transaction.doomed
         fields = self._fields(transaction, now_ms, bool(blocks))
         stored = self._stored_by_topic(transaction)
@@ -201,7 +201,7 @@ class Inspection:
             return Holder(text, at)
         return Holder(text, at, transaction.owner, transaction.deadline_ms)
 
-    async def wrote_outside(self, outcome: Outcome) -> bool:
+    async def wrote_externally(self, outcome: Outcome) -> bool:
         """Read an invalid transaction's note: did it write outside Basalt?"""
         name = ExternalWriter.name(outcome.id)
         return await self._call(self._system.get, ExternalWriter.KIND, name) is not None
@@ -209,7 +209,7 @@ class Inspection:
     async def _describe_end(self, outcome: Outcome) -> bodies.EndDescription:
         invalid = self._transactions.state.invalid
         left = sum(pointer in invalid for pointer in outcome.pointers)
-        wrote = outcome.state is State.INVALID and await self.wrote_outside(outcome)
+        wrote = outcome.state is State.INVALID and await self.wrote_externally(outcome)
         return bodies.EndDescription(
             id=self._ids.text(outcome.id),
             write_pointer=outcome.write_pointer,
@@ -221,7 +221,7 @@ class Inspection:
             timed_out=outcome.timed_out,
             topics=tuple(map(transaction_topic, outcome.topics)),
             tables=tuple(map(transaction_table, outcome.tables)),
-            outside_writes=wrote,
+            external_writes=wrote,
             invalid_pointers=left,
             meaning=_MEANINGS[outcome.state],
             next_step=_after(outcome, left),
@@ -270,7 +270,7 @@ class ForcedEnds:
         self._audit = audit
 
     async def abort(self, transaction_id: int, by: By, *, force: bool, dry_run: bool) -> bodies.ForcedEnd:
-        """Abort; `force` says that the writes outside Basalt have been undone. `OutsideWritesError` where they may be left."""
+        """Abort; `force` says that the writes outside Basalt have been undone. `ExternalWritesError` where they may be left."""
         transactions = self._transactions
 
         async def do() -> Outcome:
@@ -329,13 +329,13 @@ class ForcedEnds:
         if force:
             return lambda transaction: None
         text = self._ids.text(was.id)
-        if _leaves_the_list(was) and await self._inspection.wrote_outside(was):
-            raise _outside_writes(text, was.owner, "had")
+        if _leaves_the_list(was) and await self._inspection.wrote_externally(was):
+            raise _external_writes(text, was.owner, "had")
 
         def guard(transaction: Transaction | None) -> None:
             if transaction is not None:
-                if transaction.outside and transaction.kind is Kind.SHORT:
-                    raise _outside_writes(text, transaction.owner, "may have")
+                if transaction.external_writes and transaction.kind is Kind.SHORT:
+                    raise _external_writes(text, transaction.owner, "may have")
             elif was.state is not State.INVALID and _leaves_the_list(self._transactions.state.outcome(was.id)):
                 raise ConflictError(
                     f"transaction {text} became invalid meanwhile", hint=f"look again (`basalt tx describe {text}`)"
@@ -349,15 +349,15 @@ def _leaves_the_list(outcome: Outcome) -> bool:
     return outcome.state is State.INVALID and outcome.kind is Kind.SHORT
 
 
-def _outside_writes(text: str, owner: str, has: str) -> OutsideWritesError:
+def _external_writes(text: str, owner: str, has: str) -> ExternalWritesError:
     who = f" (owner {owner})" if owner else ""
-    return OutsideWritesError(
+    return ExternalWritesError(
         f"transaction {text}{who} {has} writes outside Basalt, which only its client can undo: an abort would show them",
         hint=f"invalidate it (`basalt tx invalidate {text}`), or say force once its client has undone them",
     )
 
 
-def _worst_first(blocks: Sequence[Blocked]) -> tuple[bodies.BlockedTopic, ...]:
+def _worst_first(blocks: Sequence[BlockedReaders]) -> tuple[bodies.BlockedTopic, ...]:
     ordered = sorted(blocks, key=lambda blocked: (-blocked.messages, -blocked.waiting))
     return tuple(
         bodies.BlockedTopic(
@@ -388,7 +388,7 @@ def transaction_fields(ids: TransactionIds, transaction: Transaction) -> dict[st
         "expires_ms": transaction.deadline_ms,
         "topics": tuple(map(transaction_topic, transaction.topics)),
         "tables": tuple(map(transaction_table, transaction.tables)),
-        "outside_writes": transaction.outside,
+        "external_writes": transaction.external_writes,
         "session": None if transaction.session is None else bodies.TransactionSession(*transaction.session),
     }
 
@@ -400,10 +400,10 @@ def transaction_topic(join: Join, stored: tuple[int, int] | None = None) -> bodi
     return bodies.TransactionTopic(title.namespace, title.name, join.generation, messages, payload_bytes)
 
 
-def transaction_table(join: TableJoin) -> bodies.TransactionTable:
+def transaction_table(join: TableJoin) -> bodies.WrittenTable:
     """A table that takes part."""
     namespace, name, _ = join.table.decode("ascii").split(":")
-    return bodies.TransactionTable(namespace, name.removeprefix("~"), join.generation)
+    return bodies.WrittenTable(namespace, name.removeprefix("~"), join.generation)
 
 
 def held_back(image: StateImage, transaction: Transaction) -> bodies.HeldBack:
@@ -448,7 +448,7 @@ def at_deadline(transaction: Transaction) -> str:
         return "it is committed once its rows are written, and undone if the server dies before: its time-out counts no more"
     if transaction.state is State.ABORTING:
         return "it will be aborted: its time-out counts no more"
-    if transaction.outside:
+    if transaction.external_writes:
         return "it becomes invalid: it has, or may have, writes outside Basalt that only its client can undo"
     if transaction.tables:
         return "it becomes invalid: cells of tables are hidden, never undone"
@@ -468,7 +468,7 @@ def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
     if now_ms >= transaction.deadline_ms:
         return "wait: the job expiry ends it in a moment"
     whom = f"ask its owner {transaction.owner}" if transaction.owner else "find its client"
-    if transaction.outside:
+    if transaction.external_writes:
         return (
             f"{whom} to undo its writes outside Basalt and to abort it; if nobody can, `basalt tx invalidate {name}`"
             " hides what it wrote under its pointers"

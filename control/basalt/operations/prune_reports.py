@@ -14,7 +14,7 @@ from basalt.errors import ConflictError, NotFoundError, UnavailableError
 from basalt.operations.audit import Audit, By
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner, PruneResult, Survey
-from basalt.pruning.rule import FREED_BY, Blocked, Cause, Certificates, Hold, blocked, due, fault_of
+from basalt.pruning.rule import FREED_BY, Cause, Certificates, Hold, HoldingRegion, blocked, due, fault_of
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
@@ -228,7 +228,7 @@ def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str
     )
 
 
-def _region(regions: Certificates, found: Blocked, pointers: Sequence[int]) -> bodies.RegionInfo:
+def _region(regions: Certificates, found: HoldingRegion, pointers: Sequence[int]) -> bodies.RegionInfo:
     region = found.region
     report: RegionReport | None = regions.reports.get(region.id)
     fault = fault_of(region, report, regions.terms)

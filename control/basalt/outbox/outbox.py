@@ -13,7 +13,7 @@ from basalt.api.bodies.work import Buffer
 from basalt.client import Transaction, TransactionInfo
 from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError
-from basalt.outbox.tables import Connection, Cursor, Driver, OutboxRows, Statements, driver_of
+from basalt.outbox.tables import DatabaseConnection, DatabaseCursor, DatabaseDriver, OutboxRows, Statements, driver_of
 
 TABLE_DEFAULT = "basalt_outbox"
 MESSAGE_BYTES_MAX = (
@@ -23,7 +23,7 @@ MESSAGE_BYTES_MAX = (
 _INSERT = "INSERT INTO {outbox} (namespace, topic, payload, transaction_id) VALUES (?, ?, ?, ?)"
 _FIRST = "INSERT INTO {relay} (name, epoch, batch) VALUES (?, 0, 0)"
 
-Connect: TypeAlias = Callable[[], Connection] | Connection
+Connect: TypeAlias = Callable[[], DatabaseConnection] | DatabaseConnection
 
 log = logging.getLogger("basalt.outbox")
 
@@ -42,7 +42,7 @@ class Outbox:
         name: str = "outbox",
         namespace: str = "default",
         table: str = TABLE_DEFAULT,
-        driver: Driver | None = None,
+        driver: DatabaseDriver | None = None,
     ) -> None:
         self.name = name
         self.namespace = namespace
@@ -50,14 +50,14 @@ class Outbox:
         self._table = table
         self._driver = driver
 
-    def connect(self) -> Connection:
+    def connect(self) -> DatabaseConnection:
         """A connection of its own, or the one that it was given. `InputError` for one that commits each statement."""
         given: Any = self._connect  # sqlite3's connections can be called, so whether it can tells nothing
-        connection: Connection = given if hasattr(given, "cursor") else given()
+        connection: DatabaseConnection = given if hasattr(given, "cursor") else given()
         self.refuse_autocommit(connection)
         return connection
 
-    def refuse_autocommit(self, connection: Connection) -> None:
+    def refuse_autocommit(self, connection: DatabaseConnection) -> None:
         """Raise `InputError` for a connection that commits each statement: it would publish what is rolled back later."""
         autocommit = getattr(connection, "autocommit", None)
         if not isinstance(autocommit, bool):  # sqlite3, which has none before Python 3.12, and then -1 by default
@@ -70,7 +70,7 @@ class Outbox:
                 hint="Give one with transactions.",
             )
 
-    def driver(self, handle: object) -> Driver:
+    def driver(self, handle: object) -> DatabaseDriver:
         """The DB-API module of a connection or cursor."""
         if self._driver is None:
             self._driver = driver_of(handle)
@@ -97,7 +97,7 @@ class Outbox:
 
     def publish(
         self,
-        into: Connection | Cursor,
+        into: DatabaseConnection | DatabaseCursor,
         topic: str,
         messages: Payloads,
         *,
@@ -126,7 +126,7 @@ class Outbox:
             cursor.close()
         return len(rows)
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: DatabaseConnection) -> None:
         """Close a connection that `connect` made."""
         if connection is not self._connect:
             connection.close()
@@ -145,7 +145,7 @@ class OutboxParticipant:
 
     hosted = True  # it writes nothing under the transaction's pointer, so there is nothing to hide from snapshots
 
-    def __init__(self, outbox: Outbox, connection: Connection) -> None:
+    def __init__(self, outbox: Outbox, connection: DatabaseConnection) -> None:
         outbox.refuse_autocommit(connection)
         self.name = f"outbox {outbox.name}"
         self.decided: bool | None = None

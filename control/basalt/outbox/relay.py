@@ -24,7 +24,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.outbox.outbox import Outbox
-from basalt.outbox.tables import Connection, OutboxRow, OutboxRows, Standing
+from basalt.outbox.tables import DatabaseConnection, OutboxRow, OutboxRows, Standing
 
 ROWS_MAX = 500  # of a batch: far more than a request needs to cost little, and few enough to name each in a statement
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # what a client's transaction holds before it sends it ahead of its commit
@@ -47,7 +47,7 @@ class OutboxUncertainError(ConflictError):
 class _Held:
     """The connection, rows and session that a relay holds while it is the newest of its outbox."""
 
-    connection: Connection
+    connection: DatabaseConnection
     rows: OutboxRows
     session: Session
     batch: int  # the newest that was taken

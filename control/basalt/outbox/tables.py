@@ -19,7 +19,7 @@ _SQLITE_COLUMNS = {"number": "INTEGER PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB
 _POSTGRESQL_COLUMNS = {"number": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "bytes": "BYTEA"}
 
 
-class Driver(Protocol):
+class DatabaseDriver(Protocol):
     """The parts of a DB-API 2.0 module that are used."""
 
     paramstyle: str
@@ -31,7 +31,7 @@ class Driver(Protocol):
         ...
 
 
-class Cursor(Protocol):
+class DatabaseCursor(Protocol):
     """The parts of a DB-API 2.0 cursor that statements use."""
 
     def execute(self, operation: str, parameters: Any = ..., /) -> Any:
@@ -43,7 +43,7 @@ class Cursor(Protocol):
         ...
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """A DB-API 2.0 connection."""
 
     def cursor(self) -> Any:
@@ -63,14 +63,14 @@ class Connection(Protocol):
         ...
 
 
-def driver_of(handle: object) -> Driver:
+def driver_of(handle: object) -> DatabaseDriver:
     """Find the DB-API module that a connection or a cursor comes from. `InputError` when that cannot be seen."""
     for kind in type(handle).__mro__:
         parts = kind.__module__.split(".")
         for length in range(len(parts), 0, -1):
             module = sys.modules.get(".".join(parts[:length]))
             if hasattr(module, "paramstyle"):
-                return cast("Driver", module)
+                return cast("DatabaseDriver", module)
     raise InputError(
         f"{type(handle).__qualname__} comes from no DB-API 2.0 module that can be seen",
         field="driver",
@@ -81,7 +81,7 @@ def driver_of(handle: object) -> Driver:
 class Statements:
     """The statements on one outbox's two tables. `?` stands for a parameter, and is written as the driver wants it."""
 
-    def __init__(self, table: str, driver: Driver) -> None:
+    def __init__(self, table: str, driver: DatabaseDriver) -> None:
         if _TABLE.fullmatch(table) is None:
             raise InputError(f"{table[:100]!r} is no name of a table", field="table")
         self._table = table
@@ -108,11 +108,11 @@ class Statements:
             return f"SELECT name FROM {schema}{dot}sqlite_master WHERE LOWER(name) = ?", name  # noqa: S608  # see _TABLE
         return "SELECT table_name FROM information_schema.tables WHERE LOWER(table_name) = ?", name
 
-    def run(self, cursor: Cursor, statement: str, *parameters: object) -> None:
+    def run(self, cursor: DatabaseCursor, statement: str, *parameters: object) -> None:
         """Run one; `{outbox}` and `{relay}` are the tables."""
         cursor.execute(*self._written(statement, parameters))
 
-    def run_many(self, cursor: Cursor, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+    def run_many(self, cursor: DatabaseCursor, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
         """Run one for each of these rows of parameters."""
         written = [self._written(statement, row) for row in rows]
         if written:
@@ -157,7 +157,7 @@ class OutboxRows:
     (a relay has taken it). The relay's own row says which relay may take rows: the one of the newest epoch.
     """
 
-    def __init__(self, connection: Connection, statements: Statements) -> None:
+    def __init__(self, connection: DatabaseConnection, statements: Statements) -> None:
         self._connection = connection
         self._statements = statements
 

@@ -76,7 +76,7 @@ class Pruner:
     def __init__(
         self, store: Store, clock: Clock, transactions: Coordinator, *, lifetime_ms_max: int,
         cluster: HBaseCluster | None = None, publisher: SnapshotPublisher | None = None,
-        compactions_max: int = 0, window: DayWindow | None = None, forget_outside: bool = False,
+        compactions_max: int = 0, window: DayWindow | None = None, forget_external_writers: bool = False,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -87,7 +87,7 @@ class Pruner:
         self._compactions_max = compactions_max
         self._window = window
         self._lifetime_ms = lifetime_ms_max
-        self._forget_outside = forget_outside
+        self._forget_external_writers = forget_external_writers
         self._asked_ms: dict[str, int] = {}
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
@@ -124,7 +124,7 @@ class Pruner:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_outside else ExternalWriter.all(self._system)
+        held = frozenset[int]() if self._forget_external_writers else ExternalWriter.all(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:

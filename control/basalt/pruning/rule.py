@@ -39,7 +39,7 @@ class Cause(enum.Enum):
     SNAPSHOT = "no snapshot"  # the server does not know which writers are too old, and refuses none
     MEMSTORE = "memstore"  # an unflushed edit may be the writer's
     FILE = "file"  # a file may hold its rows
-    OUTSIDE = "outside"  # it also wrote where nobody looks
+    EXTERNAL_WRITES = "external_writes"  # it also wrote where nobody looks
     NOTE = "note"  # embedded: retention has not dealt with the writer's rows yet
 
 
@@ -52,7 +52,7 @@ FREED_BY = {
     Cause.SNAPSHOT: "the region server's next refresh of the snapshot",
     Cause.MEMSTORE: "the region's next flush",
     Cause.FILE: "a compaction that this file takes part in, after a snapshot that is decided on the writer",
-    Cause.OUTSIDE: "the setting transactions.prune_outside, once what it wrote elsewhere is gone",
+    Cause.EXTERNAL_WRITES: "the setting transactions.prune_external_writers, once what it wrote elsewhere is gone",
     Cause.NOTE: "the next run of the job retention",
 }
 
@@ -78,7 +78,9 @@ class Terms(NamedTuple):
     restored: int = 0
     skew_ms: int = CLOCK_SKEW_MS
     since_ms: int = 0  # when the first snapshot was published: until then no region refused a writer for its age
-    outside: frozenset[int] = frozenset()  # writers that also wrote outside Basalt, and must not be forgotten for that
+    external_writers: frozenset[int] = (
+        frozenset()
+    )  # writers that also wrote outside Basalt, and must not be forgotten for that
 
     def end_ms(self, pointer: int) -> int:
         """No region takes a write of this writer after this time, by whatever clock."""
@@ -90,7 +92,7 @@ class Terms(NamedTuple):
         """The first thing in the way of this writer, before anybody looks for its rows."""
         if self.end_ms(pointer) >= self.now_ms:
             return Cause.LIFETIME
-        return Cause.OUTSIDE if pointer in self.outside else None
+        return Cause.EXTERNAL_WRITES if pointer in self.external_writers else None
 
     def early_holds(self, pointer: int) -> list[Hold]:
         """The same as a hold; none when its rows are to be looked for."""
@@ -265,7 +267,7 @@ class EmbeddedCertificate:
         ]
 
 
-class Blocked(NamedTuple):
+class HoldingRegion(NamedTuple):
     """A region, and which of the due writers it holds back: ranges of their indexes, ascending and apart."""
 
     region: Region
@@ -290,7 +292,7 @@ def due(certificates: Certificates, invalid: Sequence[int]) -> Sequence[int]:
     return invalid[: _index_of_end(certificates, invalid, certificates.terms.now_ms)]
 
 
-def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Blocked]:
+def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[HoldingRegion]:
     """Each region with what it holds back of the ascending, due writers."""
     found = []
     for region in certificates.regions:
@@ -298,7 +300,7 @@ def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Blocked
         uncertain = range(_index_of_end(certificates, pointers, certain_ms), len(pointers))
         report = certificates.reports.get(region.id)
         spans = [] if certain_ms < 0 or report is None else held_by_files(report, certificates.terms, pointers)
-        found.append(Blocked(region, spans, uncertain))
+        found.append(HoldingRegion(region, spans, uncertain))
     return found
 
 

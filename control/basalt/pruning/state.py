@@ -57,7 +57,7 @@ class PruneState(msgspec.Struct, frozen=True):
         return max(0, min(wanted_ms, now_ms - skew_ms - self.newest_pruned // POINTERS_PER_MS))
 
 
-class Pruned(msgspec.Struct, frozen=True):
+class PruneRecord(msgspec.Struct, frozen=True):
     """Writers that were forgotten at one time, ascending; the body of a `pruned` entry."""
 
     pruned_ms: int
@@ -70,7 +70,7 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 STATE = SystemRecord("prune", "state", PruneState)  # absent in a new installation
-ARCHIVE = SystemRecord("pruned", "", Pruned)
+ARCHIVE = SystemRecord("pruned", "", PruneRecord)
 
 
 def change_state(system: SystemTable, change: Callable[[PruneState], PruneState]) -> PruneState:
@@ -87,10 +87,10 @@ def change_state(system: SystemTable, change: Callable[[PruneState], PruneState]
 def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> None:
     """Keep writers that are about to be forgotten, for the day on which a table is restored from an older copy."""
     for start in range(0, len(pointers), ARCHIVE_POINTERS_MAX):
-        part = Pruned(pruned_ms, list(pointers[start : start + ARCHIVE_POINTERS_MAX]))
+        part = PruneRecord(pruned_ms, list(pointers[start : start + ARCHIVE_POINTERS_MAX]))
         ARCHIVE.write(system, part, part.name)
 
 
-def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[Pruned]:
+def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[PruneRecord]:
     """Read the writers that were forgotten at or after a time."""
     return (pruned for _, pruned in ARCHIVE.scan(system, number_name(since_ms), reverse=newest_first))

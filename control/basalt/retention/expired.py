@@ -216,11 +216,14 @@ class ExpiredRows:
 
 
 def payload_writers_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -> int:
-    """The time of a write pointer up to which all of a writer's payload rows have expired.
-
-    Its last one is as much younger as the writer may live, and as the clock may have been set back meanwhile.
-    """
+    """The time of a write pointer up to which `last_payload_key`, and with it each row of the writer, has expired."""
     return payloads_expired_ms(messages_expired_ms, lifetime_ms_max) - lifetime_ms_max - CLOCK_SET_BACK_MS
+
+
+def last_payload_key(keys: TopicKeys, write_pointer: int, lifetime_ms_max: int) -> PayloadKey:
+    """The key of the last payload row that the writer may have: it may live so long, and the clock be set back meanwhile."""
+    last_ms = write_pointer // POINTERS_PER_MS + lifetime_ms_max + CLOCK_SET_BACK_MS
+    return PayloadKey(0, keys.prefix, keys.generation, write_pointer, last_ms, 0)
 
 
 def _payload_starts(topic: Topic) -> list[bytes]:

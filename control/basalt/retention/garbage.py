@@ -23,13 +23,14 @@ from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Decisions
 from basalt.messaging.topic_stats import TopicStatistics
+from basalt.retention.expired import last_payload_key
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload_writer
+from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
@@ -42,7 +43,7 @@ GROUP_BYTES = 2 << 20
 ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
 
 
-class _Found(NamedTuple):
+class _NoteRows(NamedTuple):
     """One note, the rows of its writers among the first rows of its range, and where the rest of the range begins."""
 
     note: GarbageRange
@@ -55,8 +56,9 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions
-    ) -> None:
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions,
+        lifetime_ms_max: int,
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
@@ -66,6 +68,7 @@ class GarbageRows:
         self._statistics = statistics
         self._writer = writer
         self._decisions = decisions
+        self._lifetime_ms = lifetime_ms_max
         self._next = ""  # the name of the note with which the next run begins
 
     async def sweep(self, counts: Counter[str]) -> None:
@@ -107,8 +110,8 @@ class GarbageRows:
         # Else the note that took its place, which a note from the beginning of the log on sorts behind.
         return last.note.left(last.rest).name, looked_at
 
-    async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_Found]:
-        found: list[_Found] = []
+    async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_NoteRows]:
+        found: list[_NoteRows] = []
         read_rows = read_bytes = 0
         for note in notes:
             if read_rows >= GROUP_ROWS or read_bytes >= GROUP_BYTES:
@@ -119,7 +122,7 @@ class GarbageRows:
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
-            found.append(_Found(note, await self._counted(topic, rows), len(page.rows), page.rest))
+            found.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
             if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
         return found
@@ -132,7 +135,7 @@ class GarbageRows:
                 by_position[row.position].append(content)
         return found
 
-    def _stage(self, group: Group, log: TopicLog, found: list[_Found]) -> Counter[str]:
+    def _stage(self, group: Group, log: TopicLog, found: list[_NoteRows]) -> Counter[str]:
         """Judge the rows by what is known now, which may be more than when they were found."""
         reasons: Counter[str] = Counter()
         if not log.live:  # deleted, or changed: the next run looks at it again
@@ -193,8 +196,9 @@ class GarbageRows:
         if left is not None:
             return
         rule = topic.metadata.rule
-        for pointer in note.write_pointers:
-            if judge_payload_writer(pointer, rule, snapshot).fate is Fate.DROP:  # also what it never published
+        for pointer in note.write_pointers:  # also what it never published
+            last = last_payload_key(topic.keys, pointer, self._lifetime_ms)
+            if judge_payload(last, rule, snapshot, self._lifetime_ms, group.now_ms).fate is Fate.DROP:
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
 
 

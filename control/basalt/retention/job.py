@@ -36,7 +36,7 @@ class RetentionJob:
         self._call = StoreCalls(store)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._garbage = GarbageRows(store, logs, statistics, writer, decisions)
+        self._garbage = GarbageRows(store, logs, statistics, writer, decisions, lifetime_ms_max)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
     async def run(self) -> dict[str, int]:

@@ -32,7 +32,7 @@ from basalt_engine.table import Mutation, Store, TableWrite
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-PartT = TypeVar("PartT", bound="Part")
+PartT = TypeVar("PartT", bound="GroupPart")
 
 GROUP_BYTES_MAX = 8 << 20  # one write stays short enough that the next group does not wait long
 QUEUE_BYTES_MAX = 64 << 20
@@ -78,7 +78,7 @@ class NotLoadedError(Exception):
         self.load = load
 
 
-class Part(Protocol):
+class GroupPart(Protocol):
     """The work that one service gathers over the stages of a group, and its duties before and after the write."""
 
     def closing(self, group: Group) -> None:

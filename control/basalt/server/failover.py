@@ -19,7 +19,7 @@ from typing import NamedTuple
 from prometheus_client.exposition import choose_encoder
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from basalt.api.bodies.operations import Alive, Part, Readiness, Version
+from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
@@ -29,7 +29,7 @@ from basalt.http.asgi import responses
 from basalt.http.asgi.requests import BodyBudget, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
-from basalt.server.wiring import Services
+from basalt.server.wiring import RunningServices
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
@@ -44,10 +44,10 @@ REST_S_MAX = 60.0
 METHODS = ("GET", "HEAD")  # of a standby
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
 
-Opening = Callable[[Store, int], Awaitable[Services]]
-ThriftStart = Callable[[Services], Awaitable[ThriftFace]]
+Opening = Callable[[Store, int], Awaitable[RunningServices]]
+ThriftStart = Callable[[RunningServices], Awaitable[ThriftFace]]
 
-log = logging.getLogger("basalt.member")
+log = logging.getLogger("basalt.failover")
 
 
 class StandbyFrame:
@@ -108,9 +108,9 @@ class StandbyFrame:
             detail = f"leads under epoch {known.epoch}, and reads what the last leader left"
         else:
             detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
-        store = Part("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
+        store = ServerPart("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
         return responses.json_response(
-            Readiness(False, (store, Part("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
+            Readiness(False, (store, ServerPart("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
         )
 
     def _metrics(self, request: RequestHead) -> responses.Response:
@@ -122,19 +122,19 @@ class _Serving(NamedTuple):
     """The services and faces that answer while a term lasts."""
 
     term: Term
-    services: Services
+    services: RunningServices
     app: ASGIApp
     thrift: ThriftFace
 
 
-async def _no_thrift(services: Services) -> ThriftFace:
+async def _no_thrift(services: RunningServices) -> ThriftFace:
     return ThriftFace(None)
 
 
-class Member:
+class FailoverServer:
     """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one.
 
-    Call `run` in the background, give requests to the member itself, and `close` it at the end.
+    Call `run` in the background, give requests to the server itself, and `close` it at the end.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Member:
         await thrift.stop()
         await services.close()
 
-    async def _start(self, term: Term) -> tuple[Services, ThriftFace]:
+    async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
             await StoreCalls(store).write(store.lead, term.epoch)

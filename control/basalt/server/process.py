@@ -25,7 +25,7 @@ from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import GuardedProtocol
-from basalt.server.failover import Member
+from basalt.server.failover import FailoverServer
 from basalt.server.wiring import open_services, open_store
 from basalt.settings import LogSettings, Settings
 from basalt.thrift.face import check_thrift
@@ -121,15 +121,15 @@ async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Pa
     listener = _listen(host, port)
     url = settings.leader.url or _url_of(host, listener)
     candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
-    member = Member(
+    failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
         open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
         start_thrift=lambda services: services.start_thrift(host),
     )  # fmt: skip
-    server = _http_server(member, member.stop_waiting, port_file)
-    member.leadership.start()
-    running = asyncio.create_task(member.run())
+    server = _http_server(failover_server, failover_server.stop_waiting, port_file)
+    failover_server.leadership.start()
+    running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
     try:
         await server.serve(sockets=[listener])
@@ -140,7 +140,7 @@ async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Pa
         except asyncio.CancelledError:
             pass
         finally:
-            await member.close()
+            await failover_server.close()
 
 
 def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path | None) -> _Server:

@@ -23,7 +23,7 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import Limits as FetchLimits
+from basalt.messaging.read.slices import SliceLimits
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -44,7 +44,7 @@ from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager
-from basalt.transactions.rules.transaction import Limits, TransactionIds
+from basalt.transactions.rules.transaction import TransactionIds, TransactionLimits
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
@@ -58,7 +58,7 @@ BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables
 
 
 @dataclass(slots=True, kw_only=True)
-class Services(services.Services):
+class RunningServices(services.Services):
     """The running services of one store."""
 
     system: SystemTable
@@ -132,8 +132,8 @@ def _open_hbase(settings: HBaseSettings) -> Store:
 async def open_services(
     settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None,
     epoch: int = 0, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS,
-) -> Services:  # fmt: skip
-    """All services over the store that the settings name, recovered and ready. Close them with `Services.close`.
+) -> RunningServices:  # fmt: skip
+    """All services over the store that the settings name, recovered and ready. Close them with `RunningServices.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
     `cluster` are the region servers that keep the store's tables, where they are not those of the settings. `memory`: how
@@ -151,7 +151,7 @@ async def open_services(
 async def _wire(
     settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: HBaseCluster | None,
     memory: LogLimits,
-) -> Services:  # fmt: skip
+) -> RunningServices:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
@@ -162,7 +162,7 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
+    look = SliceLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
     messaging = Messages(
         clock, topics, reader, roll_backs, writer, manager,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
@@ -188,7 +188,7 @@ async def _wire(
     truncation = Truncation(
         clock, topics, markers, ends, first_unstable, ranges, lambda writer: ids.text(transaction_manager.id_of(writer))
     )
-    return Services(
+    return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics,
         transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
@@ -208,7 +208,7 @@ def _pruner(
     return Pruner(
         store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
         compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
-        forget_outside=settings.transactions.prune_outside,
+        forget_external_writers=settings.transactions.prune_external_writers,
     )  # fmt: skip
 
 
@@ -219,7 +219,9 @@ def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
     return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift)
 
 
-def transaction_limits(settings: Settings) -> Limits:
+def transaction_limits(settings: Settings) -> TransactionLimits:
     """The manager's limits: what has a key in the settings is as they say."""
     given = settings.transactions
-    return Limits(**{each.name: getattr(given, each.name) for each in fields(Limits) if hasattr(given, each.name)})
+    return TransactionLimits(
+        **{each.name: getattr(given, each.name) for each in fields(TransactionLimits) if hasattr(given, each.name)}
+    )

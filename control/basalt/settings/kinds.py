@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """Reads, writes and describes the values of one key. `read` raises `ValueError` with the reason."""
 
     help: str
@@ -46,7 +46,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text(Kind):
+class _Text(SettingKind):
     """Kinds whose values are strings of some form, or "off" where there need be none."""
 
     FORM: ClassVar[str]
@@ -75,7 +75,7 @@ class _Text(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Kind):
+class Whole(SettingKind):
     """A whole number from `low` to `high`, both included, with the units that its key may be given in."""
 
     low: int
@@ -129,7 +129,7 @@ class Duration(Whole):
     UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 
 
-class Flag(Kind):
+class Flag(SettingKind):
     """True or false, in those words."""
 
     def read(self, value: object) -> bool:
@@ -214,7 +214,7 @@ class Url(_Text):
         return text.rstrip("/") if _URL.fullmatch(text) else None
 
 
-class Port(Kind):
+class Port(SettingKind):
     """A TCP port to listen on (0: any free one), or "off"."""
 
     def read(self, value: object) -> int | None:

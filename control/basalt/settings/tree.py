@@ -26,9 +26,9 @@ from basalt.settings.kinds import (
     Duration,
     Ensemble,
     Flag,
-    Kind,
     NamePrefix,
     Port,
+    SettingKind,
     Size,
     Url,
     Whole,
@@ -155,7 +155,7 @@ class TransactionSettings:
             366 * DAY_MS,
         ),
     ] = 7 * DAY_MS
-    prune_outside: Annotated[
+    prune_external_writers: Annotated[
         bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")
     ] = False
     allow_reset: Annotated[bool, Flag("let a client forget every transaction; for test servers only")] = False
@@ -234,7 +234,7 @@ class Key:
 
     name: str
     path: tuple[str, ...]
-    kind: Kind
+    kind: SettingKind
     default: object
 
     @property

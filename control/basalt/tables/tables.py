@@ -19,7 +19,15 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
-from basalt_engine.cells.table import CHUNK_ROWS, CellRows, CellTable, CellVersion, LargeRowError, Page, PageLimits
+from basalt_engine.cells.table import (
+    CHUNK_ROWS,
+    CellRows,
+    CellTable,
+    CellVersion,
+    LargeRowError,
+    PageLimits,
+    VersionsPage,
+)
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Put, Row, Store
 
@@ -130,7 +138,7 @@ class Tables:
         self, title: TableName, start: bytes = b"", stop: bytes | None = None,
         columns: Collection[bytes] | None = None, cells: int = READ_CELLS_MAX, transaction_id: int | None = None,
         level: VisibilityLevel = VisibilityLevel.SNAPSHOT,
-    ) -> Page:  # fmt: skip
+    ) -> VersionsPage:  # fmt: skip
         """Cells of whole rows with start <= row < stop, in order, and the row to go on from.
 
         About `cells` of them: more only where one row has more. A page without cells may have a next one. A row that is too

@@ -150,7 +150,7 @@ class Calls:
 
     async def _start(self, kind: Kind, timeout_ms: int | None, owner: str) -> Pieces:
         # Clients of this face write to stores of their own, so a time-out cannot pass for a roll back.
-        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, outside=True))
+        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, external_writes=True))
 
     async def _can_commit(self, arguments: Arguments, result: Pieces) -> Pieces:
         await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))

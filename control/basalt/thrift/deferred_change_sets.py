@@ -50,7 +50,7 @@ class DeferredChangeSets:
 
     def begin(self, waiter: Waiter[Transaction], timeout_ms: int | None, owner: str) -> bool:
         """Begin a short transaction with writes outside Basalt, whose change set is logged with its commit."""
-        asked = Beginning(Kind.SHORT, timeout_ms, owner, outside=True)
+        asked = Beginning(Kind.SHORT, timeout_ms, owner, external_writes=True)
         return self._coordinator.submit_begin(waiter, asked, changes_deferred=True)
 
     def tell(self, transaction_id: int, changes: Collection[bytes]) -> bool:

@@ -73,7 +73,7 @@ class TephraServer:
         self.calls = Calls(served)
         self.port = 0
         self._metrics = served.metrics
-        self._connections: set[Connection] = set()
+        self._connections: set[ThriftConnection] = set()
         self._held_bytes = 0
         self._told_s: dict[str, float] = {}
         self._stopping = False
@@ -85,7 +85,9 @@ class TephraServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; `UnavailableError` when nobody can there."""
         try:
-            self._listening = await self._loop.create_server(lambda: Connection(self), host, port, backlog=BACKLOG)
+            self._listening = await self._loop.create_server(
+                lambda: ThriftConnection(self), host, port, backlog=BACKLOG
+            )
         except OSError as error:
             raise UnavailableError(
                 f"cannot listen on {host} port {port} for Thrift: {error.strerror or error}",
@@ -112,7 +114,7 @@ class TephraServer:
 
     # For connections.
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ThriftConnection) -> bool:
         """Take the connection in, if need be in place of an idle one; False without room, or while the server stops."""
         if self._stopping:
             return False
@@ -123,7 +125,7 @@ class TephraServer:
         self._metrics.connections = len(self._connections)
         return True
 
-    def leave(self, connection: Connection, error: Exception | None) -> None:
+    def leave(self, connection: ThriftConnection, error: Exception | None) -> None:
         self._connections.discard(connection)
         self._metrics.connections = len(self._connections)
         if self._stopping and not self._connections:
@@ -171,7 +173,7 @@ class ThriftCall:
 
     __slots__ = ("_connection", "arguments", "encode", "method", "sequence")
 
-    def __init__(self, connection: Connection, method: Method, sequence: bytes) -> None:
+    def __init__(self, connection: ThriftConnection, method: Method, sequence: bytes) -> None:
         self._connection = connection
         self.method = method
         self.sequence = sequence
@@ -195,7 +197,7 @@ class ThriftCall:
         self._connection.told(self, exception)
 
 
-class Connection(asyncio.Protocol):
+class ThriftConnection(asyncio.Protocol):
     """One client's connection."""
 
     def __init__(self, server: TephraServer) -> None:

@@ -77,11 +77,6 @@ class EncodedLongs:
         self.segment = _encode_list(3, ids)
 
 
-def encode_transaction(fields: TransactionFields, *, invalid: EncodedLongs | None = None) -> bytes:
-    """The bytes of one transaction; see `encode_in_pieces`."""
-    return b"".join(encode_in_pieces(fields, invalid=invalid))
-
-
 def encode_in_pieces(fields: TransactionFields, *, invalid: EncodedLongs | None = None) -> tuple[bytes, ...]:
     """The bytes of one transaction, one piece after the other; `invalid`, when given, is `fields.invalid` encoded before,
     and its piece is not copied.

@@ -127,7 +127,7 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     owner: str
 
-    KIND = "outside"
+    KIND = "external_writer"
 
     @staticmethod
     def name(pointer: int) -> str:
@@ -136,7 +136,7 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     @classmethod
     def notes(cls, transaction: Transaction) -> list[Mutation]:
-        if not transaction.outside:
+        if not transaction.external_writes:
             return []
         body = msgspec.json.encode(cls(transaction.owner))
         return [SystemTable.put(cls.KIND, cls.name(pointer), body) for pointer in transaction.pointers]
@@ -147,14 +147,14 @@ class ExternalWriter(msgspec.Struct, frozen=True):
         return frozenset(int(found) for found, _ in system.scan(cls.KIND))
 
 
-class Ended(NamedTuple):
+class EndedTransaction(NamedTuple):
     """A transaction that edits have ended. `state` is None where a reset forgot it."""
 
     transaction: Transaction
     state: State | None
 
 
-class _Entry:
+class _GroupEdits:
     """The edits that one group logs."""
 
     def __init__(self, manager: TransactionManager) -> None:
@@ -274,13 +274,13 @@ class TransactionManager:
         if not self.atomic and self._entry(group).outcomes:
             raise NextGroupError
 
-    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> list[Ended]:
+    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> list[EndedTransaction]:
         """In a stage: make the edits true in the working state, and log them with the group, in their phase or this one.
 
         Returns the transactions that they ended.
         """
         entry, state = self._entry(group), self.state
-        ended: list[Ended] = []
+        ended: list[EndedTransaction] = []
         for edit in made:
             kind = type(edit)
             if kind in ENDS:
@@ -290,20 +290,20 @@ class TransactionManager:
             (entry.outcomes if outcome else entry.intents).append(edit)
         return ended
 
-    def _ended_by(self, edit: Edit, group: Group) -> list[Ended]:
+    def _ended_by(self, edit: Edit, group: Group) -> list[EndedTransaction]:
         if isinstance(edit, edits.Committed | edits.Aborted):
             ending = self.state.find(edit.id)
             end = State.COMMITTED if isinstance(edit, edits.Committed) else State.ABORTED
-            return [] if ending is None else [Ended(ending, end)]
+            return [] if ending is None else [EndedTransaction(ending, end)]
         if not isinstance(edit, edits.Invalidated):
-            return [Ended(transaction, None) for transaction in self.state.transactions()]
+            return [EndedTransaction(transaction, None) for transaction in self.state.transactions()]
         found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
         for transaction in found:
             group.add(SystemTable.name, *ExternalWriter.notes(transaction))
-        return [Ended(transaction, State.INVALID) for transaction in found]
+        return [EndedTransaction(transaction, State.INVALID) for transaction in found]
 
-    def _entry(self, group: Group) -> _Entry:
-        return group.part(self, lambda: _Entry(self))
+    def _entry(self, group: Group) -> _GroupEdits:
+        return group.part(self, lambda: _GroupEdits(self))
 
     def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
         if entry:

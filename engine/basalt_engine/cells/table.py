@@ -56,7 +56,7 @@ class PageLimits(NamedTuple):
     hard_bytes_max: int = ROW_READ_BYTES_MAX
 
 
-class Page(NamedTuple):
+class VersionsPage(NamedTuple):
     """Cells of whole rows, in order; `next` is the row from which there may be more, None at the end."""
 
     cells: list[CellVersion]
@@ -171,7 +171,7 @@ class CellTable:
         *,
         all_own: bool = False,
         limits: PageLimits | None = None,
-    ) -> Page:
+    ) -> VersionsPage:
         """A page of the rows with start <= row < stop."""
         wanted = None if columns is None else frozenset(columns)
         seen = VisibleCells(snapshot, all_own=all_own)
@@ -179,11 +179,11 @@ class CellTable:
         last = _stop(keys.start) if stop is None else keys.bound(stop)
         for version in self._looked_at(keys, keys.bound(start), last, seen):
             if filling.ends_before(version):
-                return Page(filling.cells, version.row)
+                return VersionsPage(filling.cells, version.row)
             shown = seen.shows(version) and (wanted is None or version.column in wanted)
             if shown and not filling.add(version):
-                return Page(filling.cells, version.row)
-        return Page(filling.cells, None)
+                return VersionsPage(filling.cells, version.row)
+        return VersionsPage(filling.cells, None)
 
     def _named(self, keys: TableKeys, row: bytes, columns: list[bytes], seen: VisibleCells) -> Iterator[CellVersion]:
         """The versions of these cells of a row, for `seen` to judge each before the next; `columns` are sorted.

@@ -46,7 +46,7 @@ CONNECTIONS = 2  # one range is read at a time; the store reads a little ahead o
 OpenTables: TypeAlias = Union["HBaseStore", ReadOnlyRocksStore]
 
 
-class Span(NamedTuple):
+class TableRange(NamedTuple):
     """Rows of one table with start <= key < stop (None: to its end). `name` is the range's name in reports."""
 
     table: str
@@ -76,7 +76,7 @@ class CheckpointRows(NamedTuple):
     def open(self) -> ReadOnlyRocksStore:
         return ReadOnlyRocksStore.open(Path(self.directory))
 
-    def spans(self, tables: Sequence[str]) -> list[Span]:
+    def spans(self, tables: Sequence[str]) -> list[TableRange]:
         """Ranges that together are exactly these tables: one for each salt bucket."""
         with self.open() as store:
             body = SystemTable(store.table(SystemTable.name)).get("install", "facts")
@@ -86,7 +86,9 @@ class CheckpointRows(NamedTuple):
         starts = [b"", *(bytes([salt]) for salt in range(1, buckets))]
         ranges = list(zip(starts, [*starts[1:], None], strict=True))
         return [
-            Span(table, start, stop, f"bucket {salt}") for table in tables for salt, (start, stop) in enumerate(ranges)
+            TableRange(table, start, stop, f"bucket {salt}")
+            for table in tables
+            for salt, (start, stop) in enumerate(ranges)
         ]
 
 
@@ -106,14 +108,14 @@ class HBaseRows(NamedTuple):
 
         return HBaseStore.open(self.address, self.prefix, read_connections_max=CONNECTIONS)
 
-    def spans(self, tables: Sequence[str]) -> list[Span]:
+    def spans(self, tables: Sequence[str]) -> list[TableRange]:
         """Ranges that together are exactly these tables: one for each region.
 
         `UnavailableError` when regions leave a hole, as while one is being moved.
         """
         from basalt_engine.regions import find_hole
 
-        found: list[Span] = []
+        found: list[TableRange] = []
         with closing(self.open()) as store:
             for table in tables:
                 regions = store.regions(table)
@@ -123,14 +125,14 @@ class HBaseRows(NamedTuple):
                         f"the regions of table {table} do not meet at key {hole.hex() or 'empty'}",
                         hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
                     )
-                found += [Span(table, region.start, region.stop or None, region.id) for region in regions]
+                found += [TableRange(table, region.start, region.stop or None, region.id) for region in regions]
         return found
 
 
 TableSource: TypeAlias = CheckpointRows | HBaseRows
 
 
-def rows_of(source: TableSource, span: Span) -> Iterator[Row]:
+def rows_of(source: TableSource, span: TableRange) -> Iterator[Row]:
     """The rows of a range, one after the other; memory holds no more of them than the store reads ahead."""
     with closing(source.open()) as store:
         yield from store.table(span.table).scan(span.start, span.stop)
@@ -143,13 +145,13 @@ KEPT_MS_MAX = 7 * 86_400_000
 
 TABLES = (MessageTable.name, PayloadTable.name, CellTable.name)  # the tables whose rows have writers
 PRUNED_KIND = "pruned"
-OUTSIDE_KIND = "outside"
+EXTERNAL_WRITER_KIND = "external_writer"
 PRUNE_STATE = ("prune", "state")  # kind and name
 EXPLAINED_MAX = 1_000  # writers that a server explains in one call
 UNDER_WAY = frozenset({"lifetime"})  # causes that only time ends: such a writer is not kept too long
 
 
-class Finding(enum.Enum):
+class WriterFinding(enum.Enum):
     NONE = "no transaction"
     MARKED = "rolled back"  # the row itself is marked: no list is needed
     OPEN = "in progress"
@@ -162,7 +164,7 @@ class Finding(enum.Enum):
     UNREADABLE = "unreadable"
 
 
-FAULTS = (Finding.FORGOTTEN, Finding.UNREADABLE)
+FAULTS = (WriterFinding.FORGOTTEN, WriterFinding.UNREADABLE)
 
 
 class Held(NamedTuple):
@@ -176,7 +178,7 @@ class Writers(NamedTuple):
     """The lists, as they were before the first row was read.
 
     `forgotten`: pruning took these writers off the invalid list, and nobody put them back. `newest`: the last pointer
-    given out; 0 if it is not known. `outside`: these writers also wrote where the audit does not look. `young`: these
+    given out; 0 if it is not known. `external_writers`: these writers also wrote where the audit does not look. `young`: these
     wait for time alone. `restored`: the last pointer given out when forgotten writers were last put back on the list.
     `topics` are by prefix.
     """
@@ -186,25 +188,25 @@ class Writers(NamedTuple):
     in_progress: frozenset[int] = frozenset()
     newest: int = 0
     lifetime_ms: int = 0
-    outside: frozenset[int] = frozenset()
+    external_writers: frozenset[int] = frozenset()
     topics: Mapping[bytes, Held] = {}
     invalid_known: bool = True
     young: frozenset[int] = frozenset()
     restored: int = 0
 
-    def judge(self, writer: int) -> Finding:
+    def judge(self, writer: int) -> WriterFinding:
         """The state of a writer, whatever its row."""
         if writer in self.invalid:
-            return Finding.LISTED
+            return WriterFinding.LISTED
         if writer in self.forgotten:
-            return Finding.FORGOTTEN
+            return WriterFinding.FORGOTTEN
         if writer in self.in_progress:
-            return Finding.OPEN
-        return Finding.LATER if self.newest and writer > self.newest else Finding.COMMITTED
+            return WriterFinding.OPEN
+        return WriterFinding.LATER if self.newest and writer > self.newest else WriterFinding.COMMITTED
 
     def kept_too_long(self, seen: Iterable[int], now_ms: int, kept_ms_max: int = KEPT_MS_MAX) -> list[int]:
         """Writers without a row that could have been forgotten more than `kept_ms_max` ago, ascending."""
-        left = self.invalid.difference(seen, self.outside, self.young)
+        left = self.invalid.difference(seen, self.external_writers, self.young)
         life_ms = self.lifetime_ms + CLOCK_SKEW_MS  # after it pruning may forget a writer
         ends_ms = {writer: max(writer, self.restored) // POINTERS_PER_MS + life_ms for writer in left}
         return sorted(writer for writer, end_ms in ends_ms.items() if end_ms + kept_ms_max < now_ms)
@@ -213,7 +215,7 @@ class Writers(NamedTuple):
 class Judged(NamedTuple):
     """A row's finding; the writer is 0 if there is none."""
 
-    finding: Finding
+    finding: WriterFinding
     writer: int = 0
 
 
@@ -222,18 +224,18 @@ def judge_row(table: str, row: Row, writers: Writers) -> Judged:
     try:
         prefix, generation, writer = _owner(table, row)
     except CorruptionError:
-        return Judged(Finding.UNREADABLE)
+        return Judged(WriterFinding.UNREADABLE)
     if writer is None:
-        return Judged(Finding.NONE)
+        return Judged(WriterFinding.NONE)
     if writer < 0:
-        return Judged(Finding.MARKED, -writer)
+        return Judged(WriterFinding.MARKED, -writer)
     finding = writers.judge(writer)
     held = writers.topics.get(prefix)
-    if finding is Finding.FORGOTTEN and held is not None:
+    if finding is WriterFinding.FORGOTTEN and held is not None:
         if is_old_generation(generation, held.generation):
-            return Judged(Finding.UNREACHABLE, writer)
+            return Judged(WriterFinding.UNREACHABLE, writer)
         if table == PayloadTable.name and held.retains:
-            return Judged(Finding.RETAINED, writer)
+            return Judged(WriterFinding.RETAINED, writer)
     return Judged(finding, writer)
 
 
@@ -278,13 +280,13 @@ def read_writers(store: OpenTables) -> Writers:
         for _, entry in system.scan(PRUNED_KIND)
         for pointer in msgspec.json.decode(entry, type=_Pruned).pointers
     }
-    outside = frozenset(int(name) for name, _ in system.scan(OUTSIDE_KIND))
+    external_writers = frozenset(int(name) for name, _ in system.scan(EXTERNAL_WRITER_KIND))
     state = system.get(*PRUNE_STATE)
     metadata = MetadataTable(store.table(MetadataTable.name)).scan_all()
     lists = Writers(
         frozenset(),
         frozenset(forgotten),
-        outside=outside,
+        external_writers=external_writers,
         topics={prefix: Held(held.generation, held.on_invalid is OnInvalid.RETAIN) for prefix, held in metadata},
         invalid_known=False,
         restored=0 if state is None else msgspec.json.decode(state, type=_State).restored,
@@ -349,15 +351,15 @@ class Tally(NamedTuple):
     faults: tuple[WriterRows, ...]
 
 
-def tally(span: Span, rows: Iterable[Row], writers: Writers) -> Tally:
+def tally(span: TableRange, rows: Iterable[Row], writers: Writers) -> Tally:
     """Judge every row of a range, and keep none."""
     counts: Counter[str] = Counter()
     listed: set[int] = set()
-    faults: dict[tuple[Finding, int], WriterRows] = {}
+    faults: dict[tuple[WriterFinding, int], WriterRows] = {}
     for row in rows:
         finding, writer = judge_row(span.table, row, writers)
         counts[finding.value] += 1
-        if finding is Finding.LISTED:
+        if finding is WriterFinding.LISTED:
             listed.add(writer)
         elif finding in FAULTS:
             known = faults.get((finding, writer))
@@ -374,7 +376,7 @@ def audit(
     run: Runner,
     advance: Advance,
     *,
-    spans: Sequence[Span],
+    spans: Sequence[TableRange],
     job_id: str,
     now_ms: int,
     kept_ms_max: int = KEPT_MS_MAX,
@@ -402,9 +404,11 @@ def audit(
         "invalid": len(writers.invalid) if writers.invalid_known else None,
         "invalid_with_rows": len(seen),
         "forgotten": len(writers.forgotten),
-        "forgotten_too_early": len({fault.writer for fault in faults if fault.finding == Finding.FORGOTTEN.value}),
+        "forgotten_too_early": len(
+            {fault.writer for fault in faults if fault.finding == WriterFinding.FORGOTTEN.value}
+        ),
         "kept_too_long": len(kept) if writers.invalid_known else None,
-        "unreadable": counts[Finding.UNREADABLE.value],
+        "unreadable": counts[WriterFinding.UNREADABLE.value],
     }
     tables = {
         "findings": _findings(tallies),
@@ -421,14 +425,14 @@ def _findings(tallies: Sequence[Tally]) -> list[dict[str, object]]:
     return [
         {"table": table, "finding": finding.value, "rows": counts[finding.value]}
         for table, counts in by_table.items()
-        for finding in Finding
+        for finding in WriterFinding
         if counts[finding.value]
     ]
 
 
 def _sentence(fault: WriterRows) -> str:
     where = f"table {fault.table}, {fault.span}, key {fault.key}"
-    if fault.finding == Finding.UNREADABLE.value:
+    if fault.finding == WriterFinding.UNREADABLE.value:
         return f"{fault.rows:,} rows cannot be read, so their writers are unknown; the first: {where}"
     return f"writer {fault.writer} was forgotten too early: it has {fault.rows:,} rows left; the first: {where}"
 
@@ -440,7 +444,7 @@ def check(
     run: Runner,
     advance: Advance,
     *,
-    spans: Sequence[Span],
+    spans: Sequence[TableRange],
     job_id: str,
 ) -> JobReport:
     """Look for rows of the wanted writers in the spans: a line for each writer, the oldest on top."""
@@ -471,7 +475,9 @@ def check(
     return JobReport("invalid-check", job_id, facts, (), {"writers_checked": lines})
 
 
-def rows_by_writer(span: Span, rows: Iterable[Row], writers: Writers, wanted: frozenset[int]) -> dict[int, int]:
+def rows_by_writer(span: TableRange, rows: Iterable[Row], writers: Writers, wanted: frozenset[int]) -> dict[int, int]:
     """Count the rows of the wanted writers in a range that are not marked as rolled back."""
     judged = (judge_row(span.table, row, writers) for row in rows)
-    return dict(Counter(each.writer for each in judged if each.writer in wanted and each.finding is not Finding.MARKED))
+    return dict(
+        Counter(each.writer for each in judged if each.writer in wanted and each.finding is not WriterFinding.MARKED)
+    )

@@ -15,7 +15,7 @@ from basalt.api.positions import END, START, Position
 from basalt.client import Client, Topic
 from basalt.client.calls.topics import RangeIsolation
 from basalt.errors import ConflictError
-from basalt_spark.connection import Server, TopicName, client_of, topic_of
+from basalt_spark.connection import QualifiedTopic, Server, client_of, topic_of
 from basalt_spark.offset import before_id, before_time
 
 COLUMNS = ("id", "publish_time", "key", "value", "tx_id", "headers", "event_time")
@@ -47,7 +47,7 @@ class TopicRows(NamedTuple):
     """A topic of a server, as a job's source or target; a value, so that it travels to executors."""
 
     server: Server
-    name: TopicName
+    name: QualifiedTopic
 
     @property
     def client(self) -> Client:

@@ -100,7 +100,7 @@ def batch_work(app_id: str, version: int, run: str, property_of: Callable[[str],
     return SinkWork(app_id, f"{query}/{query_run}", version, f"query {query}")
 
 
-class Verdict(NamedTuple):
+class TasksResult(NamedTuple):
     """The result of all tasks: nothing to commit if `done`; without a `transaction` no task had a row."""
 
     done: bool
@@ -110,7 +110,7 @@ class Verdict(NamedTuple):
     watermark_ms: int | None
 
 
-def verdict(messages: Sequence[SegmentStored]) -> Verdict:
+def verdict(messages: Sequence[SegmentStored]) -> TasksResult:
     """Put the tasks' reports together; `TransactionEndedError` when they do not make a whole."""
     in_order = sorted(messages, key=lambda message: message.partition)
     segments = [message.segment for message in in_order if message.segment is not None]
@@ -123,7 +123,7 @@ def verdict(messages: Sequence[SegmentStored]) -> Verdict:
             hint="Start the query again, which writes the batch anew; give a longer txnTimeout.",
         )
     marks = [message.watermark_ms for message in in_order if message.watermark_ms is not None]
-    return Verdict(
+    return TasksResult(
         done,
         in_order[0].work if in_order else None,
         transactions[0] if transactions else None,

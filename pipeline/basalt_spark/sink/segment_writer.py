@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.connection import TopicName, topic_name
+from basalt_spark.connection import QualifiedTopic, topic_name
 from basalt_spark.options import SinkColumns
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 
@@ -209,7 +209,7 @@ class SegmentWriter:
             sent.result()
 
 
-def storing(client: Client, named: TopicName | None, namespace: str) -> Store:
+def storing(client: Client, named: QualifiedTopic | None, namespace: str) -> Store:
     """Make a function that stores in the topic of the option, or in the topic that a row names."""
 
     def store(topic: str | None, body: bytes, write_pointer: int) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from basalt.api.markers import NOTHING_KNOWN, Idle, MarkerState, advanced, is_ended, merged, watermark_ms
 from basalt.errors import GenerationError, InputError
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.connection import TopicName, topic_of
+from basalt_spark.connection import QualifiedTopic, topic_of
 from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.options import ReadOptions
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # a client is a large import, and most processes of Spark tha
 
 log = logging.getLogger(__name__)
 
-Waiting: TypeAlias = tuple[TopicName, bytes | None]  # a topic, and the id up to which it was read
+Waiting: TypeAlias = tuple[QualifiedTopic, bytes | None]  # a topic, and the id up to which it was read
 
 _GO_ON = "start the query with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
 
 
 @dataclass(slots=True)
-class Budget:
+class BatchBudget:
     """The rest of a micro-batch's limits, or of one topic's share of them; None: no limit."""
 
     rows: int | None
@@ -50,11 +50,11 @@ class Budget:
         if self.bytes is not None:
             self.bytes -= size_bytes
 
-    def shares(self, waiting: Iterable[Waiting]) -> list[tuple[TopicName, Budget]]:
+    def shares(self, waiting: Iterable[Waiting]) -> list[tuple[QualifiedTopic, BatchBudget]]:
         """Divide the rest among these topics. Topics that would get nothing are left out."""
         order = [topic for topic, _ in sorted(waiting, key=lambda one: (one[1] or b"", one[0]))]
         rows, sizes = _parts(self.rows, len(order)), _parts(self.bytes, len(order))
-        shares = zip(order, map(Budget, rows, sizes), strict=True)
+        shares = zip(order, map(BatchBudget, rows, sizes), strict=True)
         return [(topic, share) for topic, share in shares if not share.spent]
 
 
@@ -71,7 +71,7 @@ class DataLoss:
     def __init__(self, fails: bool) -> None:
         self._fails = fails
 
-    def other_generation(self, topic: TopicName, known: int, present: int) -> None:
+    def other_generation(self, topic: QualifiedTopic, known: int, present: int) -> None:
         what = (
             f"topic {topic} is of generation {present} now, and the checkpoint is of generation {known}:"
             " it was deleted and created again, and what was not read before is gone"
@@ -80,7 +80,7 @@ class DataLoss:
             raise GenerationError(f"{what}; {_GO_ON}", field="failOnDataLoss")
         log.warning("%s; going on from its start", what)
 
-    def expired(self, topic: TopicName, after: bytes | None) -> None:
+    def expired(self, topic: QualifiedTopic, after: bytes | None) -> None:
         start = "the start" if after is None else after.hex()
         what = f"messages of topic {topic} behind {start} have expired before they were read"
         if self._fails:
@@ -131,8 +131,8 @@ class BatchEnd:
     """The end of a batch, the messages of each topic up to it, and the topics that are read to their end by then."""
 
     offset: Offset
-    taken: dict[TopicName, Taken]
-    at_end: set[TopicName] = field(default_factory=set)
+    taken: dict[QualifiedTopic, Taken]
+    at_end: set[QualifiedTopic] = field(default_factory=set)
 
     @property
     def rows(self) -> int:
@@ -145,12 +145,12 @@ class BatchEndSearch:
     `bounds` are the topics' ends when an AvailableNow query began; None for other queries.
     """
 
-    def __init__(self, options: ReadOptions, loss: DataLoss, bounds: Mapping[TopicName, StableEnd] | None) -> None:
+    def __init__(self, options: ReadOptions, loss: DataLoss, bounds: Mapping[QualifiedTopic, StableEnd] | None) -> None:
         self._options = options
         self._loss = loss
         self._bounds = bounds
 
-    def after(self, start: Offset, budget: Budget, now_ms: int) -> BatchEnd:
+    def after(self, start: Offset, budget: BatchBudget, now_ms: int) -> BatchEnd:
         """The end of the batch that begins at `start`."""
         reached = dict(start.topics)
         if start.initial:
@@ -173,7 +173,7 @@ class BatchEndSearch:
         found.offset = self._described(replace(start, topics=reached, initial=False), found.at_end, now_ms)
         return found
 
-    def _markers_before(self, name: TopicName, end: bytes) -> MarkerState:
+    def _markers_before(self, name: QualifiedTopic, end: bytes) -> MarkerState:
         """The state of the markers up to an id, for a query that begins in the middle of the topic."""
         topic, markers, after = topic_of(self._options.server, name), NOTHING_KNOWN, None
         while True:
@@ -184,7 +184,7 @@ class BatchEndSearch:
             after = step.through
 
     def _advanced(
-        self, name: TopicName, reached: TopicOffset, share: Budget, initial: bool
+        self, name: QualifiedTopic, reached: TopicOffset, share: BatchBudget, initial: bool
     ) -> tuple[TopicOffset, Taken]:
         bound = None if self._bounds is None else self._bounds[name]
         if bound is not None and bound.generation > reached.generation:
@@ -196,7 +196,7 @@ class BatchEndSearch:
         return self._taken(name, reached, share, None if bound is None else bound.id, initial)
 
     def _taken(
-        self, name: TopicName, start: TopicOffset, share: Budget, through: bytes | None, initial: bool
+        self, name: QualifiedTopic, start: TopicOffset, share: BatchBudget, through: bytes | None, initial: bool
     ) -> tuple[TopicOffset, Taken]:
         """Go as far as the share allows, but not past `through` (None: the stable end).
 
@@ -225,11 +225,11 @@ class BatchEndSearch:
             if stood or share.spent or step.at_end:
                 return reached, taken
 
-    def _restarted(self, name: TopicName, reached: TopicOffset, generation: int) -> tuple[TopicOffset, Taken]:
+    def _restarted(self, name: QualifiedTopic, reached: TopicOffset, generation: int) -> tuple[TopicOffset, Taken]:
         self._loss.other_generation(name, reached.generation, generation)
         return TopicOffset(generation, None, None), Taken()
 
-    def _described(self, offset: Offset, at_end: set[TopicName], now_ms: int) -> Offset:
+    def _described(self, offset: Offset, at_end: set[QualifiedTopic], now_ms: int) -> Offset:
         published_ms = {name: int.from_bytes((reached.id or b"")[:8]) for name, reached in offset.topics.items()}
         seen = [
             Seen(reached.markers, now_ms if name in at_end else published_ms[name])

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from basalt.errors import GenerationError, ProtocolError, TopicNotFoundError
 from basalt_spark.columns import CONTROL, MADE_HERE, TOPIC, WATERMARK, arrow_schema
-from basalt_spark.connection import TopicName, topic_of
+from basalt_spark.connection import QualifiedTopic, topic_of
 from basalt_spark.option_table import PARTITIONS_MAX
 from basalt_spark.options import ReadOptions
 
@@ -56,7 +56,7 @@ class ControlRow(NamedTuple):
 class RangePartition(InputPartition):
     """The messages with after < id <= through of one generation of a topic, each with this watermark."""
 
-    topic: TopicName
+    topic: QualifiedTopic
     after: bytes | None
     through: bytes
     generation: int

@@ -42,7 +42,7 @@ from basalt.api.markers import NOTHING_KNOWN, TaskState
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import END_OF_TIME_MS
-from basalt_spark.connection import TopicName, client_of, instance_of, topic_of
+from basalt_spark.connection import QualifiedTopic, client_of, instance_of, topic_of
 from basalt_spark.offset import (
     ID_BYTES,
     Offset,
@@ -55,7 +55,7 @@ from basalt_spark.offset import (
     refuse_other_installation,
 )
 from basalt_spark.options import Edges, ReadOptions
-from basalt_spark.source.micro_batch import BatchEnd, BatchEndSearch, Budget, DataLoss
+from basalt_spark.source.micro_batch import BatchBudget, BatchEnd, BatchEndSearch, DataLoss
 from basalt_spark.source.partitions import ControlPartition, ControlRow, RangePartition, partitions_of, read_partition
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
@@ -76,7 +76,7 @@ class TopicReader:
     def _client(self) -> Client:
         return client_of(self._options.server)
 
-    def _topic_end(self, name: TopicName) -> StableEnd:
+    def _topic_end(self, name: QualifiedTopic) -> StableEnd:
         return topic_of(self._options.server, name).stable_end(isolation=self._options.isolation)
 
 
@@ -85,27 +85,27 @@ _MILLISECOND = timedelta(milliseconds=1)
 _NOWHERE = b""  # less than every id: a range through it is empty
 
 
-class Bounds(NamedTuple):
+class IdBounds(NamedTuple):
     """The range after < id <= through of the rows that filters let through; None: unbounded."""
 
     after: bytes | None = None
     through: bytes | None = None
 
-    def both(self, other: Bounds) -> Bounds:
+    def both(self, other: IdBounds) -> IdBounds:
         after = max(filter(None, (self.after, other.after)), default=None)
         through = min((one for one in (self.through, other.through) if one is not None), default=None)
-        return Bounds(after, through)
+        return IdBounds(after, through)
 
 
-EVERYTHING = Bounds()
+EVERYTHING = IdBounds()
 
 
-def bounds_of(filters: Iterable[Filter]) -> Bounds:
+def bounds_of(filters: Iterable[Filter]) -> IdBounds:
     """The smallest range that holds every row which all these filters let through."""
-    return reduce(Bounds.both, map(_bounds, filters), EVERYTHING)
+    return reduce(IdBounds.both, map(_bounds, filters), EVERYTHING)
 
 
-def _bounds(given: Filter) -> Bounds:
+def _bounds(given: Filter) -> IdBounds:
     if not isinstance(given, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
         return EVERYTHING
     edges_of = _EDGES.get(given.attribute)
@@ -114,12 +114,12 @@ def _bounds(given: Filter) -> Bounds:
         return EVERYTHING
     below, through = edges
     if isinstance(given, EqualTo):
-        return Bounds(below, through or _NOWHERE)
+        return IdBounds(below, through or _NOWHERE)
     if isinstance(given, GreaterThan):
-        return Bounds(after=through)
+        return IdBounds(after=through)
     if isinstance(given, GreaterThanOrEqual):
-        return Bounds(after=below)
-    return Bounds(through=(through if isinstance(given, LessThanOrEqual) else below) or _NOWHERE)
+        return IdBounds(after=below)
+    return IdBounds(through=(through if isinstance(given, LessThanOrEqual) else below) or _NOWHERE)
 
 
 def _edges_of_time(value: Any) -> tuple[bytes | None, bytes | None] | None:
@@ -170,7 +170,7 @@ class BasaltReader(TopicReader, DataSourceReader):
     def _edges(self) -> tuple[tuple[str, Edges], ...]:
         return ("startingOffsets", self._options.start), ("endingOffsets", self._options.end)
 
-    def _partitions(self, name: TopicName) -> list[RangePartition]:
+    def _partitions(self, name: QualifiedTopic) -> list[RangePartition]:
         options, stable = self._options, self._topic_end(name)
         after, end = options.start.of(name).cut(stable.id), options.end.of(name)
         through = end.cut(stable.id)
@@ -192,7 +192,7 @@ class BasaltReader(TopicReader, DataSourceReader):
                 )
         if through is None:
             return []
-        after, through = self._bounds.both(Bounds(after, through))
+        after, through = self._bounds.both(IdBounds(after, through))
         return partitions_of(options, RangePartition(name, after, through or _NOWHERE, stable.generation))
 
 
@@ -220,7 +220,7 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
         self._loss = DataLoss(options.fail_on_data_loss)
         self._clock: Clock = SystemClock()
         self._initial: Offset | None = None
-        self._bounds: dict[TopicName, StableEnd] | None = None
+        self._bounds: dict[QualifiedTopic, StableEnd] | None = None
         self._found: tuple[Mapping[str, Any], Mapping[str, Any], BatchEnd] | None = None
         self._batch_ms: int | None = None
 
@@ -251,7 +251,7 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
             return start if begin.done else offset_json(replace(begin, done=True))
         admission = self._options.admission
         unlimited = isinstance(limit, ReadAllAvailable)
-        budget = Budget(None, None) if unlimited else Budget(admission.rows_max, admission.bytes_max)
+        budget = BatchBudget(None, None) if unlimited else BatchBudget(admission.rows_max, admission.bytes_max)
         found = BatchEndSearch(self._options, self._loss, self._bounds).after(begin, budget, now_ms)
         if not unlimited and self._waits(found, now_ms):
             return start
@@ -289,7 +289,7 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
         return parts
 
     def _topic_partitions(
-        self, name: TopicName, first: Offset, last: Offset, size_bytes: int | None
+        self, name: QualifiedTopic, first: Offset, last: Offset, size_bytes: int | None
     ) -> list[RangePartition]:
         before, reached = first.topics[name], last.topics[name]
         if reached.id is None:

@@ -19,7 +19,7 @@ import uvicorn
 
 from basalt.cli.main import main
 from basalt.http.app import build_app
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import load_settings
 
 
@@ -64,7 +64,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
 
 @contextmanager
-def served(open_them: Callable[[], Awaitable[Services]]) -> Iterator[str]:
+def served(open_them: Callable[[], Awaitable[RunningServices]]) -> Iterator[str]:
     """The URL of a real server over these services, in a thread of this process, as long as the block lasts."""
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
@@ -89,7 +89,7 @@ def served(open_them: Callable[[], Awaitable[Services]]) -> Iterator[str]:
     thread.join(30)
 
 
-async def services_with_jobs() -> Services:
+async def services_with_jobs() -> RunningServices:
     """A server's services on a memory store, its jobs running."""
     services = await open_services(load_settings(["store.kind=memory"]), None)
     await services.scheduler.start()

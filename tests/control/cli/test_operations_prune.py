@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine.regions import StoreFile
 from basalt_engine.stores.memory import MemoryStore
@@ -79,7 +79,7 @@ def test_a_writer_that_is_not_invalid_does_not_exist(cli):
 # A server whose store has regions, if only on paper.
 
 
-async def services_with_regions() -> Services:
+async def services_with_regions() -> RunningServices:
     store = MemoryStore(atomic=False)
     cluster = PaperCluster(SystemTable(store.table("system")))
     services = await open_services(Settings(), None, store=store, cluster=cluster)

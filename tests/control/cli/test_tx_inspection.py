@@ -138,7 +138,7 @@ def test_a_timeline_has_who_forced_the_end_and_why(cli, held, monkeypatch):
 
 def test_an_abort_that_promises_too_much_says_to_invalidate(cli, owner):
     with basalt.connect(os.environ["BASALT_URL"], namespace=owner) as client:
-        tx = client.transactions.begin(owner=owner, outside_writes=True).id
+        tx = client.transactions.begin(owner=owner, external_writes=True).id
     for extra in ((), ("--dry-run",)):
         refused = cli("tx", "abort", tx, "--yes", *extra)
         assert refused.code == 4

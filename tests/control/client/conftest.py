@@ -12,7 +12,7 @@ import pytest
 from basalt.client import asynchronous, blocking
 from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.http_transport import HttpTransport
-from basalt.client.plans import Call, ClientScope, Lost, Reply, Steps, TopicScope
+from basalt.client.plans import AnswerLost, Call, ClientScope, Reply, Steps, TopicScope
 from basalt.client.servers import Servers, parse_urls, shown
 from basalt.embedded import AsyncEmbeddedTransport, EmbeddedServer, EmbeddedTransport
 from basalt.errors import BasaltError
@@ -148,11 +148,11 @@ class Losing:
         self.loses = None if lost else self.loses
         reply = self.inner.send(request)
         if not isinstance(self.inner, AsyncEmbeddedTransport):
-            return Lost("cut by the test") if lost else reply
+            return AnswerLost("cut by the test") if lost else reply
 
         async def later() -> Reply:
             got: Reply = await reply
-            return Lost("cut by the test") if lost else got
+            return AnswerLost("cut by the test") if lost else got
 
         return later()
 

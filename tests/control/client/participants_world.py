@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionOutcome
 from basalt.client.plans import Await, Call, ClientScope, Steps
 from basalt.client.transaction.commit_protocol import enter, leave
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -44,7 +44,7 @@ class FakeServer:
         self.journal = journal
         self.failures = failures
         self.state = "OPEN"
-        self.outside = False
+        self.external_writes = False
         self.pointer = 42
         self.changes: list[bytes] = []
         self.late: list[tuple[str, Call[Any]]] = []
@@ -77,9 +77,9 @@ class FakeServer:
         if word in ("canCommit", "participants", "checkpoint", "store") and self.state != "OPEN":
             raise TransactionEndedError(self.state)
         if word == "begin":
-            self.outside = b'"outsideWrites":true' in call.body
+            self.external_writes = b'"externalWrites":true' in call.body
         elif word == "participants":
-            self.outside = True
+            self.external_writes = True
         elif word == "canCommit":
             self.changes = list(call.body)
         elif word == "checkpoint":
@@ -98,7 +98,7 @@ class FakeServer:
                 return True
         if word in ("begin", "checkpoint", "get"):
             return TransactionInfo("42", self.pointer, self.state)
-        return Outcome("42", 42, self.state)
+        return TransactionOutcome("42", 42, self.state)
 
     def settle(self) -> None:
         """What was on its way arrives, and then time passes."""
@@ -108,7 +108,7 @@ class FakeServer:
             except TransactionEndedError:
                 pass
         if self.state == "OPEN":
-            self.state = "INVALID" if self.outside else "ABORTED"
+            self.state = "INVALID" if self.external_writes else "ABORTED"
 
 
 class Recording:

@@ -12,7 +12,7 @@ import pytest
 from basalt import errors
 from basalt.client.attempts import Again, Environment, Pause, RetryPolicy, Send, judge, run_plan
 from basalt.client.calls import tables, topics, transactions
-from basalt.client.plans import Answer, Call, Effect, Lost, NotHttp, NotSent, Reply, TableScope, ask
+from basalt.client.plans import Answer, AnswerLost, Call, Effect, NotHttp, NotSent, Reply, TableScope, ask
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
@@ -34,7 +34,7 @@ def page(status: int) -> Answer:
 TABLE: list[tuple[Any, ...]] = [
     (NotSent("refused"), *[(errors.UnavailableError, True)] * 3),
     (
-        Lost("cut"),
+        AnswerLost("cut"),
         (errors.UnavailableError, True),
         (errors.UnknownOutcomeError, True),
         (errors.UnknownOutcomeError, False),
@@ -104,7 +104,9 @@ WHAT_NEXT = [
 ]
 
 
-@pytest.mark.parametrize("reply", [Lost("cut"), page(502), told(503, "outcome_unknown", hint="the server's")], ids=str)
+@pytest.mark.parametrize(
+    "reply", [AnswerLost("cut"), page(502), told(503, "outcome_unknown", hint="the server's")], ids=str
+)
 @pytest.mark.parametrize(("plan", "arguments", "hint"), WHAT_NEXT, ids=[row[2] for row in WHAT_NEXT])
 def test_whoever_does_not_know_the_outcome_is_told_what_to_do_next(scope, plan, arguments, hint, reply):
     steps = plan(*arguments) if plan is tables.write else plan(scope, *arguments)
@@ -210,20 +212,20 @@ def test_a_pause_past_the_deadline_is_not_begun():
 def test_attempts_are_counted():
     rehearsal = Rehearsal(call(NONE), POLICY)
     with pytest.raises(errors.UnavailableError) as raised:
-        rehearsal.play(*[Lost("cut")] * 5)
+        rehearsal.play(*[AnswerLost("cut")] * 5)
     assert len(rehearsal.sent) == 5
     assert "gave up after 5 attempts" in raised.value.__notes__[0]
 
 
 def test_every_attempt_gets_what_is_left_of_the_deadline():
     rehearsal = Rehearsal(call(NONE), POLICY)
-    rehearsal.play(Lost("cut"), Lost("cut"), DONE, each_takes_ms=3_000)
+    rehearsal.play(AnswerLost("cut"), AnswerLost("cut"), DONE, each_takes_ms=3_000)
     assert [send.timeout_ms for send in rehearsal.sent] == [10_000, 6_900, 3_700]
 
 
 def test_a_long_poll_waits_less_at_its_second_attempt():
     rehearsal = Rehearsal(call(NONE, wait_ms=60_000), POLICY)
-    rehearsal.play(Lost("cut"), Lost("cut"), DONE, each_takes_ms=30_000)
+    rehearsal.play(AnswerLost("cut"), AnswerLost("cut"), DONE, each_takes_ms=30_000)
     assert [send.target for send in rehearsal.sent] == [
         "/v1/it?waitMs=60000",
         "/v1/it?waitMs=34900",
@@ -235,7 +237,7 @@ def test_a_long_poll_waits_less_at_its_second_attempt():
 def test_all_attempts_have_one_request_id_and_the_error_has_it_too():
     rehearsal = Rehearsal(call(REPEATABLE), POLICY)
     with pytest.raises(errors.UnknownOutcomeError) as raised:
-        rehearsal.play(*[Lost("cut")] * 5)
+        rehearsal.play(*[AnswerLost("cut")] * 5)
     assert {send.headers["basalt-request-id"] for send in rehearsal.sent} == {"id-0"}
     assert raised.value.request_id == "id-0"
 
@@ -243,10 +245,10 @@ def test_all_attempts_have_one_request_id_and_the_error_has_it_too():
 def test_an_attempt_that_reached_nobody_does_not_undo_one_that_may_have():
     rehearsal = Rehearsal(call(REPEATABLE), POLICY)
     with pytest.raises(errors.UnknownOutcomeError):
-        rehearsal.play(Lost("cut"), *[NotSent("refused")] * 4)
+        rehearsal.play(AnswerLost("cut"), *[NotSent("refused")] * 4)
 
 
 def test_a_definite_answer_counts_whatever_came_before():
     rehearsal = Rehearsal(call(REPEATABLE), POLICY)
     with pytest.raises(errors.TransactionConflictError):
-        rehearsal.play(Lost("cut"), told(409, "transaction_conflict"))
+        rehearsal.play(AnswerLost("cut"), told(409, "transaction_conflict"))

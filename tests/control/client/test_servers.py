@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.client.plans import Answer, Lost, NotHttp, NotSent, Reply
+from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
@@ -28,7 +28,7 @@ def servers(*named: ServerUrl) -> Servers[None]:
     ("reply", "then"),
     [
         (NotSent("refused"), B),
-        (Lost("cut"), None),  # it may have taken effect
+        (AnswerLost("cut"), None),  # it may have taken effect
         (NotHttp("what is this"), None),
         (Answer(200, {}, b""), None),
         (Answer(503, {}, b"<html>"), None),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from basalt.http.app import build_app
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
@@ -59,7 +59,7 @@ class Reply:
 class Client:
     """Requests of one application, and the loop that it runs on."""
 
-    def __init__(self, services: Services, runner: asyncio.Runner) -> None:
+    def __init__(self, services: RunningServices, runner: asyncio.Runner) -> None:
         self.services = services
         self.clock = services.clock
         self.app = build_app(services)
@@ -174,7 +174,7 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture
 def connect(runner: asyncio.Runner) -> Iterator[Callable[[Settings], Client]]:
     """Open services over a memory store, and a client of them."""
-    opened: list[Services] = []
+    opened: list[RunningServices] = []
 
     def open_one(settings: Settings) -> Client:
         services = runner.run(open_services(settings, None, store=MemoryStore(), clock=ManualClock()))

@@ -10,8 +10,9 @@ import pytest
 from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro import encode_long
-from basalt.transactions.codec import TransactionFields, encode_transaction
+from basalt.transactions.codec import TransactionFields
 from tests.control.api.codecs import client_codecs
+from tests.control.transactions.whole_bytes import encode_transaction
 
 AVRO = "avro/binary"
 

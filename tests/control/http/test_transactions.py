@@ -66,14 +66,14 @@ def test_a_request_id_used_for_another_kind_of_call_is_refused(client):
 
 def test_open_transactions_are_listed_oldest_first_with_their_topics(client):
     path = client.topic()
-    first, second = client.begin(owner="a"), client.begin(kind="long", owner="b", outsideWrites=True)
+    first, second = client.begin(owner="a"), client.begin(kind="long", owner="b", externalWrites=True)
     client.publish(path, "x", pointer=second["writePointer"])
     listed = client.call("GET", TRANSACTIONS).json()["transactions"]
     assert [shown["id"] for shown in listed] == [first["id"], second["id"]]
     assert listed[0]["topics"] == []
     shown = listed[1]
     assert shown["topics"] == [{"namespace": "shop", "topic": "orders", "generation": 1}]
-    assert (shown["owner"], shown["kind"], shown["outsideWrites"], shown["beganMs"]) == (
+    assert (shown["owner"], shown["kind"], shown["externalWrites"], shown["beganMs"]) == (
         "b",
         "long",
         True,
@@ -167,7 +167,7 @@ def test_work_for_a_topic_that_is_not_there_does_nothing_at_all(client):
         (b'{"timeoutMs": 5.0}', "timeoutMs"),
         (b'{"owner": 5}', "owner"),
         (b'{"owner": null}', "owner"),
-        (b'{"outsideWrites": 1}', "outsideWrites"),
+        (b'{"externalWrites": 1}', "externalWrites"),
         (b'{"snapshot": "yes"}', "snapshot"),
         (b'{"timeoutMs": 5, "timeoutMs": 6}', "timeoutMs"),
         (b'{"work": null}', None),
@@ -275,9 +275,9 @@ def test_a_topic_may_take_part_ahead_of_its_first_write(client):
 
 def test_an_outside_participant_makes_a_time_out_invalid(client):
     begun = client.begin()
-    asked = {"kind": "outside", "name": "ledger"}
+    asked = {"kind": "external", "name": "ledger"}
     assert client.call("POST", f"{TRANSACTIONS}/{begun['id']}/participants", asked).status == 200
-    assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["outsideWrites"] is True
+    assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["externalWrites"] is True
 
 
 @pytest.mark.parametrize(
@@ -285,10 +285,10 @@ def test_an_outside_participant_makes_a_time_out_invalid(client):
     [
         {},
         {"kind": "inside"},
-        {"kind": "outside"},
-        {"kind": "outside", "name": 5},
+        {"kind": "external"},
+        {"kind": "external", "name": 5},
         {"kind": "topic", "namespace": "shop"},
-        {"kind": "outside", "name": "x", "topic": "y"},
+        {"kind": "external", "name": "x", "topic": "y"},
         [],
     ],
 )

@@ -131,11 +131,11 @@ def test_a_description_names_the_conflict_that_was_lost(client):
 
 
 def test_a_description_of_an_ended_one_tells_how_it_ended(client):
-    begun = begin(client, owner="etl", outsideWrites=True)
+    begun = begin(client, owner="etl", externalWrites=True)
     client.clock.advance(31_000)
     client.run(client.services.transactions.expire())
     shown = describe(client, begun)
-    assert (shown["state"], shown["timedOut"], shown["outsideWrites"], shown["invalidPointers"]) == (
+    assert (shown["state"], shown["timedOut"], shown["externalWrites"], shown["invalidPointers"]) == (
         "INVALID", True, True, 1,
     )  # fmt: skip
     assert shown["endedMs"] == client.clock.now_ms()
@@ -250,18 +250,18 @@ def test_an_abort_by_hand_leaves_a_line_a_step_and_a_count(client):
 
 
 def test_an_abort_that_would_promise_too_much_is_refused_and_invalidate_is_not(client):
-    begun = begin(client, owner="etl", outsideWrites=True)
+    begun = begin(client, owner="etl", externalWrites=True)
     for query in ("", "?dryRun=true"):
         reply = client.call("POST", f"{ADMIN}/{begun['id']}/abort{query}")
-        assert (reply.status, reply.code) == (409, "outside_writes")
+        assert (reply.status, reply.code) == (409, "external_writes")
         assert f"basalt tx invalidate {begun['id']}" in reply.json()["hint"]
     assert describe(client, begun)["state"] == "OPEN"
     assert [line["outcome"].split(":")[0] for line in audit(client)] == ["refused"], "a dry run leaves no line"
     done = client.call("POST", f"{ADMIN}/{begun['id']}/invalidate?reason=gone").json()
     assert (done["state"], done["changed"]) == ("INVALID", True)
     late = client.call("POST", f"{ADMIN}/{begun['id']}/abort")
-    assert late.code == "outside_writes", "taking it off the invalid list would show its writes"
-    assert client.call("POST", f"{ADMIN}/{begun['id']}/abort?dryRun=true").code == "outside_writes"
+    assert late.code == "external_writes", "taking it off the invalid list would show its writes"
+    assert client.call("POST", f"{ADMIN}/{begun['id']}/abort?dryRun=true").code == "external_writes"
     forced = client.call("POST", f"{ADMIN}/{begun['id']}/abort?force=true").json()
     assert (forced["was"], forced["state"]) == ("INVALID", "ABORTED")
 
@@ -273,7 +273,7 @@ def test_what_becomes_invalid_while_an_abort_is_decided_stays_invalid(client, en
     refused = set()
     transactions = client.services.transactions
     for turns in range(40):
-        begun = begin(client, outsideWrites=True)
+        begun = begin(client, externalWrites=True)
         key = int(begun["writePointer"])
         client.clock.advance(31_000)
 
@@ -289,11 +289,11 @@ def test_what_becomes_invalid_while_an_abort_is_decided_stays_invalid(client, en
         assert reply.status == 409
         refused.add(reply.code)
         assert key in transactions.state.invalid, f"after {turns} turns"
-    assert refused <= {"outside_writes", "conflict"}
+    assert refused <= {"external_writes", "conflict"}
 
 
 def test_one_that_becomes_invalid_between_the_look_and_the_stage_is_to_be_looked_at_again(client, monkeypatch):
-    begun = begin(client, outsideWrites=True)
+    begun = begin(client, externalWrites=True)
     transactions = client.services.transactions
     abort = transactions.abort
 
@@ -310,11 +310,11 @@ def test_one_that_becomes_invalid_between_the_look_and_the_stage_is_to_be_looked
     assert (reply.status, reply.code) == (409, "conflict")
     assert f"basalt tx describe {begun['id']}" in reply.json()["hint"]
     assert begun["writePointer"] in transactions.state.invalid
-    assert client.call("POST", f"{ADMIN}/{begun['id']}/abort").code == "outside_writes"
+    assert client.call("POST", f"{ADMIN}/{begun['id']}/abort").code == "external_writes"
 
 
 def test_the_note_about_an_end_that_is_being_written_is_waited_for(client, monkeypatch):
-    begun = begin(client, outsideWrites=True)
+    begun = begin(client, externalWrites=True)
     transactions, store = client.services.transactions, client.services.store
     writing, go_on = threading.Event(), threading.Event()
     write = store.write
@@ -338,26 +338,26 @@ def test_the_note_about_an_end_that_is_being_written_is_waited_for(client, monke
         await ends
         return await abort
 
-    assert client.run(race()).code == "outside_writes"
+    assert client.run(race()).code == "external_writes"
     assert begun["writePointer"] in transactions.state.invalid
 
 
 @pytest.mark.parametrize("query", ["", "?dryRun=true"])
 def test_a_long_one_that_is_invalid_stays_so_whoever_aborts_it(client, query):
-    begun = begin(client, kind="long", outsideWrites=True)
+    begun = begin(client, kind="long", externalWrites=True)
     assert client.call("POST", f"{ADMIN}/{begun['id']}/invalidate").json()["state"] == "INVALID"
     done = client.call("POST", f"{ADMIN}/{begun['id']}/abort{query}").json()
     assert (done["was"], done["state"], done["changed"]) == ("INVALID", "INVALID", False)
 
 
 def test_a_client_still_aborts_its_own_transaction(client):
-    begun = begin(client, outsideWrites=True)
+    begun = begin(client, externalWrites=True)
     assert client.call("POST", f"/v1/transactions/{begun['id']}/abort").json()["state"] == "ABORTED"
     assert audit(client) == []
 
 
 def test_an_abort_of_a_long_one_says_that_it_is_invalid(client):
-    begun = begin(client, kind="long", outsideWrites=True)
+    begun = begin(client, kind="long", externalWrites=True)
     would = client.call("POST", f"{ADMIN}/{begun['id']}/abort?dryRun=true").json()
     assert (would["was"], would["state"], would["changed"], would["dryRun"]) == ("OPEN", "INVALID", True, True)
     assert describe(client, begun)["state"] == "OPEN"

@@ -128,6 +128,6 @@ def test_an_id_of_another_installation_is_told_from_an_unknown_one(client):
 
 def test_a_change_set_of_tables_is_no_write_outside(client):
     begun = client.begin()
-    told = {"changes": ["YQ=="], "outsideWrites": False}
+    told = {"changes": ["YQ=="], "externalWrites": False}
     assert client.call("POST", f"{TRANSACTIONS}/{begun['id']}/changes", told).status == 200
-    assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["outsideWrites"] is False
+    assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["externalWrites"] is False

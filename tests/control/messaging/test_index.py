@@ -18,7 +18,7 @@ from basalt.messaging.index import (
     Recent,
     count_batch,
 )
-from basalt_engine.records import Extras, Kind, RecordBatch, decode, encode
+from basalt_engine.records import Extras, RecordBatch, RecordKind, decode, encode
 
 DAY_MS = 86_400_000
 
@@ -120,7 +120,9 @@ def test_rows_of_one_millisecond_stay_in_one_bucket():
     assert list(buckets.starts) == [5, 6]
 
 
-def batch_of(payloads: list[bytes], ttls: list[int | None] | None = None, kind: Kind = Kind.USER) -> RecordBatch:
+def batch_of(
+    payloads: list[bytes], ttls: list[int | None] | None = None, kind: RecordKind = RecordKind.USER
+) -> RecordBatch:
     extras = None if ttls is None else [Extras(ttl_ms=ttl) for ttl in ttls]
     return decode(encode(payloads, extras, kind=kind))
 
@@ -130,7 +132,7 @@ def test_a_batch_counts_its_messages_and_their_bytes():
 
 
 def test_markers_are_not_messages():
-    assert count_batch(1_000_000, batch_of([b"mark"], kind=Kind.WATERMARK), DAY_MS)[1:3] == (0, 0)
+    assert count_batch(1_000_000, batch_of([b"mark"], kind=RecordKind.WATERMARK), DAY_MS)[1:3] == (0, 0)
 
 
 def test_messages_that_expire_sooner_than_the_topic_says_are_counted_by_when_they_do():

@@ -10,8 +10,8 @@ from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging import markers as topic_markers
-from basalt.messaging.read.slices import Limits, start_from
-from basalt_engine.records import Kind
+from basalt.messaging.read.slices import SliceLimits, start_from
+from basalt_engine.records import RecordKind
 from basalt_engine.system import SystemTable
 from tests.wiring import A, B, Wired
 
@@ -38,9 +38,11 @@ def work(*markers: tuple[str, int | None], messages: tuple[str, ...] = ()) -> Wo
 async def kinds(wired: Wired) -> list[str]:
     """What a committed reader who asks for markers is given, in order."""
     log = await wired.topics.open(A)
-    found = await wired.services.peek._reader.read(log, start_from(None, True), Limits(100, 10_000), None, markers=True)
+    found = await wired.services.peek._reader.read(
+        log, start_from(None, True), SliceLimits(100, 10_000), None, markers=True
+    )
     return [
-        bytes(payload).decode() if piece.batch.kind is Kind.USER else piece.batch.kind.name
+        bytes(payload).decode() if piece.batch.kind is RecordKind.USER else piece.batch.kind.name
         for piece in found.slices
         for payload in piece.payloads()
     ]

@@ -21,7 +21,7 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.ranges import MESSAGE_WEIGHT_BYTES, Ranges
 from basalt.messaging.read import log_reader
 from basalt.messaging.read.slices import before
-from basalt_engine.records import Kind
+from basalt_engine.records import RecordKind
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_markers import emit, work
 from tests.wiring import A, Wired
@@ -45,7 +45,7 @@ async def seen_by_all(shop: Wired) -> list[Seen]:
         page = await shop.messaging.fetch(A, start, start is None, committed=True, markers=True)
         for piece in page.slices:
             kind, marker = piece.batch.kind, None
-            if kind is not Kind.USER:
+            if kind is not RecordKind.USER:
                 marker = decode_marker(kind.name.lower(), bytes(piece.payloads()[0]))
             found += [
                 Seen(message_id, len(payload), marker)

@@ -11,7 +11,7 @@ from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, State, Transaction
 from basalt_engine.payloads import PayloadTable
 from tests.wiring import A, B, Wired, encoded
@@ -193,7 +193,7 @@ async def test_a_version_that_is_committed_is_told_to_all_who_come_later(shop: W
     await commit(shop, tx)
     for run in ("r1", "r2"):
         found = await shop.transactions.sessions.begin_named(WorkVersion("etl", run, 0), Beginning())
-        assert isinstance(found, Session)
+        assert isinstance(found, SessionState)
         assert (found.version, found.committed_by, found.run) == (0, tx.id, "r1")
 
 

@@ -16,7 +16,7 @@ ORDERS = Join(b"shop:orders:", 1, T0)
 
 def begin(state: TransactionState, at_ms: int = T0, **given) -> int:
     made = state.begin(
-        at_ms, given.pop("kind", Kind.SHORT), None, given.pop("owner", "etl"), given.pop("outside", False)
+        at_ms, given.pop("kind", Kind.SHORT), None, given.pop("owner", "etl"), given.pop("external_writes", False)
     )
     for edit in made.edits:
         state.apply(edit)
@@ -39,7 +39,7 @@ def state() -> TransactionState:
         ({}, "it is aborted; there is nothing to undo", "tx abort 7"),
         ({"topics": (ORDERS,)}, "rolled back", "tx abort 7"),
         ({"tables": (TableJoin(b"shop:~stock:", 1),)}, "becomes invalid: cells", "tx invalidate 7"),
-        ({"outside": True, "topics": (ORDERS,)}, "becomes invalid: it has", "tx invalidate 7"),
+        ({"external_writes": True, "topics": (ORDERS,)}, "becomes invalid: it has", "tx invalidate 7"),
         ({"kind": Kind.LONG}, "it is aborted", "tx invalidate 7"),
         ({"state": State.COMMITTING}, "undone if the server dies", "do not restart"),
         ({"state": State.ABORTING}, "will be aborted", "tx invalidate 7"),

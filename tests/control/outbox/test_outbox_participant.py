@@ -164,7 +164,7 @@ def test_it_publishes_in_its_own_transaction_only(outbox, connection, client):
 def test_it_leaves_nothing_on_the_invalid_list(outbox, connection, client):
     participant = OutboxParticipant(outbox, connection)
     with client.transaction(participants=[participant]) as tx:
-        assert not client.transactions.get(tx.id).outside_writes
+        assert not client.transactions.get(tx.id).external_writes
 
 
 def test_a_connection_that_commits_by_itself_takes_no_part(outbox, connection):

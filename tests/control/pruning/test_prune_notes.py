@@ -99,7 +99,7 @@ async def noted(wired: Wired) -> list[int]:
 
 
 async def test_a_writer_that_also_wrote_outside_basalt_is_kept_for_nobody_here_knows_its_rows(embedded: Wired):
-    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.begin(external_writes=True)
     tx = await embedded.transactions.checkpoint(tx.id)
     plain = await failed_writer(embedded)
     await embedded.transactions.invalidate(tx.id)
@@ -108,19 +108,19 @@ async def test_a_writer_that_also_wrote_outside_basalt_is_kept_for_nobody_here_k
     await embedded.services.scheduler.run_now("retention")
     assert await prune(embedded) == (plain,)
     survey = await embedded.services.pruner.survey()
-    assert [hold.cause for hold in survey.certificate.holds(tx.id)] == [Cause.OUTSIDE]
+    assert [hold.cause for hold in survey.certificate.holds(tx.id)] == [Cause.EXTERNAL_WRITES]
     assert await noted(embedded) == list(tx.pointers)
 
 
 async def test_one_that_timed_out_is_noted_as_well(embedded: Wired):
-    tx = await embedded.transactions.begin(outside=True, timeout_ms=1_000)
+    tx = await embedded.transactions.begin(external_writes=True, timeout_ms=1_000)
     embedded.clock.advance(2_000)
     await embedded.transactions.expire()
     assert await noted(embedded) == [tx.id]
 
 
 async def test_its_note_goes_some_time_after_it_has_left_the_list(embedded: Wired):
-    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.begin(external_writes=True)
     await embedded.transactions.invalidate(tx.id)
     await embedded.transactions.abort(tx.id)
     await prune(embedded)
@@ -131,9 +131,9 @@ async def test_its_note_goes_some_time_after_it_has_left_the_list(embedded: Wire
 
 
 async def test_an_operator_may_let_such_writers_go(embedded: Wired):
-    tx = await embedded.transactions.begin(outside=True)
+    tx = await embedded.transactions.begin(external_writes=True)
     await embedded.transactions.invalidate(tx.id)
     embedded.clock.advance(AFTER_ITS_LIFE_MS)
-    embedded.services.pruner._forget_outside = True
+    embedded.services.pruner._forget_external_writers = True
     assert await prune(embedded) == (tx.id,)
     assert await noted(embedded) == []

@@ -12,8 +12,8 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
-from basalt_engine.keys import MessageId, PayloadKey
-from basalt_engine.retention import ALL_ONES_MS, EXPIRED, POINTERS_PER_MS, TopicRule, judge_payload
+from basalt_engine.keys import MessageId, PayloadKey, TopicKeys
+from basalt_engine.retention import ALL_ONES_MS, EXPIRED, NO_SNAPSHOT, POINTERS_PER_MS, TopicRule, judge_payload
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
 from tests.wiring import A, B, Wired
@@ -183,6 +183,18 @@ def test_no_payload_row_is_removed_that_the_rule_would_keep(
     write_ms = data.draw(st.sampled_from([pointer_ms + lasted_ms, ALL_ONES_MS]))  # a batch, or the bound row
     key = PayloadKey(1, b"shop:orders:", 1, pointer_ms * POINTERS_PER_MS, write_ms, 0)
     assert judge_payload(key, TopicRule(1, ttl_ms), None, lifetime_ms, now_ms) is EXPIRED
+
+
+@given(st.integers(0, 10**10), st.integers(0, 10**10), st.integers(10**12, 10**13))
+def test_the_range_of_payloads_ends_behind_the_last_writer_all_of_whose_rows_the_rule_drops(
+    ttl_ms: int, lifetime_ms: int, now_ms: int
+):
+    last_ms = expired.payload_writers_expired_ms(now_ms - ttl_ms, lifetime_ms)
+    verdicts = []
+    for begin_ms in (last_ms, last_ms + 1):
+        key = expired.last_payload_key(TopicKeys(b"shop:orders:", 1, 1), begin_ms * POINTERS_PER_MS, lifetime_ms)
+        verdicts.append(judge_payload(key, TopicRule(1, ttl_ms), None, lifetime_ms, now_ms))
+    assert verdicts == [EXPIRED, NO_SNAPSHOT]
 
 
 async def test_payloads_that_nothing_ever_referred_to_go_in_the_end(shop: Wired):

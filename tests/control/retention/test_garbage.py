@@ -284,7 +284,7 @@ async def test_a_roll_back_waits_for_a_removal_so_that_no_half_row_comes_into_be
     log = await shop.topics.open(A)
     topic, looked = log.topic, []
 
-    def read_page(*args: Any) -> stored_log.Page:
+    def read_page(*args: Any) -> stored_log.LogPage:
         looked.append(log.locks.rows.locked())
         return stored_log.read_page(*args)
 

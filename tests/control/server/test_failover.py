@@ -14,7 +14,7 @@ from basalt.client.plans import Answer
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
@@ -33,7 +33,7 @@ class Server(LedServer):
         self.fails: BaseException | None = None
         self.answering_epochs: list[int | None] = []
 
-    async def open_services(self, store: Store, epoch: int) -> Services:
+    async def open_services(self, store: Store, epoch: int) -> RunningServices:
         if self.fails is not None:
             raise self.fails
         return await open_services(Settings(), None, store=store, clock=self.clock, epoch=epoch)
@@ -283,7 +283,7 @@ def test_a_term_that_runs_out_before_its_services_are_ready_serves_nothing():
 def before_the_first_is_ready(server: Server, happens: Callable[[], Awaitable[None]]) -> None:
     """Have something happen after the services of its next term are open, and before they serve."""
 
-    async def slowly(store: Store, epoch: int) -> Services:
+    async def slowly(store: Store, epoch: int) -> RunningServices:
         services = await server.open_services(store, epoch)
         server.member._open_services = server.open_services
         await happens()

@@ -17,7 +17,7 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket
 
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift.wire import types
@@ -26,7 +26,7 @@ from basalt_engine.stores.memory import MemoryStore
 
 WAIT_S = 20.0
 
-Story = Callable[[Services], Awaitable[Any]]
+Story = Callable[[RunningServices], Awaitable[Any]]
 
 
 class Serving:
@@ -38,7 +38,7 @@ class Serving:
         self.store = MemoryStore()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
-        self.services: Services
+        self.services: RunningServices
         self.port = 0
 
     def __enter__(self) -> Serving:

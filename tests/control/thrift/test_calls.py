@@ -42,7 +42,7 @@ def test_each_way_to_start_gives_the_kind_owner_and_deadline_that_it_names(servi
             kind,
             kind,
         )
-        assert known.outside, "its client writes elsewhere"
+        assert known.external_writes, "its client writes elsewhere"
 
 
 def test_what_is_in_progress_and_invalid_at_a_start_is_in_its_lists(serving: Serving):

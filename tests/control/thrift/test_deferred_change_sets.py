@@ -22,7 +22,7 @@ from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CHANGE_BYTES
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import Kind, Limits, State, Transaction
+from basalt.transactions.rules.transaction import Kind, State, Transaction, TransactionLimits
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.conftest import Scene
 
@@ -30,14 +30,14 @@ from tests.control.transactions.conftest import Scene
 class Deferred(Scene):
     """A face that defers change sets, over rules without a log. `sets` is what it keeps."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: TransactionLimits | None = None) -> None:
         super().__init__(limits)
         self.is_known, self.known_since, self.manager = True, 0, self
         self.sets = DeferredChangeSets(cast("Any", self), self.clock)
 
     def defer(self, **options: Any) -> Transaction:
         """Begin one whose change set is logged with its commit."""
-        return self.begin(**{"outside": True, "changes_deferred": True, **options})
+        return self.begin(**{"external_writes": True, "changes_deferred": True, **options})
 
     def tell(self, transaction: Transaction, *changes: bytes) -> bool:
         return self.sets.tell(transaction.id, changes)
@@ -81,7 +81,7 @@ def test_one_that_told_nothing_commits_without_a_change_set(scene: Deferred):
     assert "Changed" not in names(scene.edits)
 
 
-@pytest.mark.parametrize("options", [{"kind": Kind.LONG}, {"outside": False}])
+@pytest.mark.parametrize("options", [{"kind": Kind.LONG}, {"external_writes": False}])
 def test_no_mark_where_it_makes_no_sense(scene: Deferred, options: dict[str, Any]):
     one = scene.defer(**options)
     assert names(scene.edits) == ["Began"]
@@ -127,7 +127,7 @@ def test_a_set_that_clashes_already_is_left_to_the_log(scene: Deferred):
 
 
 def test_a_set_over_the_limits_is_refused_and_the_one_before_stays():
-    scene = Deferred(Limits(changes_max=2))
+    scene = Deferred(TransactionLimits(changes_max=2))
     one = scene.defer()
     scene.tell(one, b"a")
     with pytest.raises(TooLargeError):
@@ -270,7 +270,7 @@ def test_a_write_that_fails_loses_the_sets_of_all_who_are_open(atomic: bool):
 
 
 def test_deferred_sets_count_among_all_change_sets(scene: Deferred):
-    scene = Deferred(Limits(change_memory_bytes_max=2 * (CHANGE_BYTES + 1)))
+    scene = Deferred(TransactionLimits(change_memory_bytes_max=2 * (CHANGE_BYTES + 1)))
     one, other, third = scene.defer(), scene.defer(), scene.defer()
     assert scene.tell(one, b"a")
     assert scene.tell(one, b"b"), "it replaces what was told before"

@@ -16,7 +16,7 @@ from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
 from basalt.cluster.lease import Candidate
-from basalt.server.failover import Member
+from basalt.server.failover import FailoverServer
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
@@ -34,7 +34,7 @@ class Server:
     def __init__(self, store: MemoryStore, name: str, port: int) -> None:
         settings = replace(Settings(), thrift=ThriftSettings(port=port))
         clock = SystemClock()
-        self.member = Member(
+        self.member = FailoverServer(
             clock,
             Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS),
             open_store=store.another,

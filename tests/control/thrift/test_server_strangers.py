@@ -267,7 +267,7 @@ def test_who_never_reads_its_answers_is_cut_off(serving: Serving, monkeypatch: p
 
 async def make_invalid(services):
     for _ in range(4_000):
-        transaction = await services.transactions.begin(outside=True)
+        transaction = await services.transactions.begin(external_writes=True)
         await services.transactions.invalidate(transaction.id)
 
 

@@ -76,7 +76,7 @@ def test_what_is_published_under_a_tephra_transaction_shows_with_its_commit(serv
     with serving.client() as client:
         tx = client.startShortClientId("app@host")
         status, shown = http.call("GET", f"/v1/transactions/{tx.id}")
-        assert (status, shown["owner"], shown["outsideWrites"]) == (200, "app@host", True)
+        assert (status, shown["owner"], shown["externalWrites"]) == (200, "app@host", True)
         publish(http, "paid", tx.writePointer)
         assert texts_seen_by(serving, committed=True) == []
         client.canCommitOrThrow(tx.id, {b"account:17"})
@@ -135,7 +135,7 @@ def test_a_long_invalid_list_comes_whole(serving: Serving):
     async def many(services):
         ids = []
         for _ in range(3_000):
-            transaction = await services.transactions.begin(outside=True)
+            transaction = await services.transactions.begin(external_writes=True)
             ids.append(transaction.id)
             await services.transactions.invalidate(transaction.id)
         return ids

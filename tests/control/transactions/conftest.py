@@ -9,8 +9,16 @@ import pytest
 
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.sessions import Session
-from basalt.transactions.rules.transaction import Join, Kind, Limits, PointerSet, SessionBinding, TableJoin, Transaction
+from basalt.transactions.rules.sessions import SessionState
+from basalt.transactions.rules.transaction import (
+    Join,
+    Kind,
+    PointerSet,
+    SessionBinding,
+    TableJoin,
+    Transaction,
+    TransactionLimits,
+)
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
@@ -22,9 +30,9 @@ TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
 class Scene:
     """Calls in words. `edits` is all that was ever applied, in order."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: TransactionLimits | None = None) -> None:
         self.clock = ManualClock()
-        self.limits = limits or Limits()
+        self.limits = limits or TransactionLimits()
         self.state = TransactionState(self.limits)
         self.edits: list[Any] = []
 
@@ -55,11 +63,11 @@ class Scene:
     def join_table(self, transaction: Transaction, join: TableJoin = TABLE) -> None:
         self.done(self.state.join_table(transaction.id, join, self.now_ms))
 
-    def open(self, name: str = "billing", run: str = "monday") -> Session:
+    def open(self, name: str = "billing", run: str = "monday") -> SessionState:
         self.done(self.state.sessions.open(name, run, self.now_ms))
         return self.state.sessions.get(name)
 
-    def begin_in(self, session: Session, version: int | None = None, **options: Any) -> Transaction:
+    def begin_in(self, session: SessionState, version: int | None = None, **options: Any) -> Transaction:
         return self.begin(session=SessionBinding(session.name, session.epoch, version), **options)
 
     def change(self, transaction: Transaction, *changes: bytes) -> None:

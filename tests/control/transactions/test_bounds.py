@@ -17,8 +17,8 @@ from basalt.transactions.rules.transaction import (
     TOPICS_MAX,
     Join,
     Kind,
-    Limits,
     State,
+    TransactionLimits,
 )
 from basalt.transactions.rules.transaction_state import TransactionState
 from tests.control.transactions.conftest import Scene
@@ -63,7 +63,7 @@ def test_a_request_id_that_is_no_id_is_refused(scene, request_id):
 
 
 def test_too_many_in_progress_is_busy_and_names_the_oldest(scene_with):
-    scene = scene_with(Limits(in_progress_max=2))
+    scene = scene_with(TransactionLimits(in_progress_max=2))
     oldest = scene.begin(owner="etl")
     scene.checkpoint(oldest)
     for call in (scene.begin, lambda: scene.checkpoint(oldest)):
@@ -104,7 +104,7 @@ def memory_of(*changes: bytes) -> int:
 
 
 def test_change_sets_that_one_open_transaction_keeps_are_bounded_and_the_refusal_names_it():
-    scene = Scene(Limits(change_memory_bytes_max=memory_of(b"a", b"b")))
+    scene = Scene(TransactionLimits(change_memory_bytes_max=memory_of(b"a", b"b")))
     oldest = scene.begin(owner="forgotten")
     for key in (b"a", b"b"):
         one = scene.begin()
@@ -120,7 +120,7 @@ def test_change_sets_that_one_open_transaction_keeps_are_bounded_and_the_refusal
 
 
 def test_a_change_set_that_replaces_another_counts_only_what_it_adds():
-    scene = Scene(Limits(change_memory_bytes_max=memory_of(b"a", b"b")))
+    scene = Scene(TransactionLimits(change_memory_bytes_max=memory_of(b"a", b"b")))
     one = scene.begin()
     for changes in ([b"a", b"b"], [b"b", b"c"], [b"d"]):
         scene.change(one, *changes)

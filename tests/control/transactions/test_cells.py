@@ -41,12 +41,12 @@ def test_its_late_call_is_one_too(scene):
     assert proposal.edits == (edits.Invalidated((opened.id,), scene.now_ms, True),)
 
 
-@pytest.mark.parametrize("outside", [True, False])
-def test_a_commit_of_it_that_is_given_up_is_one_too(scene, outside):
-    """`outside`: the same of a transaction whose client wrote elsewhere; nobody has undone that."""
-    opened = scene.begin(outside=outside)
+@pytest.mark.parametrize("external_writes", [True, False])
+def test_a_commit_of_it_that_is_given_up_is_one_too(scene, external_writes):
+    """`external_writes`: the same of a transaction whose client wrote elsewhere; nobody has undone that."""
+    opened = scene.begin(external_writes=external_writes)
     scene.join(opened)
-    if not outside:
+    if not external_writes:
         scene.join_table(opened)
     scene.change(opened, b"row")
     scene.commit(opened, inline=False)
@@ -109,7 +109,10 @@ def test_a_log_that_undoes_it_is_damaged(scene, edit):
 
 def test_a_change_set_of_tables_alone_is_no_write_outside(scene):
     opened = scene.begin()
-    scene.done(scene.state.set_changes(opened.id, [b"shop:~accounts:"], scene.now_ms, outside=False))
-    assert (scene.state.get(opened.id).outside, scene.state.get(opened.id).changes) == (False, {b"shop:~accounts:"})
+    scene.done(scene.state.set_changes(opened.id, [b"shop:~accounts:"], scene.now_ms, external_writes=False))
+    assert (scene.state.get(opened.id).external_writes, scene.state.get(opened.id).changes) == (
+        False,
+        {b"shop:~accounts:"},
+    )
     scene.change(opened, b"elsewhere")
-    assert scene.state.get(opened.id).outside
+    assert scene.state.get(opened.id).external_writes

@@ -17,9 +17,9 @@ from basalt.transactions.codec import (
     EncodedLongs,
     TransactionFields,
     decode_transaction,
-    encode_transaction,
 )
 from basalt.transactions.rules.transaction import Kind
+from tests.control.transactions.whole_bytes import encode_transaction
 
 
 class TTransaction(TPayload):

@@ -71,7 +71,7 @@ def test_a_short_transaction_may_be_aborted_off_the_invalid_list(scene):
 
 
 def test_an_abort_off_the_invalid_list_rolls_its_topics_back_first(scene):
-    opened = scene.begin(outside=True, owner="etl")
+    opened = scene.begin(external_writes=True, owner="etl")
     scene.join(opened)
     marked = scene.checkpoint(opened)
     scene.clock.advance(scene.limits.timeout_ms_default)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.server.wiring import Services, open_services
+from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt.transactions.log.transaction_log import TransactionLog, entry_key
 from basalt.transactions.rules.transaction import State
@@ -52,7 +52,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def leader(store: MemoryStore, epoch: int) -> Services:
+async def leader(store: MemoryStore, epoch: int) -> RunningServices:
     return await open_services(Settings(), None, store=store, clock=ManualClock(), epoch=epoch)
 
 

@@ -11,7 +11,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.rules import transaction_table
-from basalt.transactions.rules.transaction import Limits, State
+from basalt.transactions.rules.transaction import State, TransactionLimits
 
 
 def test_a_repeated_begin_finds_the_first_transaction(scene):
@@ -21,7 +21,7 @@ def test_a_repeated_begin_finds_the_first_transaction(scene):
 
 
 def test_a_repeated_begin_finds_the_first_transaction_even_where_a_new_one_would_be_refused(scene_with):
-    scene = scene_with(Limits(in_progress_max=1))
+    scene = scene_with(TransactionLimits(in_progress_max=1))
     first = scene.begin(request_id="r1")
     assert scene.begin(request_id="r1") == first
 
@@ -111,7 +111,7 @@ def test_requests_and_outcomes_are_found_again_after_a_recovery(scene):
 
 def test_outcomes_are_forgotten_by_size_and_then_not_found(scene_with, monkeypatch):
     monkeypatch.setattr(transaction_table, "PACKED_TOGETHER", 1)
-    scene = scene_with(Limits(outcomes_max=3, outcome_block_bytes_max=0, requests_max=2))
+    scene = scene_with(TransactionLimits(outcomes_max=3, outcome_block_bytes_max=0, requests_max=2))
     ended = [scene.one_shot(request_id=f"r{number}") for number in range(4)]
     assert scene.state.outcome(ended[1].id) == ended[1]
     with pytest.raises(TransactionNotFoundError, match="forgotten; begin a new one"):

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from basalt.transactions.rules.transaction_table import (
     Deadlines,
-    Request,
     RequestCall,
     RequestMemory,
+    RequestUse,
 )
 
 
-def request(name: str, at_ms: int, key: int = 1) -> Request:
-    return Request(name, RequestCall.BEGIN, key, at_ms)
+def request(name: str, at_ms: int, key: int = 1) -> RequestUse:
+    return RequestUse(name, RequestCall.BEGIN, key, at_ms)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 9)), max_size=60), st.integers(-1, 10))

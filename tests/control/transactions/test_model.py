@@ -28,7 +28,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.log import snapshot_format, transaction_log
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import (
     outcomes,
@@ -41,10 +41,19 @@ from basalt.transactions.rules import (
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Proposal, Restored
 from basalt.transactions.rules.sessions import WorkVersion
-from basalt.transactions.rules.transaction import NO_SHORT, Join, Kind, Limits, SessionBinding, State, TableJoin
+from basalt.transactions.rules.transaction import (
+    NO_SHORT,
+    Join,
+    Kind,
+    SessionBinding,
+    State,
+    TableJoin,
+    TransactionLimits,
+)
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.whole_bytes import encode_snapshot
 
-LIMITS = Limits(allow_reset=True, session_ms_max=9_000)
+LIMITS = TransactionLimits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)
@@ -65,7 +74,7 @@ class Naive:
     id: int
     kind: Kind
     deadline_ms: int
-    outside: bool
+    external_writes: bool
     pointers: list[int]
     snapshot: tuple[int, tuple[int, ...], tuple[int, ...], int]
     state: State = State.OPEN
@@ -81,7 +90,7 @@ class Naive:
 
     @property
     def cannot_roll_back(self) -> bool:
-        return self.outside or bool(self.tables)
+        return self.external_writes or bool(self.tables)
 
 
 @dataclass
@@ -222,28 +231,28 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     @rule(
         kind=st.sampled_from([Kind.SHORT, Kind.SHORT, Kind.LONG]),
         timeout_ms=st.sampled_from([5, 100, 10_000, 20_000]),
-        outside=st.booleans(),
+        external_writes=st.booleans(),
     )
-    def begin(self, kind: Kind, timeout_ms: int, outside: bool):
-        self.begun(kind, timeout_ms, outside)
+    def begin(self, kind: Kind, timeout_ms: int, external_writes: bool):
+        self.begun(kind, timeout_ms, external_writes)
 
     def begun(
         self,
         kind: Kind,
         timeout_ms: int = 10_000,
-        outside: bool = False,
+        external_writes: bool = False,
         session: SessionBinding | None = None,
         unlogged: bool = False,
         named: WorkVersion | None = None,
     ) -> Naive:
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
-        asked = (kind, timeout_ms, "o", outside)
+        asked = (kind, timeout_ms, "o", external_writes)
         if named is not None:
             key = self.call(lambda: self.state.sessions.begin_named(self.now_ms, named, *asked), None, edits=True)
         else:
             begun = lambda: self.state.begin(self.now_ms, *asked, session=session, changes_deferred=unlogged)  # noqa: E731
             key = self.call(begun, None, edits=True)
-        one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, outside, [], snapshot, session=session)
+        one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, external_writes, [], snapshot, session=session)
         one.unlogged = unlogged
         one.pointers.append(one.id)
         assert key == one.id
@@ -314,25 +323,25 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if expected is None:
             one.tables.add(join)
 
-    @rule(number=PICKS, changes=KEYS, outside=st.booleans())
-    def set_changes(self, number: int, changes: frozenset[bytes], outside: bool):
-        self.changed(*self.pick(number), changes, outside)
+    @rule(number=PICKS, changes=KEYS, external_writes=st.booleans())
+    def set_changes(self, number: int, changes: frozenset[bytes], external_writes: bool):
+        self.changed(*self.pick(number), changes, external_writes)
 
-    def changed(self, one: Naive | None, key: int, changes: frozenset[bytes], outside: bool = True):
+    def changed(self, one: Naive | None, key: int, changes: frozenset[bytes], external_writes: bool = True):
         expected = self.expected_of_work(one)
         if expected is None:
-            one.outside = one.outside or (outside and bool(changes))
+            one.external_writes = one.external_writes or (external_writes and bool(changes))
             one.unlogged = one.lost = False
             if self.loses(one, changes):
                 one.doomed = True
                 expected = TransactionConflictError
             elif one.kind is Kind.SHORT:
                 one.changes = changes
-        self.call(lambda: self.state.set_changes(key, changes, self.now_ms, outside=outside), expected)
+        self.call(lambda: self.state.set_changes(key, changes, self.now_ms, external_writes=external_writes), expected)
 
     @rule(kind=st.sampled_from([Kind.SHORT, Kind.SHORT, Kind.LONG]), changes=st.none() | KEYS)
     def begin_with_changes_that_are_not_logged(self, kind: Kind, changes: frozenset[bytes] | None):
-        one = self.begun(kind, outside=True, unlogged=kind is Kind.SHORT)
+        one = self.begun(kind, external_writes=True, unlogged=kind is Kind.SHORT)
         if changes is not None:
             self.told(one, one.id, changes)
 
@@ -372,7 +381,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     def aborted(self, one: Naive | None, key: int, inline: bool):
         expected, moves = self.expected_of_end(one), False
-        of_a_session = one is not None and one.state is State.OPEN and one.session is not None and not one.outside
+        of_a_session = (
+            one is not None and one.state is State.OPEN and one.session is not None and not one.external_writes
+        )
         undoable = one is not None and not one.tables and (one.kind is Kind.SHORT or of_a_session)
         if expected is None and (one.state is State.OPEN or (one.state is State.INVALID and undoable)):
             moves = True
@@ -463,9 +474,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         version=st.integers(0, 4),
         ledger=st.sampled_from([None, None, "a", "b"]),
         kind=st.sampled_from([Kind.SHORT, Kind.LONG]),
-        outside=st.booleans(),
+        external_writes=st.booleans(),
     )
-    def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, outside: bool):
+    def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, external_writes: bool):
         """A process of a run begins; of one that was replaced, or of another ledger, too."""
         named, known = WorkVersion(name, run, version, ledger), self.sessions.get(name)
         refused = None if known is None else self.refused_by_name(known, named)
@@ -483,11 +494,13 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
                 self.taken(name, run)
             known = self.sessions[name]
             at = SessionBinding(name, known.epoch, version)
-            self.begun(kind, 10_000 if kind is Kind.SHORT else 20_000, outside, at, named=named)
+            self.begun(kind, 10_000 if kind is Kind.SHORT else 20_000, external_writes, at, named=named)
             known.used_ms = max(known.used_ms, self.now_ms)
         else:
             key = self.call(
-                lambda: self.state.sessions.begin_named(self.now_ms, named, kind, 1, "o", outside), None, edits=claims
+                lambda: self.state.sessions.begin_named(self.now_ms, named, kind, 1, "o", external_writes),
+                None,
+                edits=claims,
             )
             assert key == joined.id
         if claims:
@@ -722,7 +735,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             if not found.was_invalid:
                 seen = (found.read_pointer, found.in_progress, found.invalid.pointers, found.first_short)
                 assert seen == one.snapshot
-                assert found.outside == one.outside
+                assert found.external_writes == one.external_writes
         decided = [one.id for one in live if one.state is not State.OPEN]
         assert [found.id for found in self.state.unfinished()] == decided
         deadlines = [one.deadline_ms for one in live if one.state is State.OPEN]

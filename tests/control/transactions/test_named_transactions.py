@@ -16,12 +16,20 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.sessions import Session, WorkVersion
-from basalt.transactions.rules.transaction import CHECKPOINTS_MAX, REPLACED_RUNS_MAX, Kind, Limits, State, Transaction
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
+from basalt.transactions.rules.transaction import (
+    CHECKPOINTS_MAX,
+    REPLACED_RUNS_MAX,
+    Kind,
+    State,
+    Transaction,
+    TransactionLimits,
+)
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.conftest import TOPIC, Scene
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 DAY_MS = 86_400_000
 
@@ -35,7 +43,7 @@ def begin(
     return done or scene.state.get(scene.done(scene.state.sessions.begin_named(scene.now_ms, named, **asked)))
 
 
-def session(scene: Scene) -> Session:
+def session(scene: Scene) -> SessionState:
     return scene.state.sessions.get("etl")
 
 
@@ -131,7 +139,7 @@ def test_what_a_begin_is_told_where_a_version_stands(scene, standing, asked):
     before = scene.state.image()
     answer, expected = begin(scene, run, version), EXPECTED[standing][asked]
     if expected == BEFORE:
-        assert isinstance(answer, Session)
+        assert isinstance(answer, SessionState)
         assert (answer.version, answer.committed_by) == (5, first.id)
         assert scene.state.image() == before, "nothing began, and nobody was fenced"
     elif expected == JOINED:
@@ -177,7 +185,7 @@ def test_transactions_of_other_versions_are_left_alone_and_a_later_one_takes_the
     scene.commit(later)
     with pytest.raises(TransactionConflictError, match="'version 5 of session etl'"):
         scene.commit(earlier)
-    assert isinstance(begin(scene, version=5), Session)
+    assert isinstance(begin(scene, version=5), SessionState)
 
 
 def test_the_first_one_s_kind_time_out_and_owner_are_the_transaction_s(scene):
@@ -231,7 +239,7 @@ def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scen
         with pytest.raises(SessionForeignError, match=r"written by ledger 'query A', this is ledger 'query B'"):
             begin(scene, run, version, "query B")
     assert scene.state.image() == before, "a foreign one fences nobody"
-    assert isinstance(begin(scene, "r2", 0, "query A"), Session)
+    assert isinstance(begin(scene, "r2", 0, "query A"), SessionState)
     assert begin(scene, "r2", 1, None).session.epoch == 2, "who names none is not asked"
     assert session(scene).counter_owner == "query A"
 
@@ -284,7 +292,7 @@ def test_a_begin_that_is_refused_fences_nobody(scene, asked):
 
 
 def test_room_for_sessions_and_for_write_pointers_is_asked_for(scene_with):
-    scene = scene_with(Limits(sessions_max=1, in_progress_max=3))
+    scene = scene_with(TransactionLimits(sessions_max=1, in_progress_max=3))
     first = begin(scene)
     with pytest.raises(BusyError, match="there are 1 sessions"):
         scene.state.sessions.begin_named(scene.now_ms, WorkVersion("other", "r1", 0))
@@ -322,7 +330,7 @@ def test_a_session_that_counts_for_a_ledger_is_remembered_however_long_nobody_us
 
 
 def test_where_there_is_no_room_the_one_that_was_idle_longest_goes_and_never_one_in_use(scene_with):
-    scene = scene_with(Limits(sessions_max=2))
+    scene = scene_with(TransactionLimits(sessions_max=2))
     for session_name in ("first", "second"):
         scene.commit(begin(scene, ledger="query", name=session_name))
         scene.clock.advance(1)
@@ -349,10 +357,10 @@ def test_an_abort_of_a_long_transaction_of_a_session_rolls_back_and_leaves_nothi
 
 
 def test_an_abort_of_one_with_writes_elsewhere_or_cells_hides_it(scene):
-    outside = begin(scene, version=1, kind=Kind.LONG, outside=True)
+    external_writes = begin(scene, version=1, kind=Kind.LONG, external_writes=True)
     cells = begin(scene, version=2, kind=Kind.LONG)
     scene.join_table(cells)
-    for one in (outside, cells):
+    for one in (external_writes, cells):
         assert scene.abort(one).state is State.INVALID
         assert scene.abort(one).state is State.INVALID
     assert scene.abort(scene.begin(Kind.LONG)).state is State.INVALID, "of no session: nobody knows where it wrote"

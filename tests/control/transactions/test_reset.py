@@ -8,7 +8,7 @@ from basalt.commits.commit_stage import TopicParticipant
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
-from basalt.transactions.rules.transaction import Limits
+from basalt.transactions.rules.transaction import TransactionLimits
 from basalt.transactions.rules.transaction_table import RememberedOutcomes
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
@@ -26,7 +26,7 @@ def test_it_is_refused_where_it_is_not_allowed(scene):
 
 
 def test_everything_is_gone_and_pointers_keep_rising(scene_with):
-    scene = scene_with(Limits(allow_reset=True))
+    scene = scene_with(TransactionLimits(allow_reset=True))
     session = scene.open()
     committed, opened, failed = scene.begin_in(session, version=3), scene.begin(request_id="r"), scene.begin()
     scene.change(committed, b"row")

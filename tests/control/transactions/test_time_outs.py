@@ -35,7 +35,7 @@ def test_a_time_out_of_a_transaction_with_topics_rolls_them_back(scene):
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_time_out_of_a_transaction_with_writes_outside_makes_all_its_pointers_invalid(scene, kind):
-    opened = scene.begin(kind, outside=True)
+    opened = scene.begin(kind, external_writes=True)
     marked = scene.checkpoint(opened)
     scene.join(opened)
     scene.clock.advance(scene.limits.long_timeout_ms)
@@ -47,18 +47,18 @@ def test_a_time_out_of_a_transaction_with_writes_outside_makes_all_its_pointers_
 def test_a_transaction_may_say_at_any_time_that_it_writes_outside(scene):
     opened = scene.begin()
     scene.change(opened)
-    scene.done(scene.state.mark_outside(opened.id, scene.now_ms))
-    assert scene.state.mark_outside(opened.id, scene.now_ms).edits == ()
+    scene.done(scene.state.mark_external_writes(opened.id, scene.now_ms))
+    assert scene.state.mark_external_writes(opened.id, scene.now_ms).edits == ()
     assert scene.state.get(opened.id).changes == frozenset()
     scene.clock.advance(scene.limits.timeout_ms_default)
     scene.expire()
     assert scene.state.invalid.pointers == (opened.id,)
     with pytest.raises(TransactionEndedError, match="went to the invalid list"):
-        scene.state.mark_outside(opened.id, scene.now_ms)
+        scene.state.mark_external_writes(opened.id, scene.now_ms)
 
 
 def test_many_time_outs_cost_one_copy_of_the_invalid_list(scene):
-    opened = [scene.begin(outside=True) for _ in range(5)]
+    opened = [scene.begin(external_writes=True) for _ in range(5)]
     scene.clock.advance(scene.limits.timeout_ms_default)
     version = scene.state.invalid.version
     assert scene.expire() == 1

@@ -11,15 +11,15 @@ T = TypeVar("T")
 MESSAGE_ID_BYTES = 20
 
 
-class MessageId(bytes):
+class HexMessageId(bytes):
     """A message id: 20 bytes in Python, 40 hex digits in JSON."""
 
     __slots__ = ()
 
 
-def message_id(given: bytes | None) -> MessageId | None:
+def message_id(given: bytes | None) -> HexMessageId | None:
     """The bytes as a message id; None stays None."""
-    return None if given is None else MessageId(given)
+    return None if given is None else HexMessageId(given)
 
 
 def encode(body: object) -> bytes:
@@ -34,22 +34,22 @@ def decode(encoded: bytes, kind: type[T]) -> T:
 
 def schema_of(kind: type) -> dict[str, Any]:
     """The JSON schema of the one type that msgspec does not know."""
-    if kind is MessageId:
+    if kind is HexMessageId:
         return {"type": "string", "pattern": f"^[0-9a-f]{{{2 * MESSAGE_ID_BYTES}}}$"}
     raise NotImplementedError(f"{kind} has no JSON schema")
 
 
 def _to_json(value: object) -> str:
-    if isinstance(value, MessageId):
+    if isinstance(value, HexMessageId):
         return value.hex()
     raise NotImplementedError(f"a {type(value).__name__} is no part of a body")
 
 
 def _from_json(kind: type, value: object) -> object:
-    if kind is MessageId and isinstance(value, str):
+    if kind is HexMessageId and isinstance(value, str):
         given = bytes.fromhex(value)  # msgspec tells its ValueError as a `ValidationError`
         if len(given) == MESSAGE_ID_BYTES:
-            return MessageId(given)
+            return HexMessageId(given)
     raise ValueError(f"{value!r} is no message id")
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from basalt.api.bodies.json import MessageId
+from basalt.api.bodies.json import HexMessageId
 from basalt.api.markers import MarkerState, TaskState
 
 
@@ -94,7 +94,7 @@ class MarkersInfo(Struct, frozen=True, rename="camel"):
 class StableEnd(Struct, frozen=True):
     """The last id at or below which nothing can still appear or change who sees it; null: nothing is there yet."""
 
-    id: MessageId | None
+    id: HexMessageId | None
     generation: int
 
 
@@ -106,7 +106,7 @@ class Advance(Struct, frozen=True, rename="camel"):
     `tasks_property` is the topic's own count of tasks.
     """
 
-    through: MessageId | None
+    through: HexMessageId | None
     messages: int
     bytes: int
     at_end: bool
@@ -126,8 +126,8 @@ class Advance(Struct, frozen=True, rename="camel"):
 class Split(Struct, frozen=True):
     """A part of a range, and how many messages and bytes of payloads are in it; `after` null: from the oldest message."""
 
-    after: MessageId | None
-    through: MessageId
+    after: HexMessageId | None
+    through: HexMessageId
     messages: int
     bytes: int
 

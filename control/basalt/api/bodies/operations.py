@@ -205,7 +205,7 @@ class Alive(Struct, frozen=True):
     alive: bool
 
 
-class Part(Struct, frozen=True, rename="camel"):
+class ServerPart(Struct, frozen=True, rename="camel"):
     """One part of a server, whether it works, and how long it took to tell."""
 
     name: str
@@ -218,7 +218,7 @@ class Readiness(Struct, frozen=True):
     """Readiness of a server: can it do its work, and which part cannot?"""
 
     ready: bool
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ServerPart, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ready
@@ -256,7 +256,7 @@ class StoreInfo(Struct, frozen=True, rename="camel"):
     tables: tuple[StoreTable, ...]
 
 
-class ManagerSnapshot(Struct, frozen=True, rename="camel"):
+class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told."""
 
     read_pointer: int

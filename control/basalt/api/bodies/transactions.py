@@ -12,7 +12,7 @@ TransactionKind: TypeAlias = Literal["short", "long"]
 
 
 class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """The body of a begin. `outside_writes`: the client also writes elsewhere under the transaction's pointer.
+    """The body of a begin. `external_writes`: the client also writes elsewhere under the transaction's pointer.
 
     With a `session`, `session_epoch` is the one that opening it answered, and `version` that of the work, if it is to be
     committed once. With a `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
@@ -22,7 +22,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     kind: TransactionKind = "short"
     timeout_ms: int | None = None
     owner: str = ""
-    outside_writes: bool = False
+    external_writes: bool = False
     snapshot: bool = True
     session: str | None = None
     session_epoch: int | None = None
@@ -47,20 +47,20 @@ class OneShotRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class ChangesRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """The whole change set of a transaction; it replaces the one told before. Each change is base64.
 
-    `outside_writes` is false where all changes are in Basalt's own tables.
+    `external_writes` is false where all changes are in Basalt's own tables.
     """
 
     changes: list[bytes]
-    outside_writes: bool = True
+    external_writes: bool = True
 
 
-class OutsideParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="outside", tag_field="kind"):
+class ExternalParticipantRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="external", tag_field="kind"):
     """A store of the client's own takes part."""
 
     name: str
 
 
-class TopicParticipant(Struct, frozen=True, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
+class TopicParticipantRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="topic", tag_field="kind"):
     """A topic takes part, ahead of its first write."""
 
     namespace: str
@@ -77,7 +77,7 @@ class TransactionTopic(Struct, frozen=True, rename="camel", omit_defaults=True):
     stored_bytes: int | None = None
 
 
-class TransactionTable(Struct, frozen=True):
+class WrittenTable(Struct, frozen=True):
     """A transactional table that a transaction has written to, or may have."""
 
     namespace: str
@@ -109,8 +109,8 @@ class TransactionInfo(Struct, frozen=True, rename="camel"):
     began_ms: int | None = None
     expires_ms: int | None = None
     topics: tuple[TransactionTopic, ...] = ()
-    tables: tuple[TransactionTable, ...] = ()
-    outside_writes: bool = False
+    tables: tuple[WrittenTable, ...] = ()
+    external_writes: bool = False
     session: TransactionSession | None = None
     transaction: bytes | None = None
 
@@ -132,7 +132,7 @@ class CommittedBefore(Struct, frozen=True, rename="camel"):
     committed_by: str
 
 
-class Outcome(Struct, frozen=True, rename="camel"):
+class TransactionOutcome(Struct, frozen=True, rename="camel"):
     """Outcome of a transaction: `state` is COMMITTED, ABORTED or INVALID, or the state it is in."""
 
     id: str
@@ -140,7 +140,7 @@ class Outcome(Struct, frozen=True, rename="camel"):
     state: str
 
 
-class Invalidated(Struct, frozen=True):
+class InvalidateResponse(Struct, frozen=True):
     """False when the transaction was not in progress."""
 
     invalidated: bool
@@ -196,8 +196,8 @@ class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
     expires_ms: int
     remaining_ms: int
     topics: tuple[TransactionTopic, ...]
-    tables: tuple[TransactionTable, ...]
-    outside_writes: bool
+    tables: tuple[WrittenTable, ...]
+    external_writes: bool
     doomed: bool
     holds_readers: bool
     session: TransactionSession | None
@@ -254,8 +254,8 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
     ended_ms: int
     timed_out: bool
     topics: tuple[TransactionTopic, ...]
-    tables: tuple[TransactionTable, ...]
-    outside_writes: bool
+    tables: tuple[WrittenTable, ...]
+    external_writes: bool
     invalid_pointers: int
     meaning: str
     next_step: str

@@ -77,14 +77,14 @@ def _names_hint(name: str, known: Iterable[str]) -> str:
     return (f"Did you mean {near[0]}? " if near else "") + f"There are {', '.join(known)}."
 
 
-class Messages(NamedTuple):
+class ArrowMessages(NamedTuple):
     """The rows: their values, and what each carries beside it; None where none carries anything."""
 
     values: list[bytes]
     extras: list[Extras] | None
 
 
-def decode_messages(body: bytes) -> Messages:
+def decode_messages(body: bytes) -> ArrowMessages:
     """The rows of a whole stream. `MalformedBodyError` or `TooLargeError` for anything that is not one, of known columns."""
     pa = library()
     try:
@@ -134,7 +134,7 @@ def _slot(data: memoryview, table: int, field: int) -> int:
     return slot
 
 
-def _decode(pa: Any, body: bytes) -> Messages:
+def _decode(pa: Any, body: bytes) -> ArrowMessages:
     found: dict[str, list[Any]] = {}
     with pa.ipc.open_stream(body) as batches:
         readers = _readers(pa, batches.schema)
@@ -151,21 +151,21 @@ def _decode(pa: Any, body: bytes) -> Messages:
     return _messages(found)
 
 
-def _messages(found: dict[str, list[Any]]) -> Messages:
+def _messages(found: dict[str, list[Any]]) -> ArrowMessages:
     values = found.pop(VALUE)
     if not values:
         raise MalformedBodyError("there are no messages in the stream", field=VALUE, hint="Send at least one row.")
     if None in values:
         raise _refused(VALUE, f"it is null in row {values.index(None)}")
     if not any(any(map(is_not, column, repeat(_EMPTY[name]))) for name, column in found.items()):
-        return Messages(values, None)
+        return ArrowMessages(values, None)
     nothing = [None] * len(values)
     keys, headers = found.get(KEY, nothing), found.get(HEADERS, [()] * len(values))
     times, ttls = found.get(EVENT_TIME, nothing), found.get(TTL, nothing)
     _check_numbers(EVENT_TIME, found.get(EVENT_TIME, ()), -LONG_MAX)  # one less is stored as "none"
     _check_numbers(TTL, found.get(TTL, ()), 1)
     check_count(max(map(len, headers)), RECORD_HEADERS_MAX, HEADERS)
-    return Messages(values, list(map(Extras, keys, headers, times, ttls)))
+    return ArrowMessages(values, list(map(Extras, keys, headers, times, ttls)))
 
 
 def _check_numbers(name: str, numbers: Sequence[int | None], minimum: int) -> None:

@@ -38,7 +38,7 @@ class MarkerFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class BatchFrame:
     """Neighbouring messages of an answer. Offsets are into the answer's bytes.
 
     `counted_at` is where in the ids the number is that rises by one; None when each message's id is in the answer.
@@ -97,9 +97,9 @@ def encode_marker(kind: str, marker_id: bytes, payload: Buffer) -> bytes:
     return _MARKER_HEAD.pack(_MARKER, RECORD_KINDS.index(kind), marker_id, len(payload)) + bytes(payload)
 
 
-def decode(body: bytes) -> list[Frame]:
+def decode(body: bytes) -> list[BatchFrame]:
     """The frames of an answer without markers; `MalformedBodyError` when it is anything but one whole answer."""
-    frames = list[Frame]()
+    frames = list[BatchFrame]()
     for frame in decode_marked(body):
         if isinstance(frame, MarkerFrame):
             raise _refused(0, "a marker that nobody asked for")
@@ -107,11 +107,11 @@ def decode(body: bytes) -> list[Frame]:
     return frames
 
 
-def decode_marked(body: bytes) -> list[Frame | MarkerFrame]:
+def decode_marked(body: bytes) -> list[BatchFrame | MarkerFrame]:
     """The frames of an answer, markers among them; `MalformedBodyError` when it is anything but one whole answer."""
     if body[:1] != START:
         raise _refused(0, f"version {body[0] if body else 'missing'}; this Basalt reads version {START[0]}")
-    frames: list[Frame | MarkerFrame] = []
+    frames: list[BatchFrame | MarkerFrame] = []
     at = len(START)
     while body[at : at + 1] != END:
         try:
@@ -138,7 +138,7 @@ def _marker(body: bytes, at: int) -> MarkerFrame:
     return MarkerFrame(RECORD_KINDS[kind], marker_id, payload)
 
 
-def _frame(body: bytes, at: int) -> Frame:
+def _frame(body: bytes, at: int) -> BatchFrame:
     counted_at: int | None = None
     kind = body[at]
     if kind == _RUN:
@@ -165,7 +165,7 @@ def _frame(body: bytes, at: int) -> Frame:
     lengths: tuple[int, ...] = struct.unpack_from(f">{count}I", body, lengths_at)
     if sum(lengths) != payload_bytes:
         raise _refused(at, f"payloads of {sum(lengths)} bytes, expected {payload_bytes}")
-    return Frame(ids_at, counted_at, lengths, payloads_at, payload_bytes)
+    return BatchFrame(ids_at, counted_at, lengths, payloads_at, payload_bytes)
 
 
 def _refused(at: int, what: str) -> MalformedBodyError:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from basalt.cli.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, Failure, Usage
+from basalt.cli.failures import EXIT_AUTH, EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_OK, CommandFailure, Usage
 from basalt.cli.options import (
     DurationMs,
     Invocation,
@@ -24,10 +24,10 @@ from basalt.cli.options import (
 from basalt.cli.output import columns, counted, duration_text
 from basalt.cli.root import group
 from basalt.errors import InputError
-from basalt.hbase_admin.check import View, findings, look, look_at_gateway
+from basalt.hbase_admin.check import InstallationView, findings, look, look_at_gateway
 from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
 from basalt.hbase_admin.install import Installation, UpgradeProgress
-from basalt.hbase_admin.plan import Step, Wanted, alter_line, create_lines, plan_upgrade
+from basalt.hbase_admin.plan import TableChange, Wanted, alter_line, create_lines, plan_upgrade
 from basalt.settings import HBaseSettings, load_settings
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.hbase import tables
@@ -125,7 +125,7 @@ def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]
     where, clock = hbase_settings(config, settings), SystemClock()
     first = look_at_gateway("store.hbase.thrift", where.thrift, 1, clock)
     second = look_at_gateway("store.hbase.thrift2", where.thrift2, 2, clock)
-    view = View(where.prefix, where.buckets, clock.now_ms(), (first, second))
+    view = InstallationView(where.prefix, where.buckets, clock.now_ms(), (first, second))
     if second.usable:
         with admin(where, CHECK_TIMEOUT_MS) as gateway:
             view = look(gateway, view, clock)
@@ -190,7 +190,7 @@ def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | N
         installation = Installation(gateway, where.prefix, clock)
         tables = installation.lost_tables()
         if not tables:
-            raise Failure(f"there is no table of the prefix {where.prefix}", exit_code=EXIT_NOT_FOUND)
+            raise CommandFailure(f"there is no table of the prefix {where.prefix}", exit_code=EXIT_NOT_FOUND)
         installation.check_nobody_leads()
         lost = f"{', '.join(table.name for table in tables)} with {counted(installation.topics(), 'topic')}"
     if not dry_run:
@@ -211,7 +211,7 @@ def _check_upgraded(upgraded: UpgradeProgress, wait_ms: int) -> None:
         told = f"{upgraded.reported} of {counted(upgraded.regions, 'region')} have reported since"
         if upgraded.reported == upgraded.regions:
             told = f"regions report {len(upgraded.jars)} different jars"
-        raise Failure(
+        raise CommandFailure(
             f"all tables were changed and reopened, but after {duration_text(wait_ms)} {told}",
             hint="`basalt hbase check` tells which; region servers' logs tell why",
         )
@@ -230,7 +230,7 @@ def admin(where: HBaseSettings, timeout_ms: int | None = None) -> Iterator[Thrif
             yield gateway
     except HBaseRefusedError as error:
         code = EXIT_AUTH if error.denied else EXIT_FAILURE
-        raise Failure(error.message, hint=error.hint, exit_code=code) from None
+        raise CommandFailure(error.message, hint=error.hint, exit_code=code) from None
 
 
 def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_ms: int | None) -> CoprocessorJar:
@@ -238,7 +238,7 @@ def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_
     if path == PACKAGED:
         found = packaged_jar()
         if found is None:
-            raise Failure(
+            raise CommandFailure(
                 "this installation of Basalt came without the coprocessor's jar",
                 hint="build it in coprocessor/ with `mvn package`, and name it with --jar",
             )
@@ -279,7 +279,7 @@ def _print_create(invocation: Invocation, where: HBaseSettings, wanted: Wanted, 
         invocation.out.line(line)
 
 
-def _show_steps(invocation: Invocation, steps: Sequence[Step], dry_run: bool) -> None:
+def _show_steps(invocation: Invocation, steps: Sequence[TableChange], dry_run: bool) -> None:
     rows = [{"table": step.table, "action": step.action, "detail": step.detail, "dry_run": dry_run} for step in steps]
     invocation.out.rows(_STEP_COLUMNS, rows)
     if invocation.out.for_people:

@@ -14,12 +14,12 @@ import click
 
 from basalt.api.bodies.work import RecordIn
 from basalt.api.positions import END, START, Position, after_id
-from basalt.cli.failures import Failure, Usage
+from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
     Bytes,
     DurationMs,
     Invocation,
-    MessageId,
+    MessageIdText,
     Pair,
     PositionText,
     TransactionId,
@@ -194,14 +194,14 @@ def _reading(file: str) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.filename is None and error.errno != errno.EIO:
             raise  # not the file's fault: the messages read so far are sent while it is open
-        raise Failure(f"cannot read {file}: {os.strerror(error.errno or 0)}") from None
+        raise CommandFailure(f"cannot read {file}: {os.strerror(error.errno or 0)}") from None
 
 
 def _whole(file: str) -> bytes:
     with _reading(file) as source:
         content = source.read(MESSAGE_BYTES_MAX + 1)
     if len(content) > MESSAGE_BYTES_MAX:
-        raise Failure(
+        raise CommandFailure(
             f"{file} is longer than a message may be, {MESSAGE_BYTES_MAX} bytes", hint="did you mean --lines?"
         )
     return content
@@ -214,7 +214,9 @@ def _lines(file: str) -> Iterator[bytes]:
             number += 1
             message = line.removesuffix(b"\n")
             if len(message) > MESSAGE_BYTES_MAX:
-                raise Failure(f"line {number} of {file} is longer than a message may be, {MESSAGE_BYTES_MAX} bytes")
+                raise CommandFailure(
+                    f"line {number} of {file} is longer than a message may be, {MESSAGE_BYTES_MAX} bytes"
+                )
             yield message
 
 
@@ -224,7 +226,7 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
 @command()
 @click.argument("topic")
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
-@click.option("--after", type=MessageId(), metavar="ID", help="Start behind this message instead.")
+@click.option("--after", type=MessageIdText(), metavar="ID", help="Start behind this message instead.")
 @click.option("--to", "stop", type=PositionText(), metavar="SPEC", help="Stop before this. [default: end]")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages; Ctrl-C ends it.")
@@ -333,7 +335,7 @@ _form_option = payload_format_option(_FORMS)
 
 @message.call("show")
 @click.argument("topic")
-@click.argument("message_id", type=MessageId(), metavar="ID")
+@click.argument("message_id", type=MessageIdText(), metavar="ID")
 @_form_option
 def show_message(invocation: Invocation, topic: str, message_id: bytes, form: PayloadFormat) -> None:
     """Show one message and its state: plain, committed, open, rolled back, invalid or expired."""

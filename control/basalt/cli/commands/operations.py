@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from basalt.api.bodies.operations import JobInfo, JobRun
-from basalt.cli.failures import Failure
+from basalt.cli.failures import CommandFailure
 from basalt.cli.options import (
     Invocation,
     PositionText,
@@ -79,7 +79,7 @@ def _act(invocation: Invocation, verb: str, name: str, dry_run: bool) -> None:
         }
         answer = row(acts[verb](name))
     if answer.get("outcome") == "failed":
-        raise Failure(f"job {name} failed: {answer['error']}", hint=f"see `basalt job history {name}`")
+        raise CommandFailure(f"job {name} failed: {answer['error']}", hint=f"see `basalt job history {name}`")
     done = {"run": "ran", "pause": "paused", "resume": "resumed"}[verb]
     result = {"name": name, "action": verb, **answer}
     invocation.out.done(f"{done} job {name}" + _outcome(answer), result)

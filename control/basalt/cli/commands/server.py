@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, Failure, one_line
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, CommandFailure, one_line
 from basalt.cli.options import Command, Invocation, command, dry_run_option, output_option, settings_options, yes_option
 from basalt.cli.output import columns, row
 from basalt.cli.root import group
@@ -55,14 +55,14 @@ def init(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
 
     result = {"file": str(file), "dry_run": dry_run}
     if file.exists() and not yes:
-        raise Failure(f"{file} exists already", hint="add --yes to replace it", exit_code=EXIT_CONFLICT)
+        raise CommandFailure(f"{file} exists already", hint="add --yes to replace it", exit_code=EXIT_CONFLICT)
     if dry_run:
         invocation.out.done(f"would write {file}", result)
         return
     try:
         file.write_text(settings_file(), encoding="utf-8")
     except OSError as error:
-        raise Failure(f"cannot write {file}: {os.strerror(error.errno or 0)}") from None
+        raise CommandFailure(f"cannot write {file}: {os.strerror(error.errno or 0)}") from None
     invocation.out.done(f"wrote {file}; start with: basalt serve --data DIR --config {file}", result)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, Failure, Usage
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, CommandFailure, Usage
 from basalt.cli.options import (
     Bytes,
     Invocation,
@@ -62,7 +62,7 @@ def create(invocation: Invocation, name: str, conflict: Any, dry_run: bool) -> N
     with invocation.client() as client:
         if dry_run:
             if name in client.tables.list():
-                raise Failure(f"table {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
+                raise CommandFailure(f"table {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
             result = {"name": name, "namespace": namespace, "conflict": conflict, "dry_run": True}
             invocation.out.done(f"would create table {namespace}:{name}", result)
             return
@@ -121,7 +121,7 @@ def get(
     with invocation.client() as client:
         cells = client.table(name).get(row, columns or None, transaction=transaction)
     if not cells:
-        raise Failure(f"table {invocation.target().namespace}:{name} has no such row", exit_code=EXIT_NOT_FOUND)
+        raise CommandFailure(f"table {invocation.target().namespace}:{name} has no such row", exit_code=EXIT_NOT_FOUND)
     invocation.out.rows(_CELLS, _cell_rows(invocation, row, cells, form))
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, Failure, Usage
+from basalt.cli.failures import EXIT_CONFLICT, CommandFailure, Usage
 from basalt.cli.options import (
     DurationMs,
     Invocation,
-    MessageId,
+    MessageIdText,
     Pair,
     PositionText,
     author_options,
@@ -106,7 +106,7 @@ def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) ->
     with invocation.client() as client:
         if dry_run:
             if name in client.topics.list():
-                raise Failure(f"topic {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
+                raise CommandFailure(f"topic {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
             result = {"name": name, "namespace": namespace, "properties": properties, "dry_run": True}
             invocation.out.done(f"would create topic {namespace}:{name}", result)
             return
@@ -224,7 +224,7 @@ def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None
     with invocation.client() as client:
         handle, namespace = client.topic(name), client.namespace
         if wait and not handle.wait_until_ended(within_ms):
-            raise Failure(f"topic {namespace}:{name} has not ended in time")
+            raise CommandFailure(f"topic {namespace}:{name} has not ended in time")
         found = handle.markers()
     tasks = [{"task": task.task, "watermark_ms": task.watermark_ms, "ended": task.ended} for task in found.tasks]
     shown = {"name": name, "namespace": namespace, **row(found), "tasks": tasks}
@@ -235,7 +235,7 @@ def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None
 @click.argument("name")
 @click.option(
     "--after",
-    type=MessageId("an id of 40 hex digits"),
+    type=MessageIdText("an id of 40 hex digits"),
     metavar="ID",
     help="Where it begins, exclusively; else at the oldest message.",
 )

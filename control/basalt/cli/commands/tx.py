@@ -164,7 +164,7 @@ _HANGING = columns(
 )
 _DESCRIBED = columns(
     "id state kind owner session began_ms age_ms expires_ms remaining_ms write_pointers read_pointer topics stored_messages "
-    "stored_bytes tables change_set outside_writes lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
+    "stored_bytes tables change_set external_writes lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
     expires_ms="times out",
     remaining_ms="times out in",
     stored_bytes="stored",
@@ -172,7 +172,7 @@ _DESCRIBED = columns(
     at_deadline="when time is up",
 )
 _ENDED = columns(
-    "id state kind owner began_ms ended_ms timed_out topics tables outside_writes invalid_pointers meaning next_step"
+    "id state kind owner began_ms ended_ms timed_out topics tables external_writes invalid_pointers meaning next_step"
 )
 _STEPS = columns("when event detail")
 

@@ -14,7 +14,7 @@ from basalt.api.bodies.operations import (
     ExplainedWriter,
     JobInfo,
     JobRun,
-    ManagerSnapshot,
+    ManagerSnapshotInfo,
     PrunedWriters,
     PruneRun,
     PruneStatus,
@@ -97,9 +97,9 @@ def store(scope: ClientScope) -> Steps[StoreInfo]:
     return _get(StoreInfo, "show the store", "store")
 
 
-def snapshot(scope: ClientScope) -> Steps[ManagerSnapshot]:
+def snapshot(scope: ClientScope) -> Steps[ManagerSnapshotInfo]:
     """The manager's present snapshot: its pointers, and how long its lists are."""
-    return _get(ManagerSnapshot, "show the snapshot", "snapshot")
+    return _get(ManagerSnapshotInfo, "show the snapshot", "snapshot")
 
 
 def publish_snapshot(scope: ClientScope) -> Steps[PublishedSnapshot]:
@@ -185,7 +185,7 @@ def abort_transaction(
 ) -> Steps[ForcedEnd]:
     """Abort somebody else's transaction; the audit keeps who did it and why.
 
-    `OutsideWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
+    `ExternalWritesError` where it has writes that only its client can undo, unless `force` says that they are undone.
     """
     query = act_of(reason, by, dry_run=dry_run, force=force)
     return _post(ForcedEnd, f"abort transaction {transaction}", "transactions", transaction, "abort", query=query)

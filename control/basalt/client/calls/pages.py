@@ -101,7 +101,7 @@ class Page:
         return f"Page({len(self)} messages, next_id={next_id}, held_by={self.held_by})"
 
     @cached_property
-    def _frames(self) -> list[batches.Frame]:
+    def _frames(self) -> list[batches.BatchFrame]:
         try:
             return batches.decode(self._body)
         except MalformedBodyError as error:

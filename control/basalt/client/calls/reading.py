@@ -47,7 +47,7 @@ ToldEnd = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadBounds:
     """The bounds of a read: from `start` to before `stop`, `limit` messages at most; past the end if `follow`."""
 
     start: PositionLike
@@ -61,7 +61,7 @@ class Bounds:
 class TopicCursor:
     """The place of a reader. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
 
-    def __init__(self, scope: TopicScope, bounds: Bounds) -> None:
+    def __init__(self, scope: TopicScope, bounds: ReadBounds) -> None:
         self.next_id: bytes | None = None
         self.held_by: str | None = None
         self.done = bounds.limit == 0
@@ -139,7 +139,7 @@ def read(
     It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more. With a
     `transaction` it reads under that one's snapshot.
     """
-    return TopicCursor(scope, Bounds(start, stop, limit, None if transaction else isolation, follow, transaction))
+    return TopicCursor(scope, ReadBounds(start, stop, limit, None if transaction else isolation, follow, transaction))
 
 
 class MarkedPage:

@@ -20,17 +20,17 @@ from basalt.api.bodies.transactions import (
     ChangesRequest,
     CheckpointRequest,
     CommittedBefore,
-    Invalidated,
+    ExternalParticipantRequest,
+    InvalidateResponse,
     OpenedSession,
     OpenSession,
-    Outcome,
-    OutsideParticipant,
     SessionInfo,
     SessionList,
     Timeline,
     TransactionInfo,
     TransactionKind,
     TransactionList,
+    TransactionOutcome,
 )
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
@@ -92,15 +92,15 @@ def begin(
     kind: TransactionKind = "short",
     timeout_ms: int | None = None,
     owner: str = "",
-    outside_writes: bool = False,
+    external_writes: bool = False,
     snapshot: bool = True,
 ) -> Steps[TransactionInfo]:
     """Begin a transaction; whoever begins one this way ends it. `client.transaction()` does both.
 
-    After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `outside_writes`, which
+    After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `external_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
     """
-    body = BeginRequest(kind, timeout_ms, owner, outside_writes, snapshot)
+    body = BeginRequest(kind, timeout_ms, owner, external_writes, snapshot)
     parse = json_of(TransactionInfo)
     return send_json("POST", "begin a transaction", _path(), parse, body=body, lost_hint=_BEGAN_UNHEARD)
 
@@ -132,7 +132,9 @@ def timeline(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Ti
     return get_json(Timeline, what, _path(transaction, "timeline"))
 
 
-def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None) -> Steps[Outcome]:
+def commit(
+    scope: ClientScope, transaction: TransactionInfo | str, work: Work | None = None
+) -> Steps[TransactionOutcome]:
     """Commit, and publish what was stored under it and what `work` holds, in all topics or in none.
 
     `TransactionConflictError`: begin again. A lost answer is asked for again, and the outcome is the first one's.
@@ -144,7 +146,7 @@ def commit(scope: ClientScope, transaction: TransactionInfo | str, work: Work | 
 
 def commit_segments(
     scope: ClientScope, transaction: TransactionInfo | str, segments: Sequence[int], markers: Sequence[WorkMarker] = ()
-) -> Steps[Outcome]:
+) -> Steps[TransactionOutcome]:
     """Commit what was stored under these write pointers of the transaction, in this order, and drop all else it stored.
 
     Each is one that its begin or a checkpoint answered; without any, nothing stored is published. `markers` come behind the
@@ -159,10 +161,10 @@ def ask_its_state(transaction: TransactionInfo | str) -> str:
     return f"Ask client.transactions.get({id_of(transaction)!r}).state before doing the work again."
 
 
-def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[Outcome]:
+def abort(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionOutcome]:
     """Abort: nothing of it will be seen by those who read committed messages. Repeating it is no error."""
     what = f"abort transaction {id_of(transaction)}"
-    return send_json("POST", what, _path(transaction, "abort"), json_of(Outcome))
+    return send_json("POST", what, _path(transaction, "abort"), json_of(TransactionOutcome))
 
 
 def invalidate(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[bool]:
@@ -179,7 +181,7 @@ def hide(transaction: TransactionInfo | str, effect: Effect = Effect.REPEATABLE)
 def take_part(scope: ClientScope, transaction: TransactionInfo | str, name: str) -> Steps[None]:
     """Tell that a store of this name, outside Basalt, takes part in an open transaction."""
     what, path = f"add a participant to transaction {id_of(transaction)}", _path(transaction, "participants")
-    return send_json("POST", what, path, nothing, body=OutsideParticipant(name))
+    return send_json("POST", what, path, nothing, body=ExternalParticipantRequest(name))
 
 
 def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[TransactionInfo]:
@@ -189,18 +191,18 @@ def checkpoint(scope: ClientScope, transaction: TransactionInfo | str) -> Steps[
 
 
 def changes(
-    scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes], *, outside_writes: bool = True
+    scope: ClientScope, transaction: TransactionInfo | str, changed: Iterable[bytes], *, external_writes: bool = True
 ) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
     Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`).
-    `outside_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
+    `external_writes=False`: none of the keys stands for a write elsewhere than in Basalt.
     """
     what, path = f"send the changes of transaction {id_of(transaction)}", _path(transaction, "changes")
-    return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), outside_writes))
+    return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), external_writes))
 
 
-def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[Outcome]:
+def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[TransactionOutcome]:
     """Publish to several topics in one request, all or nothing: a transaction that begins, writes and commits at once.
 
     `{"orders": [...], ("billing", "invoices"): [...]}`. Safe to repeat, and repeated when its answer is lost.
@@ -212,7 +214,7 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
     what, hint = "publish atomically", "Poll to see whether the messages came before publishing them again."
-    parse, effect = json_of(Outcome), Effect.REPEATABLE
+    parse, effect = json_of(TransactionOutcome), Effect.REPEATABLE
     return (yield from ask(Call(what, "POST", _path(), parse, effect, body=body, content_type=AVRO, lost_hint=hint)))
 
 
@@ -284,10 +286,12 @@ def segment(scope: NamedTransactionScope) -> Steps[int]:
     return (yield from send_json("POST", what, path, json_of(TransactionInfo), body=body)).write_pointer
 
 
-def _commit(transaction: TransactionInfo | str, what: str, body: bytes, media_type: str = AVRO) -> Steps[Outcome]:
+def _commit(
+    transaction: TransactionInfo | str, what: str, body: bytes, media_type: str = AVRO
+) -> Steps[TransactionOutcome]:
     path, hint = _path(transaction, "commit"), ask_its_state(transaction)
     given = media_type if body else None
-    parse, effect = json_of(Outcome), Effect.REPEATABLE
+    parse, effect = json_of(TransactionOutcome), Effect.REPEATABLE
     return ask(Call(what, "POST", path, parse, effect, body=body, content_type=given, lost_hint=hint))
 
 
@@ -318,7 +322,7 @@ def _open_ones(answer: Answer) -> list[TransactionInfo]:
 
 
 def _invalidated(answer: Answer) -> bool:
-    return json.decode(answer.body, Invalidated).invalidated
+    return json.decode(answer.body, InvalidateResponse).invalidated
 
 
 def _begun(answer: Answer) -> TransactionInfo | CommittedBefore:

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 from msgspec import structs
 
-from basalt.api.bodies.transactions import CommittedBefore, Outcome, TransactionInfo
+from basalt.api.bodies.transactions import CommittedBefore, TransactionInfo, TransactionOutcome
 from basalt.client.calls import transactions
 from basalt.client.plans import Steps
 from basalt.client.transaction.open_transaction import (
@@ -37,7 +37,7 @@ from basalt.errors import (
 T = TypeVar("T")
 
 
-class Failure(NamedTuple):
+class LaterFailure(NamedTuple):
     """Something that went wrong after the first thing did."""
 
     what: str
@@ -53,7 +53,7 @@ def enter(tx: OpenTransaction) -> Steps[None]:
         raise TransactionEndedError(f"transaction {tx.info.id} was begun before", hint="Begin another.")
     snapshot = not all(participant.hosted for participant in tx.invited)
     begun = yield from transactions.begin_as(
-        structs.replace(tx.request, outside_writes=tx.outside_writes, snapshot=snapshot)
+        structs.replace(tx.request, external_writes=tx.external_writes, snapshot=snapshot)
     )
     if isinstance(begun, CommittedBefore):
         tx.committed_before = tx.ended = True
@@ -69,9 +69,9 @@ def add(tx: OpenTransaction, participant: TransactionAware) -> Steps[None]:
     joining = UsersParticipant(participant)
     if any(getattr(other, "of", None) is participant for other in tx.participants):
         return
-    if not (joining.hosted or tx.outside_writes):
+    if not (joining.hosted or tx.external_writes):
         yield from transactions.take_part(tx.scope, info, joining.name)
-        tx.outside_writes = True
+        tx.external_writes = True
     yield from or_give_up(tx, f"adding participant {joining.name}", _start(tx, [joining]))
 
 
@@ -86,7 +86,7 @@ def checkpoint(tx: OpenTransaction) -> Steps[TransactionInfo]:
     return (yield from or_give_up(tx, "its checkpoint", _checkpoint_together(tx)))
 
 
-def commit(tx: OpenTransaction) -> Steps[Outcome]:
+def commit(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     """Publish everything and commit; the end of the block does it too, and aborts what was refused.
 
     When the outcome could not be learnt (`UnknownOutcomeError`), ask for it: `client.transactions.get(tx.id)`. With
@@ -98,7 +98,7 @@ def commit(tx: OpenTransaction) -> Steps[Outcome]:
     return (yield from _commit_alone(tx))
 
 
-def abort(tx: OpenTransaction) -> Steps[Outcome]:
+def abort(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     """Abort it now, and leave the block in peace. It becomes invalid when a participant could not undo its part.
 
     One that was rolled back because something failed may be aborted, too: nothing more is asked of anybody.
@@ -156,8 +156,8 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     hosted = all(participant.hosted for participant in tx.participants)
     if hosted and changed == tx.told_changes:
         return  # one that is not must also learn that the transaction still lasts, before it persists
-    outside_writes = not hosted or bool(tx.own_changes)
-    yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), outside_writes=outside_writes)
+    external_writes = not hosted or bool(tx.own_changes)
+    yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), external_writes=external_writes)
     tx.told_changes = frozenset(changed)
 
 
@@ -182,7 +182,7 @@ def _move_on(tx: OpenTransaction) -> Steps[TransactionInfo]:
     return info
 
 
-def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:
+def _commit_alone(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     yield from store_rest(tx)
     try:
         return (yield from _ask_to_commit(tx))
@@ -196,7 +196,7 @@ def _commit_alone(tx: OpenTransaction) -> Steps[Outcome]:
         _raise_unknown(tx, error)
 
 
-def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
+def _commit_together(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     tx.check_whole()
     yield from tell_changes(tx)
     for participant in tx.participants:
@@ -213,7 +213,7 @@ def _commit_together(tx: OpenTransaction) -> Steps[Outcome]:
     return outcome
 
 
-def _ask_to_commit(tx: OpenTransaction) -> Steps[Outcome]:
+def _ask_to_commit(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     info = tx.begun()
     try:
         work = transactions.work_of(tx.buffered, tx.markers)
@@ -248,7 +248,7 @@ def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoRet
     raise unknown from lost
 
 
-def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
+def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[TransactionOutcome]:
     """Learn how a commit ended whose answer did not say it. Raise when nothing is committed, and when that cannot be learnt."""
     info = tx.described()
     try:
@@ -258,7 +258,7 @@ def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[Outcome]:
         _raise_unknown(tx, lost, note)
     if state == "COMMITTED":
         tx.forget_work()
-        tx.outcome = Outcome(info.id, info.write_pointer, state)
+        tx.outcome = TransactionOutcome(info.id, info.write_pointer, state)
         return tx.outcome
     if state not in ("ABORTING", "ABORTED", "INVALID"):
         _raise_unknown(tx, lost, f"it is {state}; participants were told nothing")
@@ -305,7 +305,7 @@ def _give_up(tx: OpenTransaction, because: BaseException) -> Steps[None]:
         _raise_interrupts(failures, because)
 
 
-def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
+def _end(tx: OpenTransaction) -> Steps[list[LaterFailure]]:
     """Roll every participant back, then abort, or invalidate if one could not. What failed, in order."""
     info = tx.begun()
     tx.ended = True
@@ -317,32 +317,32 @@ def _end(tx: OpenTransaction) -> Steps[list[Failure]]:
         verb = "aborted" if undone else "invalidated"
         over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
         then = "" if over else ", its time-out ends it"
-        failures.append(Failure(f"transaction {info.id} could not be {verb}{then}", error))
+        failures.append(LaterFailure(f"transaction {info.id} could not be {verb}{then}", error))
     return failures
 
 
-def _ask_all(tx: OpenTransaction, method: ParticipantMethod, failed: str) -> Steps[tuple[bool, list[Failure]]]:
+def _ask_all(tx: OpenTransaction, method: ParticipantMethod, failed: str) -> Steps[tuple[bool, list[LaterFailure]]]:
     """Ask every participant, also after one has failed. True if all answered True; and what failed, in order."""
-    whole, failures = True, list[Failure]()
+    whole, failures = True, list[LaterFailure]()
     for participant in tx.participants:
         try:
             whole = (yield from participant.ask(method)) is True and whole
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001  # the others are to be asked all the same
-            failures.append(Failure(f"participant {participant.name} {failed}", error))
+            failures.append(LaterFailure(f"participant {participant.name} {failed}", error))
             whole = False
     return whole, failures
 
 
-def _invalidate(tx: OpenTransaction) -> Steps[Outcome]:
+def _invalidate(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     info = tx.described()
     yield from transactions.hide(info)
     state = (yield from transactions.get(tx.scope, info)).state
-    return Outcome(info.id, info.write_pointer, state)
+    return TransactionOutcome(info.id, info.write_pointer, state)
 
 
-def _raise_interrupts(failures: list[Failure], because: BaseException) -> None:
+def _raise_interrupts(failures: list[LaterFailure], because: BaseException) -> None:
     for failure in failures:
         if not isinstance(failure.error, Exception):
             raise failure.error from because

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo, TransactionKind
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.messages import Payloads, PositionLike, each_payload
 from basalt.client.calls.pages import Page
-from basalt.client.calls.reading import Bounds, TopicCursor
+from basalt.client.calls.reading import ReadBounds, TopicCursor
 from basalt.client.calls.topics import marked
 from basalt.client.calls.transactions import SessionScope
 from basalt.client.plans import Await, ClientScope, Steps, TopicScope
@@ -128,12 +128,12 @@ class OpenTransaction:
         self.scope = scope
         self.request = request
         self.invited = [UsersParticipant(participant) for participant in participants]  # part of it once it has begun
-        self.outside_writes = request.outside_writes or not all(participant.hosted for participant in self.invited)
+        self.external_writes = request.external_writes or not all(participant.hosted for participant in self.invited)
         self.committed_before = False  # True: the session had committed this version, so no transaction was begun
         self.buffer_bytes_max = buffer_bytes_max
         self.info: TransactionInfo | None = None  # as the newest checkpoint answered it
         self.stored_under = 0  # its first write pointer
-        self.outcome: Outcome | None = None
+        self.outcome: TransactionOutcome | None = None
         self.ended = False
         self.broken: Broken | None = None  # by the first failure after which it cannot be whole
         self.participants: list[Participant] = []
@@ -198,7 +198,7 @@ def transaction(
     timeout_ms: int | None = None,
     owner: str = "",
     kind: TransactionKind = "short",
-    outside_writes: bool = False,
+    external_writes: bool = False,
     participants: Iterable[TransactionAware] = (),
 ) -> OpenTransaction:
     """A transaction for a `with` block (`async with` in the async client), which begins it.
@@ -210,7 +210,7 @@ def transaction(
     `tx.committed_before` says so, and there is nothing to do. Versions are compared, not listed: once 9 is committed, 8 counts
     as done. Give rising versions.
     """
-    request = BeginRequest(kind, timeout_ms, owner, outside_writes)
+    request = BeginRequest(kind, timeout_ms, owner, external_writes)
     if isinstance(scope, SessionScope):
         held = structs.replace(request, session=scope.name, session_epoch=scope.epoch, version=version)
         return OpenTransaction(scope.client, held, participants)
@@ -298,7 +298,7 @@ def read(
     namespace: str | None = None,
 ) -> TopicCursor:
     """The messages of a topic from `start` to before `stop`, across pages, under the transaction's snapshot."""
-    bounds = Bounds(start, stop, limit, transaction=tx.begun().id)
+    bounds = ReadBounds(start, stop, limit, transaction=tx.begun().id)
     return TopicCursor(tx.scope.topic(topic, namespace=namespace), bounds)
 
 

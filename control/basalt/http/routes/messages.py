@@ -30,7 +30,7 @@ from basalt.messaging.read.log_reader import Fetch
 from basalt.messaging.read.slices import Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
-from basalt_engine.records import Extras, Kind
+from basalt_engine.records import Extras, RecordKind
 from basalt_engine.snapshot import TransactionSnapshot
 
 BATCHES = b"application/vnd.basalt.batches"
@@ -52,7 +52,7 @@ READ_QUERY = (
     flag("markers", "markers too, in their places; they count for no limit"),
 )
 _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
-_KIND_NAMES = {kind: kind.name.lower() for kind in Kind}
+_KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
 _WRITER = (*EXISTING, TransactionEndedError, TransactionConflictError)
 
 T = TypeVar("T")
@@ -367,14 +367,14 @@ def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 def _is_batch(piece: Slice) -> bool:
     is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
-    return not is_short or piece.batch.kind is not Kind.USER
+    return not is_short or piece.batch.kind is not RecordKind.USER
 
 
 def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
     for part in _gathered(slices, _is_batch):
         if isinstance(part, _Gathered):
             yield batches.encode_list(part.ids, part.payloads)
-        elif part.batch.kind is not Kind.USER:
+        elif part.batch.kind is not RecordKind.USER:
             yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
         else:
             lengths, payloads = part.span()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from basalt.api.bodies.json import MessageId, message_id
+from basalt.api.bodies.json import HexMessageId, message_id
 from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Split, Splits, StableEnd, TaskInfo
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
 from basalt.api.codecs import arrow
@@ -26,14 +26,14 @@ from basalt.messaging.ranges import SPLITS_MAX, undecided
 from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.records import Flag
+from basalt_engine.records import BatchSection
 
 MARKERS_PATH = TOPIC_PATH + "/markers"
 RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
 
-_CARRIED = Flag.KEYS | Flag.HEADERS | Flag.EVENT_TIMES
+_CARRIED = BatchSection.KEYS | BatchSection.HEADERS | BatchSection.EVENT_TIMES
 _CARRIED_COLUMNS = {"key", "headers", "event_time"}
 
 route = RouteTable("ranges")
@@ -112,7 +112,7 @@ async def splits(request: Request) -> Splits:
         raise InputError(f"the query parameter {field} is missing", field=field, hint="give `through`, an id, and `n`")
     found = await request.services.ranges.splits(request.topic, after, through, count, committed=_is_committed(request))
     parts = [
-        Split(message_id(each.after), MessageId(each.through), each.messages, each.payload_bytes)
+        Split(message_id(each.after), HexMessageId(each.through), each.messages, each.payload_bytes)
         for each in found.splits
     ]
     return Splits(parts, found.generation)

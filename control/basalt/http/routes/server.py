@@ -145,7 +145,7 @@ async def store(request: Request) -> bodies.StoreInfo:
 
 
 @route("GET", ADMIN_PATH + "/snapshot", tag=admin)
-async def snapshot(request: Request) -> bodies.ManagerSnapshot:
+async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 

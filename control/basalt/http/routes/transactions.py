@@ -31,7 +31,7 @@ from basalt.http.routes.route_table import (
 )
 from basalt.operations.inspection import STATES, Filter, transaction_fields
 from basalt.transactions.rules import outcomes
-from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 
 TRANSACTIONS_PATH = "/v1/transactions"
@@ -61,7 +61,7 @@ operators = RouteTable("admin")
     "POST",
     TRANSACTIONS_PATH,
     body={JSON: (bodies.BeginRequest, bodies.OneShotRequest), AVRO: schemas.BINARY},
-    answer=(bodies.TransactionInfo, bodies.CommittedBefore, bodies.Outcome),
+    answer=(bodies.TransactionInfo, bodies.CommittedBefore, bodies.TransactionOutcome),
     errors=(
         errors.InvalidNameError,
         errors.TopicNotFoundError,
@@ -85,9 +85,11 @@ async def begin(request: Request) -> Response:
         wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
-    wished = Beginning(Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.outside_writes, request.client_id)
+    wished = Beginning(
+        Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.client_id
+    )
     session, services = _session(asked), request.services
-    begun: Transaction | Session
+    begun: Transaction | SessionState
     if session is None:
         begun = await services.transactions.begin(*wished)
     elif isinstance(session, WorkVersion):
@@ -145,7 +147,7 @@ async def delete_session(request: Request) -> None:
 
 
 @route("GET", TRANSACTION_PATH, errors=(errors.TransactionNotFoundError,))
-async def show(request: Request) -> bodies.TransactionInfo | bodies.Outcome:
+async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionOutcome:
     """A transaction, or how it ended."""
     found = await request.services.transactions.find(request.transaction_id)
     return _open(request, found, False) if isinstance(found, Transaction) else _outcome(request, found)
@@ -163,7 +165,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.Outcome:
         errors.RequestReusedError,
     ),
 )
-async def commit(request: Request) -> bodies.Outcome:
+async def commit(request: Request) -> bodies.TransactionOutcome:
     """Commit, and do the given work in the same moment."""
     transaction_id = request.transaction_id
     media_type = request.content_type((AVRO, JSON))
@@ -173,15 +175,15 @@ async def commit(request: Request) -> bodies.Outcome:
 
 
 @route("POST", TRANSACTION_PATH + "/abort", errors=_ENDING)
-async def abort(request: Request) -> bodies.Outcome:
+async def abort(request: Request) -> bodies.TransactionOutcome:
     """Abort, and undo what it did to topics."""
     return _outcome(request, await request.services.transactions.abort(request.transaction_id))
 
 
 @route("POST", TRANSACTION_PATH + "/invalidate", errors=_ENDING)
-async def invalidate(request: Request) -> bodies.Invalidated:
+async def invalidate(request: Request) -> bodies.InvalidateResponse:
     """Put its writers on the invalid list."""
-    return bodies.Invalidated(await request.services.transactions.invalidate(request.transaction_id))
+    return bodies.InvalidateResponse(await request.services.transactions.invalidate(request.transaction_id))
 
 
 @route("POST", TRANSACTION_PATH + "/checkpoint", errors=_ENDING)
@@ -195,19 +197,21 @@ async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_S
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
-    await transactions.set_changes(request.transaction_id, asked.changes, outside=asked.outside_writes)
+    await transactions.set_changes(request.transaction_id, asked.changes, external_writes=asked.external_writes)
 
 
 @route(
     "POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError)
 )
-async def take_part(request: Request, asked: bodies.OutsideParticipant | bodies.TopicParticipant) -> None:
+async def take_part(
+    request: Request, asked: bodies.ExternalParticipantRequest | bodies.TopicParticipantRequest
+) -> None:
     """Register a participant."""
     transaction_id = request.transaction_id
-    if isinstance(asked, bodies.TopicParticipant):
+    if isinstance(asked, bodies.TopicParticipantRequest):
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
-        await request.services.transactions.mark_outside(transaction_id, asked.name)
+        await request.services.transactions.mark_external_writes(transaction_id, asked.name)
 
 
 @route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
@@ -241,7 +245,7 @@ async def describe(request: Request) -> bodies.TransactionDescription | bodies.E
     errors=(
         errors.TransactionNotFoundError,
         errors.TransactionEndedError,
-        errors.OutsideWritesError,
+        errors.ExternalWritesError,
         errors.ConflictError,
     ),
 )
@@ -273,8 +277,8 @@ def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> bo
     return bodies.TransactionInfo(**transaction_fields(request.services.ids, transaction), transaction=encoded)
 
 
-def _outcome(request: Request, outcome: outcomes.Outcome) -> bodies.Outcome:
-    return bodies.Outcome(request.services.ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
+def _outcome(request: Request, outcome: outcomes.Outcome) -> bodies.TransactionOutcome:
+    return bodies.TransactionOutcome(request.services.ids.text(outcome.id), outcome.write_pointer, outcome.state.name)
 
 
 def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:

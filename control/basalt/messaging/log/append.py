@@ -13,14 +13,14 @@ from typing import NamedTuple
 from basalt.catalog.topics import Topic
 from basalt_engine.keys import SEQUENCE_MAX, position
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, Reference
-from basalt_engine.records import NO_EXTRAS, Buffer, Extras, Kind, encode
+from basalt_engine.records import NO_EXTRAS, Buffer, Extras, RecordKind, encode
 
 BATCH_BYTES_MAX = ROW_BYTES_MAX - 16  # a batch's header and checksum, and its length when it is compressed
 MESSAGE_OVERHEAD_BYTES = 4  # a length in the record batch
 EXTRAS_OVERHEAD_BYTES = 24  # event time, TTL, and the lengths of key and headers
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """A message's place in its topic: milliseconds, and the sequence within them."""
 
     ms: int
@@ -35,10 +35,10 @@ class PositionRange(NamedTuple):
     stop: int
 
 
-EMPTY_LOG = Position(-1, SEQUENCE_MAX)  # the newest place of a log that has given out none
+EMPTY_LOG = LogPosition(-1, SEQUENCE_MAX)  # the newest place of a log that has given out none
 
 
-def places(newest: Position, now_ms: int, count: int) -> list[PositionRange]:
+def places(newest: LogPosition, now_ms: int, count: int) -> list[PositionRange]:
     """The positions of the next `count` messages: one range, or two when the millisecond's sequences run out.
 
     `count` is at most `BATCH_MESSAGES_MAX`, all the sequences of one millisecond.
@@ -56,9 +56,9 @@ def places(newest: Position, now_ms: int, count: int) -> list[PositionRange]:
     return ranges
 
 
-def last_of(ranges: list[PositionRange]) -> Position:
+def last_of(ranges: list[PositionRange]) -> LogPosition:
     """The newest place once these are taken."""
-    return Position(ranges[-1].ms, ranges[-1].stop - 1)
+    return LogPosition(ranges[-1].ms, ranges[-1].stop - 1)
 
 
 class Placed(NamedTuple):
@@ -102,7 +102,7 @@ class RowBuilder:
         self.after = after
         self.ms = ms
         self.last = 0
-        self.kind = Kind.USER
+        self.kind = RecordKind.USER
         self.payloads: list[Buffer] = []
         self.extras: list[Extras] | None = None
         self.reference: Reference | None = None
@@ -116,7 +116,7 @@ class RowBuilder:
         """True when the cut can join this row: neither has a writer, and the cut comes next and fits."""
         if self.ms != ms or self.reference is not None or written_by is not None or self.written_by is not None:
             return False
-        if self.kind is not Kind.USER:
+        if self.kind is not RecordKind.USER:
             return False
         if sequence != self.last + 1:
             return False

@@ -32,7 +32,7 @@ class RowsOfWriter(NamedTuple):
     last: bytes
 
 
-class _Found(NamedTuple):
+class _WriterRows(NamedTuple):
     """Rows without their batches, and the position from which to search on; None when all was searched."""
 
     rows: list[MessageRow]
@@ -100,7 +100,7 @@ class RollBacks:
             await asyncio.sleep(0)
         return found
 
-    async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _Found:
+    async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _WriterRows:
         rows: list[MessageRow] = []
         for _ in range(LOCKED_PAGES_MAX):
             page = await self._call(read_page, self._messages, log.topic.read_keys, start, stop)
@@ -108,12 +108,12 @@ class RollBacks:
                 if row.written_by in writers:
                     rows.append(row._replace(batch=None))
                     if len(rows) >= GROUP_ROWS_MAX:
-                        return _Found(rows, row.position + b"\0")
+                        return _WriterRows(rows, row.position + b"\0")
             if page.rest is None:
-                return _Found(rows, None)
+                return _WriterRows(rows, None)
             start = page.rest
             await asyncio.sleep(0)
-        return _Found(rows, start)
+        return _WriterRows(rows, start)
 
     def _stage(self, group: Group, log: TopicLog, write_pointers: list[int], rows: list[MessageRow]) -> None:
         if log.ended:  # its rows are out of reach, and removed by retention

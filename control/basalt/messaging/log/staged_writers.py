@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from basalt.messaging.log.append import EMPTY_LOG, Position
+from basalt.messaging.log.append import EMPTY_LOG, LogPosition
 from basalt_engine.keys import position_fields
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -19,7 +19,7 @@ class StagedWriter:
     def __init__(self, pointer: int, published_to: bytes | None = None) -> None:
         self.among: dict[int, StagedWriter]  # the writers of its log that are in memory
         self.pointer = pointer
-        self.newest = EMPTY_LOG if published_to is None else Position(*position_fields(published_to))
+        self.newest = EMPTY_LOG if published_to is None else LogPosition(*position_fields(published_to))
         self.first: bytes | None = None
         self.last = b""
         self.messages = 0
@@ -34,7 +34,7 @@ class StagedWriter:
         self.last = where
         self.messages += messages
         self.payload_bytes += payload_bytes
-        self.newest = Position(*position_fields(where))
+        self.newest = LogPosition(*position_fields(where))
 
 
 class StagedWriters:

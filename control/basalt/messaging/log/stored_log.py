@@ -31,7 +31,7 @@ PAGE_BYTES = 2 << 20  # a page with payloads is read in a few milliseconds
 RowT = TypeVar("RowT", MessageRow, PayloadRow)
 
 
-class Page(NamedTuple):
+class LogPage(NamedTuple):
     """Some rows of a range; `rest` is the position from which there may be more, None when these are the last."""
 
     rows: list[MessageRow]
@@ -51,9 +51,9 @@ async def pages(
         await asyncio.sleep(0)
 
 
-def read_page(messages: MessageTable, keys: TopicKeys, start: bytes, stop: bytes | None) -> Page:
+def read_page(messages: MessageTable, keys: TopicKeys, start: bytes, stop: bytes | None) -> LogPage:
     """The first rows with start <= position < stop."""
-    return Page(*first_rows(messages.scan(keys, start, stop), lambda row: row.size_bytes))
+    return LogPage(*first_rows(messages.scan(keys, start, stop), lambda row: row.size_bytes))
 
 
 def first_rows(rows: Iterable[RowT], size_bytes: Callable[[RowT], int]) -> tuple[list[RowT], bytes | None]:

@@ -17,8 +17,8 @@ from basalt.errors import BusyError
 from basalt.messaging.index import Blocks, TopicIndex, count_appended
 from basalt.messaging.log.append import (
     EMPTY_LOG,
+    LogPosition,
     Placed,
-    Position,
     PositionRange,
     RowBuilder,
     last_of,
@@ -31,7 +31,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow, MessageTable, Reference
-from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, Kind
+from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, RecordKind
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.table import Delete, Store, Table
 
@@ -97,7 +97,7 @@ class TopicLog:
         "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, end: Position, memory: LogMemory) -> None:
+    def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory) -> None:
         self.topic = topic  # with the present properties
         self.live = True  # else it has ended, or its properties are to be read again
         self.ended = False
@@ -190,9 +190,9 @@ class TopicLog:
             newest.extend(messages, theirs, cut, last)
         return Placed.of(ranges)
 
-    def append_marker(self, group: Group, kind: Kind, payload: Buffer, written_by: int | None) -> Placed:
+    def append_marker(self, group: Group, kind: RecordKind, payload: Buffer, written_by: int | None) -> Placed:
         """Add a marker at the end: a row of its own, which counts as no message. Cannot fail."""
-        assert kind is not Kind.USER
+        assert kind is not RecordKind.USER
         builder, placed = self._begin_row(group, written_by)
         builder.kind = kind
         builder.payloads.append(payload)

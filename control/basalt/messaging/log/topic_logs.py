@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from basalt.catalog.topics import Topic, TopicName, Topics, title_of
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
-from basalt.messaging.log.append import EMPTY_LOG, Position
+from basalt.messaging.log.append import EMPTY_LOG, LogPosition
 from basalt.messaging.log.staged_payloads import StagedPayloads
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, Tails, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
@@ -235,11 +235,11 @@ class TopicLogs:
             del self._open[log.topic.title]
         log.finish()
 
-    def _read_end(self, topic: Topic) -> Position:
+    def _read_end(self, topic: Topic) -> LogPosition:
         # The newest row may have been removed since; its place must not be given out again all the same.
         row, newest = self._messages.last(topic.read_keys), stored_log.newest(self._system, topic)
         newest = newest if row is None else max(newest, row.position)
-        return Position(*position_fields(newest)) if newest else EMPTY_LOG
+        return LogPosition(*position_fields(newest)) if newest else EMPTY_LOG
 
 
 def _let_go(_: object) -> None:

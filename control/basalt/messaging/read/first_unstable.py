@@ -12,7 +12,7 @@ from typing import NamedTuple
 from basalt.catalog.topics import TopicName
 from basalt.messaging.log.topic_log import Range, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import Budget, LogReader
+from basalt.messaging.read.log_reader import LogReader, ReadBudget
 from basalt.messaging.read.slices import row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
@@ -21,7 +21,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.messages import MessageRow
-from basalt_engine.records import Kind, count_messages
+from basalt_engine.records import RecordKind, count_messages
 from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -54,7 +54,7 @@ class Decisions:
             return []
 
 
-class Hold(NamedTuple):
+class FirstUnstableRow(NamedTuple):
     """The writer that readers wait for and the id of its row's first message; None when there is none.
 
     `searched_to` is the position from which to search on; None when nothing is left to search.
@@ -65,7 +65,7 @@ class Hold(NamedTuple):
     searched_to: bytes | None = None
 
 
-class Blocked(NamedTuple):
+class BlockedReaders(NamedTuple):
     """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
 
     `messages` come after it (`exact` is false where there may be more), `waiting` long polls wait in the topic.
@@ -95,19 +95,21 @@ class FirstUnstable:
         self._reader = reader
         self._decisions = decisions
 
-    async def of_topic(self, log: TopicLog, start: bytes = b"") -> Hold:
+    async def of_topic(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
         """The first row, from a position on, at which a reader of committed messages stops."""
         snapshot, ranges = self._decisions.snapshot(), self._ranges(log)
         if snapshot is None or not ranges:
-            return Hold()
+            return FirstUnstableRow()
         stops = [stop for _, stop in ranges if stop is not None]
         stop = max(stops) if len(stops) == len(ranges) else None
-        found = await self._search(log, max(start, min(first for first, _ in ranges)), stop, snapshot, Budget(ROWS_MAX))
+        found = await self._search(
+            log, max(start, min(first for first, _ in ranges)), stop, snapshot, ReadBudget(ROWS_MAX)
+        )
         if found.row is None:
-            return Hold(searched_to=found.rest)
-        return Hold(found.row.written_by, await self._first_id(log, found.row))
+            return FirstUnstableRow(searched_to=found.rest)
+        return FirstUnstableRow(found.row.written_by, await self._first_id(log, found.row))
 
-    async def of_transaction(self, transaction: Transaction, budget: Budget) -> list[Blocked]:
+    async def of_transaction(self, transaction: Transaction, budget: ReadBudget) -> list[BlockedReaders]:
         """The topics in which it blocks readers, in the order of its joins. Each search and count uses up the budget."""
         found = [await self._in_topic(transaction, join, budget) for join in transaction.topics]
         return [blocked for blocked in found if blocked is not None]
@@ -118,7 +120,7 @@ class FirstUnstable:
         pointers = frozenset(transaction.pointers)
         return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
 
-    async def _in_topic(self, transaction: Transaction, join: Join, budget: Budget) -> Blocked | None:
+    async def _in_topic(self, transaction: Transaction, join: Join, budget: ReadBudget) -> BlockedReaders | None:
         log = await self._logs.joined(join)
         stretch = None if log is None else log.uncommitted_range(transaction, position(join.from_ms, 0))
         if log is None or stretch is None:
@@ -128,14 +130,16 @@ class FirstUnstable:
         found = await self._search(log, *stretch, alone, share)
         budget.rows += share.rows
         if found.row is None:
-            return None if found.rest is None else Blocked(log.topic.title, None, 0, False, log.waiting)
+            return None if found.rest is None else BlockedReaders(log.topic.title, None, 0, False, log.waiting)
         share = _share(budget)
         messages, rest = await self._messages_after(log, found.row, share)
         budget.rows += share.rows
-        return Blocked(log.topic.title, await self._first_id(log, found.row), messages, rest is None, log.waiting)
+        return BlockedReaders(
+            log.topic.title, await self._first_id(log, found.row), messages, rest is None, log.waiting
+        )
 
     async def _search(
-        self, log: TopicLog, start: bytes, stop: bytes | None, snapshot: TransactionSnapshot, budget: Budget
+        self, log: TopicLog, start: bytes, stop: bytes | None, snapshot: TransactionSnapshot, budget: ReadBudget
     ) -> _Search:
         """The first row in the range, of those that have not expired, at which a reader under the snapshot stops."""
         rest: bytes | None = max(start, position(log.topic.oldest_ms(self._clock.now_ms()), 0))
@@ -146,7 +150,7 @@ class FirstUnstable:
                     return _Search(row)
         return _Search(rest=rest)
 
-    async def _messages_after(self, log: TopicLog, row: MessageRow, budget: Budget) -> tuple[int, bytes | None]:
+    async def _messages_after(self, log: TopicLog, row: MessageRow, budget: ReadBudget) -> tuple[int, bytes | None]:
         """The messages behind a row, as rows tell without being decoded, and the position from which there may be more."""
         messages, now_ms = 0, self._clock.now_ms()
         rest: bytes | None = row.position + b"\0"
@@ -176,9 +180,9 @@ class FirstUnstable:
         return await self._call.about(log.topic.keys, first_id)
 
 
-def _share(budget: Budget) -> Budget:
+def _share(budget: ReadBudget) -> ReadBudget:
     """What the next search or count may read of the budget. It costs a row even when it finds none."""
-    share = Budget(min(max(budget.rows, 0), ROWS_MAX))
+    share = ReadBudget(min(max(budget.rows, 0), ROWS_MAX))
     budget.rows -= share.rows + 1
     return share
 
@@ -190,4 +194,4 @@ def _messages_in(row: MessageRow) -> int:
     if row.reference is not None:
         return row.reference.messages
     assert row.batch is not None
-    return count_messages(row.batch) if row.batch[1] == Kind.USER else 0
+    return count_messages(row.batch) if row.batch[1] == RecordKind.USER else 0

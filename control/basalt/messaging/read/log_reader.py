@@ -13,16 +13,16 @@ from functools import partial
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
-from basalt.messaging.log.stored_log import PAGE_ROWS, Page, read_page
+from basalt.messaging.log.stored_log import PAGE_ROWS, LogPage, read_page
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.slices import Limits, PayloadRows, Slice, Start, end_of, not_before, row_slices
+from basalt.messaging.read.slices import PayloadRows, Slice, SliceLimits, Start, end_of, not_before, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import Flag, Kind
+from basalt_engine.records import BatchSection, RecordKind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -46,7 +46,7 @@ class Stopped(Enum):
     LOOKED = auto()  # through the rows in hand; there may be more
 
 
-class Budget:
+class ReadBudget:
     """The rows, and the bytes of rows and payload rows, that may still be read. The last one read may go beyond it."""
 
     __slots__ = ("bytes", "rows")
@@ -94,8 +94,8 @@ class Reading:
     )  # fmt: skip
 
     def __init__(
-        self, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, now_ms: int, *,
-        markers: bool = False, budget: Budget | None = None, enough: Limits | None = None, skipped_max: int = NO_LIMIT,
+        self, start: Start, limits: SliceLimits, snapshot: TransactionSnapshot | None, now_ms: int, *,
+        markers: bool = False, budget: ReadBudget | None = None, enough: SliceLimits | None = None, skipped_max: int = NO_LIMIT,
         whole: bool = False,
     ) -> None:  # fmt: skip
         self.start = start
@@ -225,9 +225,9 @@ class Reading:
         if limits.through is not None:
             wanted = wanted.through(limits.through)
         batch = whole.batch
-        if batch.flags & Flag.TTLS:
+        if batch.flags & BatchSection.TTLS:
             self._note_expiry(whole)
-        if batch.kind is not Kind.USER:
+        if batch.kind is not RecordKind.USER:
             self.slices += [wanted] if wanted.count else []
             return True
         for part in wanted.unexpired(self.now_ms):
@@ -269,7 +269,7 @@ class LogReader:
         self,
         log: TopicLog,
         start: Start,
-        limits: Limits,
+        limits: SliceLimits,
         snapshot: TransactionSnapshot | None,
         *,
         markers: bool = False,
@@ -294,7 +294,7 @@ class LogReader:
                 if not needs_more or (reading.slices and not reading.whole):
                     return reading.page(stopped)
             if reading.budget is None or stopped is Stopped.SPENT:
-                reading.budget = Budget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
+                reading.budget = ReadBudget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
             await asyncio.sleep(0)  # others get their turn on a long way
 
     def _look(self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None) -> Stopped:
@@ -328,8 +328,8 @@ class LogReader:
         return Stopped.END if stopped is Stopped.LOOKED and reading.next_id is passed else stopped
 
     async def page(
-        self, log: TopicLog, start: bytes = b"", stop: bytes | None = None, budget: Budget | None = None
-    ) -> Page:
+        self, log: TopicLog, start: bytes = b"", stop: bytes | None = None, budget: ReadBudget | None = None
+    ) -> LogPage:
         """The first rows with start <= position < stop, whoever wrote them; go on with the page's `rest`.
 
         Rows that are written meanwhile may be among them, or not.
@@ -341,7 +341,7 @@ class LogReader:
             rest = rows[-1].position + b"\0" if len(rows) >= PAGE_ROWS else None
             if stop is not None and rows and rows[-1].position >= stop:
                 rows, rest = [row for row in rows if row.position < stop], None
-            page = Page(rows, rest)
+            page = LogPage(rows, rest)
         if budget is not None:
             budget.rows -= len(page.rows)
         if page.rest is not None:

@@ -11,7 +11,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Extras, Kind, RecordBatch, count_messages, decode
+from basalt_engine.records import Extras, RecordBatch, RecordKind, count_messages, decode
 
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
 _NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
@@ -160,7 +160,7 @@ def row_slices(row: MessageRow, payload_rows: PayloadRows, verify: bool, *, mark
     """All messages of a row that readers may see, as slices; markers too for who asks for them."""
     if row.batch is not None:
         batch = decode(row.batch, verify=verify)
-        if markers or batch.kind is Kind.USER:  # markers are not messages
+        if markers or batch.kind is RecordKind.USER:  # markers are not messages
             yield Slice(row, batch, None)
         return
     for stored in payload_rows(row):
@@ -225,7 +225,7 @@ def before(place: bytes) -> bytes:
     return (number - 1).to_bytes(len(place), "big") if number else b""
 
 
-class Limits(NamedTuple):
+class SliceLimits(NamedTuple):
     """The limits of one page: it has `least` messages whatever their bytes, and none after the id `through`.
 
     Each message counts `message_bytes` beside its payload.

@@ -50,7 +50,7 @@ def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
     """Decode an entry: the number of edits before it, and its edits. `CorruptionError` names `what` and the offset."""
     body = opened(data, what, VERSION, _HEADER.size)
     _, first_edit, count = _HEADER.unpack_from(body)
-    reader = Reader(body, what, _HEADER.size)
+    reader = FieldReader(body, what, _HEADER.size)
     if first_edit < 0 or count * _EDIT_BYTES_MIN > len(body):
         raise reader.failure(f"{count} edits after edit {first_edit} in {len(body)} bytes", 1)
     group = tuple([_decode_edit(reader) for _ in range(count)])
@@ -58,7 +58,7 @@ def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
     return first_edit, group
 
 
-def _decode_edit(reader: Reader) -> Edit:
+def _decode_edit(reader: FieldReader) -> Edit:
     start = reader.offset
     number, length = reader.byte(), reader.count()
     body = _FORMATS.get(number)
@@ -104,7 +104,7 @@ def opened(data: bytes, what: str, version: int, header_bytes: int) -> bytes:
     return body
 
 
-class Reader:
+class FieldReader:
     """Reads fields one after the other, of the types that the page of the format names; `what` names the bytes in errors."""
 
     __slots__ = ("_data", "_what", "offset", "stop")
@@ -231,14 +231,14 @@ class FieldType(NamedTuple):
     """One type of fields, both ways."""
 
     encode: Callable[[Any], bytes]
-    read: Callable[[Reader], Any]
+    read: Callable[[FieldReader], Any]
 
 
 def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
     """A byte that is one of an enumeration's numbers; errors call it by the name."""
     members = {int(member): member for member in kind}
 
-    def read(reader: Reader) -> enum.IntEnum:
+    def read(reader: FieldReader) -> enum.IntEnum:
         member = members.get(number := reader.byte())
         if member is None:
             raise reader.failure(f"{name} {number}, which never was", reader.offset - 1)
@@ -264,7 +264,7 @@ def record(
             return alone(values_of(value))
         return b"".join([encode(field) for encode, field in zip(encodes, values_of(value), strict=True)])
 
-    def read(reader: Reader) -> Any:
+    def read(reader: FieldReader) -> Any:
         start = reader.offset
         value = kind(**dict(zip(names, [read(reader) for read in reads], strict=True)))
         if problem_of is not None and (problem := problem_of(value)) is not None:
@@ -280,14 +280,14 @@ def many(item: FieldType) -> FieldType:
     def encode(values: Sequence[Any]) -> bytes:
         return _INT.pack(len(values)) + b"".join(map(item.encode, values))
 
-    def read(reader: Reader) -> tuple[Any, ...]:
+    def read(reader: FieldReader) -> tuple[Any, ...]:
         return tuple([item.read(reader) for _ in range(reader.count())])
 
     return FieldType(encode, read)
 
 
 def _ascending(values: FieldType, what: str, *, ahead: Sequence[Any] = ()) -> FieldType:
-    def read(reader: Reader) -> Any:
+    def read(reader: FieldReader) -> Any:
         start, found = reader.offset, values.read(reader)
         if any(left >= right for left, right in pairwise((*ahead, *found))):
             raise reader.failure(f"{what} that do not ascend", start)
@@ -306,28 +306,28 @@ def _set_field(items: Iterable[bytes]) -> bytes:
     return _INT.pack(len(ordered)) + b"".join([_INT.pack(len(item)) + item for item in ordered])
 
 
-def _read_longs(reader: Reader) -> tuple[int, ...]:
+def _read_longs(reader: FieldReader) -> tuple[int, ...]:
     count = reader.count()
     return struct.unpack(f">{count}q", reader.take(8 * count))
 
 
-def _read_version(reader: Reader) -> int | None:
+def _read_version(reader: FieldReader) -> int | None:
     version = reader.long()
     if version < NO_VERSION:
         raise reader.failure(f"version {version} of a session", reader.offset - 8)
     return None if version == NO_VERSION else version
 
 
-LONG = FieldType(_LONG.pack, Reader.long)
-POINTER = FieldType(_LONG.pack, Reader.pointer)
-COUNT = FieldType(_INT.pack, Reader.count)
-FLAG = FieldType(_BYTE.pack, Reader.flag)
+LONG = FieldType(_LONG.pack, FieldReader.long)
+POINTER = FieldType(_LONG.pack, FieldReader.pointer)
+COUNT = FieldType(_INT.pack, FieldReader.count)
+FLAG = FieldType(_BYTE.pack, FieldReader.flag)
 KIND = numbered(Kind, "kind")
-TEXT = FieldType(_text_field, Reader.text)
-OPTIONAL_TEXT = FieldType(_text_field, Reader.optional_text)
-BYTES = FieldType(lambda data: _INT.pack(len(data)) + data, Reader.data)
-SET = FieldType(_set_field, Reader.set)
-POINTERS = FieldType(lambda pointers: encode_varint(len(pointers)) + encode_deltas(pointers), Reader.pointers)
+TEXT = FieldType(_text_field, FieldReader.text)
+OPTIONAL_TEXT = FieldType(_text_field, FieldReader.optional_text)
+BYTES = FieldType(lambda data: _INT.pack(len(data)) + data, FieldReader.data)
+SET = FieldType(_set_field, FieldReader.set)
+POINTERS = FieldType(lambda pointers: encode_varint(len(pointers)) + encode_deltas(pointers), FieldReader.pointers)
 VERSION_OF_WORK = FieldType(lambda version: _LONG.pack(NO_VERSION if version is None else version), _read_version)
 JOIN = record(Join, {"generation": COUNT, "from_ms": LONG, "topic": BYTES})
 TABLE_JOIN = record(TableJoin, {"generation": COUNT, "table": BYTES})
@@ -340,11 +340,11 @@ _LONGS = _ascending(
 )
 
 _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
-    1: (edits.Began, {"id": POINTER, "kind": KIND, "outside": FLAG, "began_ms": LONG, "deadline_ms": LONG,
+    1: (edits.Began, {"id": POINTER, "kind": KIND, "external_writes": FLAG, "began_ms": LONG, "deadline_ms": LONG,
                       "owner": TEXT, "request_id": OPTIONAL_TEXT}),
     2: (edits.Checkpointed, {"id": POINTER, "write_pointer": POINTER}),
     3: (edits.Joined, {"id": POINTER, "join": JOIN}),
-    4: (edits.Changed, {"id": POINTER, "outside": FLAG, "changes": SET}),
+    4: (edits.Changed, {"id": POINTER, "external_writes": FLAG, "changes": SET}),
     5: (edits.Doomed, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT, "loss": LOSS}),
     6: (edits.Committing, {"id": POINTER, "at_ms": LONG, "request_id": OPTIONAL_TEXT}),
     7: (edits.Committed, {"id": POINTER, "ended_ms": LONG, "request_id": OPTIONAL_TEXT}),

@@ -27,8 +27,8 @@ from basalt.transactions.log.entry_format import (
     TABLE_JOIN,
     TEXT,
     VERSION_OF_WORK,
+    FieldReader,
     FieldType,
-    Reader,
     many,
     numbered,
     opened,
@@ -37,9 +37,9 @@ from basalt.transactions.log.entry_format import (
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.one_shots import UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
-from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
-from basalt.transactions.rules.transaction_table import RememberedOutcomes, Request, RequestCall, StateImage
+from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
@@ -49,17 +49,18 @@ PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encod
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBBqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
-_FLAGS = {"outside": 1, "timed_out": 2, "was_invalid": 4, "changes_unlogged": 128}  # of a transaction, with those below
+_FLAGS = {
+    "external_writes": 1,
+    "timed_out": 2,
+    "was_invalid": 4,
+    "changes_unlogged": 128,
+}  # of a transaction, with those below
 _HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION = 8, 16, 32, 64
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 
 _STATES = {int(state): state for state in State}
 _IN_PROGRESS = {int(state): state for state in (State.OPEN, State.COMMITTING, State.ABORTING)}
 _KINDS = {int(kind): kind for kind in Kind}
-
-
-def encode_snapshot(image: StateImage) -> bytes:
-    return b"".join(snapshot_pieces(image))
 
 
 def snapshot_pieces(image: StateImage) -> Iterator[bytes]:
@@ -107,7 +108,7 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
     """The state in a snapshot. `CorruptionError` naming `what` and the offset."""
     body = opened(data, what, VERSION, _HEADER.size)
     _, edits_applied, last_pointer, read_pointer = _HEADER.unpack_from(body)
-    reader = Reader(body, what, _HEADER.size)
+    reader = FieldReader(body, what, _HEADER.size)
     leader_epoch = reader.pointer()
     if min(edits_applied, last_pointer, read_pointer) < 0:
         raise reader.failure("a negative number in the header", 1)
@@ -180,7 +181,7 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
     return b"".join(parts)
 
 
-def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transaction, ...]:
+def _read_transactions(reader: FieldReader, invalid: InvalidList) -> tuple[Transaction, ...]:
     newest_first: list[Transaction] = []
     concurrent = PointerSet()
     for _ in range(reader.count()):
@@ -193,7 +194,7 @@ def _read_transactions(reader: Reader, invalid: InvalidList) -> tuple[Transactio
     return tuple(reversed(newest_first))
 
 
-def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
+def _read_transaction(reader: FieldReader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
     start = reader.offset
     key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
     if min(key, read_pointer, first_short) < 0 or kind not in _KINDS:
@@ -229,7 +230,7 @@ def _read_transaction(reader: Reader, concurrent: PointerSet, invalid: InvalidLi
     )
 
 
-def _read_concurrent(reader: Reader, pointers: PointerSet) -> PointerSet:
+def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
     """The set as the next field changes it; sets that differ little share what they have in common."""
     start, gone, added = reader.offset, reader.pointers(), reader.pointers()
     if not all(pointer in pointers for pointer in gone) or any(pointer in pointers for pointer in added):
@@ -243,7 +244,7 @@ def _read_concurrent(reader: Reader, pointers: PointerSet) -> PointerSet:
     return pointers
 
 
-def _read_other_invalid(reader: Reader, invalid: InvalidList) -> InvalidList:
+def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidList:
     start, version, gone, added = (
         reader.offset,
         reader.varint(),
@@ -265,10 +266,10 @@ def _outcome(outcome: Outcome) -> bytes:
     return data
 
 
-def _outcome_reader() -> Callable[[Reader], Outcome]:
+def _outcome_reader() -> Callable[[FieldReader], Outcome]:
     owners: dict[str, str] = {}  # thousands of outcomes have few owners
 
-    def read(reader: Reader) -> Outcome:
+    def read(reader: FieldReader) -> Outcome:
         start = reader.offset
         key, state, kind, timed_out, at_ms = reader.unpack(_OUTCOME)
         if key < 0 or state not in _STATES or kind not in _KINDS or timed_out > 1:
@@ -293,7 +294,7 @@ def _block_problem(block: OutcomeBlock) -> str | None:
     return None
 
 
-def _session_problem(session: Session) -> str | None:
+def _session_problem(session: SessionState) -> str | None:
     if session.epoch < 1:
         return "a session that cannot be"
     repeated = len({*session.replaced, session.run}) <= len(session.replaced)
@@ -307,10 +308,10 @@ _BLOCK = record(
     _block_problem,
 )
 _REQUEST = record(
-    Request, {"call": numbered(RequestCall, "call"), "transaction_id": POINTER, "at_ms": LONG, "id": TEXT}
+    RequestUse, {"call": numbered(RequestCall, "call"), "transaction_id": POINTER, "at_ms": LONG, "id": TEXT}
 )
 _SESSION = record(
-    Session,
+    SessionState,
     {"epoch": POINTER, "used_ms": LONG, "committed_by": POINTER, "version": VERSION_OF_WORK, "name": TEXT, "run": TEXT,
      "counter_owner": OPTIONAL_TEXT, "replaced": many(TEXT)},
     _session_problem,

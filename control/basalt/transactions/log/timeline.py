@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from basalt.transactions.log.transaction_log import Entry, ToldChanges
+from basalt.transactions.log.transaction_log import LogEntry, ToldChanges
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction
@@ -26,7 +26,7 @@ class TimelineEvent(NamedTuple):
     detail: dict[str, Any]
 
 
-class Timeline(NamedTuple):
+class LogTimeline(NamedTuple):
     """The steps of a transaction in their order. `since_ms`: all steps from then on are here; `whole`: all there are."""
 
     steps: list[TimelineEvent]
@@ -35,8 +35,8 @@ class Timeline(NamedTuple):
 
 
 def timeline_of(
-    pointers: Sequence[int], entries: Sequence[Entry], known: Transaction | Outcome | None, since_ms: int
-) -> Timeline:
+    pointers: Sequence[int], entries: Sequence[LogEntry], known: Transaction | Outcome | None, since_ms: int
+) -> LogTimeline:
     """The steps of the transaction with these write pointers. What the entries lack is added from what is `known`."""
     steps = [step for entry in entries for edit in entry.edits for step in _steps_of(edit, entry, pointers)]
     if not _is_invalid(known) and not any(step.event == "invalidated" for step in steps):
@@ -49,7 +49,7 @@ def timeline_of(
             TimelineEvent(known.at_ms, True, _END_NAMES[known.state], {"timedOut": True} if known.timed_out else {})
         )
         steps.sort(key=lambda step: step.at_ms)
-    return Timeline(steps, since_ms, whole)
+    return LogTimeline(steps, since_ms, whole)
 
 
 def _is_invalid(known: Transaction | Outcome | None) -> bool:
@@ -67,7 +67,7 @@ def _remembered_start(known: Transaction | Outcome | None, transaction_id: int) 
     )
 
 
-def _steps_of(edit: Any, entry: Entry, pointers: Sequence[int]) -> Iterator[TimelineEvent]:
+def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[TimelineEvent]:
     kind = type(edit)
     if kind in _LISTS:
         ids: Sequence[int] = edit.ids if kind is edits.Invalidated else edit.pointers
@@ -122,7 +122,7 @@ _DETAILS: dict[type, Callable[[Any], dict[str, Any]]] = {
     edits.Began: lambda edit: {
         "owner": edit.owner,
         "kind": edit.kind.name.lower(),
-        "outsideWrites": edit.outside,
+        "externalWrites": edit.external_writes,
         "expiresMs": edit.deadline_ms,
     },
     edits.OneShot: lambda edit: {"owner": edit.owner},
@@ -130,7 +130,7 @@ _DETAILS: dict[type, Callable[[Any], dict[str, Any]]] = {
     edits.Joined: lambda edit: {"topic": edit.join.topic.decode().rstrip(":")},
     edits.TableJoined: lambda edit: {"table": edit.join.table.decode().rstrip(":").replace("~", "")},
     edits.SessionBegan: lambda edit: {"session": edit.session.name, "epoch": edit.session.epoch},
-    ToldChanges: lambda edit: {"changes": edit.changes or None, "outsideWrites": edit.outside},
+    ToldChanges: lambda edit: {"changes": edit.changes or None, "externalWrites": edit.external_writes},
     edits.Doomed: lambda edit: {
         "winner": edit.loss.winner,
         "winnerOwner": edit.loss.winner_owner,

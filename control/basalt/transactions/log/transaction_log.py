@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from basalt.transactions.log.entry_format import Reader, decode_entry, encode_entry, opened, sealed
+from basalt.transactions.log.entry_format import FieldReader, decode_entry, encode_entry, opened, sealed
 from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pieces
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Limits
+from basalt.transactions.rules.transaction import POINTERS_PER_MS, TransactionLimits
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
@@ -114,10 +114,10 @@ class TransactionLog:
     Of several servers that share it, one gets each next entry in: see docs/decisions/0008.
     """
 
-    def __init__(self, table: Table, limits: Limits | None = None, *, entries_kept: int = 0) -> None:
+    def __init__(self, table: Table, limits: TransactionLimits | None = None, *, entries_kept: int = 0) -> None:
         self._table = table
         self._entries_kept = entries_kept
-        self._limits = limits or Limits()
+        self._limits = limits or TransactionLimits()
         self._position = 0  # the number of the next entry
         self._edits = 0  # how many edits all entries before it hold
         self.entries_since_snapshot = 0
@@ -231,7 +231,7 @@ class TransactionLog:
             _, count, segment, entry = _PART.unpack_from(part)
             position = segment * SEGMENT_ENTRIES + entry
             if row.key != _part_key(position, len(pieces)):
-                raise Reader(part, what).failure(f"a part of the snapshot at segment {segment}, entry {entry}")
+                raise FieldReader(part, what).failure(f"a part of the snapshot at segment {segment}, entry {entry}")
             pieces.append(part[_PART.size :])
         return position, decode_snapshot(b"".join(pieces), f"the snapshot from {self._named(rows[0].key)} on")
 
@@ -250,7 +250,7 @@ def _part_key(position: int, part: int) -> bytes:
 
 def _only(row: Row, column: bytes, what: str) -> bytes:
     if set(row.columns) != {column}:
-        raise Reader(b"", what).failure(f"columns {sorted(row.columns)} instead of {[column]}")
+        raise FieldReader(b"", what).failure(f"columns {sorted(row.columns)} instead of {[column]}")
     return row.columns[column]
 
 
@@ -258,11 +258,11 @@ class ToldChanges(NamedTuple):
     """The size of a change set, which the journal keeps in its place: a set may have 10 MiB."""
 
     id: int
-    outside: bool
+    external_writes: bool
     changes: int
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """The edits of one group. `exact` is false where the time is only the latest that is known to have passed."""
 
     at_ms: int
@@ -277,7 +277,7 @@ class Journal:
     def __init__(self, edits_max: int = JOURNAL_EDITS_MAX, age_ms_max: int = JOURNAL_AGE_MS_MAX) -> None:
         self._edits_max = edits_max
         self._age_ms_max = age_ms_max
-        # Plain tuples, for there are many; whoever asks gets each as an `Entry`.
+        # Plain tuples, for there are many; whoever asks gets each as an `LogEntry`.
         self._entries: deque[tuple[int, Sequence[Any], int, bool]] = deque()
         self._next_edit = 0
         self._last_ms = 0
@@ -308,9 +308,9 @@ class Journal:
         """From when on every edit is here; now, when it holds none that tells its time."""
         return next((at_ms for at_ms, _, _, exact in self._entries if exact), now_ms)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """A copy, oldest first; may be asked for, and looked through, on any thread."""
-        return [Entry(*entry) for entry in list(self._entries)]
+        return [LogEntry(*entry) for entry in list(self._entries)]
 
     def _append(self, at_ms: int, exact: bool, group: Sequence[Edit]) -> None:
         weight = len(group)
@@ -344,7 +344,7 @@ def _lightened(group: Sequence[Edit]) -> tuple[Sequence[Any], int]:
     for edit in group:
         pointers: Sequence[int] = ()
         if isinstance(edit, edits.Changed):
-            kept.append(ToldChanges(edit.id, edit.outside, len(edit.changes)))
+            kept.append(ToldChanges(edit.id, edit.external_writes, len(edit.changes)))
         else:
             kept.append(edit)
             pointers = getattr(edit, "pointers", ()) or getattr(edit, "ids", ())

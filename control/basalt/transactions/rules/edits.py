@@ -23,7 +23,7 @@ class Began(Edit, frozen=True):
 
     id: int
     kind: Kind
-    outside: bool
+    external_writes: bool
     began_ms: int
     deadline_ms: int
     owner: str
@@ -45,10 +45,10 @@ class Joined(Edit, frozen=True):
 
 
 class Changed(Edit, frozen=True):
-    """A transaction told its change set, which replaces the one before. `outside` is the mark it has from now on."""
+    """A transaction told its change set, which replaces the one before. `external_writes` is the mark it has from now on."""
 
     id: int
-    outside: bool
+    external_writes: bool
     changes: frozenset[bytes]
 
 

@@ -33,7 +33,7 @@ class UsedTopic(NamedTuple):
         return self.join.topic, self.join.generation
 
 
-class Use(NamedTuple):
+class TopicUseEdits(NamedTuple):
     """The edits by which the log learns to which topics a one-shot transaction writes."""
 
     before: tuple[Edit, ...] = ()  # durable before its rows are written
@@ -66,7 +66,7 @@ class OneShotTopics:
 
     # Proposals.
 
-    def use(self, write_pointer: int, joins: Iterable[Join]) -> Use:
+    def use(self, write_pointer: int, joins: Iterable[Join]) -> TopicUseEdits:
         """The edits to log for these topics, to which no one-shot transaction of the same group has written yet."""
         new: list[Join] = []
         renewed: list[Join] = []
@@ -78,7 +78,7 @@ class OneShotTopics:
             elif write_pointer > known.until - USE_POINTERS + RENEWED_POINTERS:
                 renewed.append(join)
         until = write_pointer + USE_POINTERS
-        return Use(*((edits.TopicsUsed(until, tuple(some)),) if some else () for some in (new, renewed)))
+        return TopicUseEdits(*((edits.TopicsUsed(until, tuple(some)),) if some else () for some in (new, renewed)))
 
     def end_idle(self, last_pointer: int, now_ms: int) -> Proposal:
         """End the use of topics to which no one-shot transaction has written for long, where no other pointer does so."""

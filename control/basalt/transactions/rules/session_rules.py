@@ -18,7 +18,7 @@ from typing import NamedTuple
 from basalt.errors import BusyError, SessionFencedError, SessionForeignError, SessionNotFoundError
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
-from basalt.transactions.rules.sessions import Session, WorkVersion
+from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import (
     FORGOTTEN_MAX,
     IDLE_LOOKED_AT_MAX,
@@ -48,10 +48,10 @@ class SessionRules:
     def __init__(self, table: TransactionTable) -> None:
         self._table = table
 
-    def known(self) -> list[Session]:
+    def known(self) -> list[SessionState]:
         return list(self._table.session_table)
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str) -> SessionState:
         """The session; `SessionNotFoundError` when there is none of the name."""
         found = self._table.session_table.get(name)
         if found is None:
@@ -129,7 +129,7 @@ class SessionRules:
 
     # By session, run and version: whichever process of the run comes first begins the transaction.
 
-    def done_before(self, name: WorkVersion) -> Session | None:
+    def done_before(self, name: WorkVersion) -> SessionState | None:
         """The session, when it has committed the version. `SessionFencedError` for a run that was replaced,
         `SessionForeignError` when the versions are counted by somebody else.
         """
@@ -155,7 +155,7 @@ class SessionRules:
         kind: Kind = Kind.SHORT,
         timeout_ms: int | None = None,
         owner: str = "",
-        outside: bool = False,
+        external_writes: bool = False,
     ) -> Proposal:
         """The run's transaction for this version: the open one, without edits, or a new one. Ask `done_before` first.
 
@@ -174,7 +174,7 @@ class SessionRules:
             self._table.check_room(sum(len(transaction.pointers) for transaction in ending))
             epoch, taking = self.taking(name.session, name.run, now_ms)
         session = SessionBinding(name.session, epoch, name.version)
-        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, outside, None, session)
+        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, None, session)
         return Proposal((*taking, *self._claim(name), *made.edits), made.transaction_id)
 
     def _joinable(self, name: WorkVersion, now_ms: int) -> Transaction | None:
@@ -202,7 +202,7 @@ class SessionRules:
         opened = [transaction for transaction in self.transactions(name) if transaction.state is State.OPEN]
         return forced_ends(opened, now_ms, timed_out=False)
 
-    def _idle(self, besides: str, now_ms: int) -> list[Session]:
+    def _idle(self, besides: str, now_ms: int) -> list[SessionState]:
         """The sessions to forget, for nobody has used them for long. One whose versions somebody counts goes last, and
         only where another one would have no room: without it, work that was done would be done again.
         """
@@ -218,7 +218,7 @@ class SessionRules:
         return free if has_room else idle[:1]
 
 
-def _no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
+def _no_epoch(session: SessionState, epoch: int) -> SessionNotFoundError:
     """The session never came to this epoch, as when the server's data were restored from a backup since."""
     return SessionNotFoundError(
         f"session {session.name!r} is at epoch {session.epoch} (run {session.run!r}) and never came to epoch {epoch}; open"
@@ -227,7 +227,7 @@ def _no_epoch(session: Session, epoch: int) -> SessionNotFoundError:
     )
 
 
-def _fenced(session: Session, epoch: int) -> SessionFencedError:
+def _fenced(session: SessionState, epoch: int) -> SessionFencedError:
     return SessionFencedError(
         f"epoch {epoch} of session {session.name!r} is over: run {session.run!r} holds it, at epoch {session.epoch}; stop"
         " this run, or open the session again to take it back",
@@ -235,7 +235,7 @@ def _fenced(session: Session, epoch: int) -> SessionFencedError:
     )
 
 
-def _replaced(session: Session, run: str) -> SessionFencedError:
+def _replaced(session: SessionState, run: str) -> SessionFencedError:
     return SessionFencedError(
         f"run {run!r} of session {session.name!r} was replaced: run {session.run!r} holds it, at epoch {session.epoch}; stop"
         " this run: it cannot begin by its name any more",
@@ -243,7 +243,7 @@ def _replaced(session: Session, run: str) -> SessionFencedError:
     )
 
 
-def _foreign(session: Session, counter_owner: str) -> SessionForeignError:
+def _foreign(session: SessionState, counter_owner: str) -> SessionForeignError:
     writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
     so_far = (
         "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
@@ -256,7 +256,7 @@ def _foreign(session: Session, counter_owner: str) -> SessionForeignError:
     )
 
 
-def _too_many_sessions(known: int, oldest: Session) -> BusyError:
+def _too_many_sessions(known: int, oldest: SessionState) -> BusyError:
     return BusyError(
         f"there are {known} sessions, the most that there may be (session {oldest.name!r} was used longest ago, at"
         f" {refusals.time_text(oldest.used_ms)}); delete those that are not needed"

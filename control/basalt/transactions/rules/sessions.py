@@ -18,7 +18,7 @@ from basalt.transactions.rules.transaction import REPLACED_RUNS_MAX, SessionBind
 from basalt_engine.errors import CorruptionError
 
 
-class Session(msgspec.Struct, frozen=True):
+class SessionState(msgspec.Struct, frozen=True):
     """The state of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
 
     `counter_owner` says whose count the versions are (the id of a query, say), if anybody said so. `replaced` are the runs that held the session before,
@@ -34,7 +34,7 @@ class Session(msgspec.Struct, frozen=True):
     counter_owner: str | None = None
     replaced: tuple[str, ...] = ()
 
-    def held_by(self, run: str, epoch: int, at_ms: int) -> Session:
+    def held_by(self, run: str, epoch: int, at_ms: int) -> SessionState:
         """The session as it is once this run holds it."""
         if run == self.run:
             return replace(self, epoch=epoch, used_ms=at_ms)
@@ -58,7 +58,7 @@ class SessionTable:
     the zombies of a forgotten session stay fenced.
     """
 
-    def __init__(self, sessions: Iterable[Session] = (), epoch_over: int = 0) -> None:
+    def __init__(self, sessions: Iterable[SessionState] = (), epoch_over: int = 0) -> None:
         self._sessions = OrderedDict((session.name, session) for session in sessions)
         self._open: dict[str, set[int]] = {}
         self.epoch_over = epoch_over
@@ -66,10 +66,10 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[SessionState]:
         return iter(self._sessions.values())
 
-    def get(self, name: str) -> Session | None:
+    def get(self, name: str) -> SessionState | None:
         """The session, or None."""
         return self._sessions.get(name)
 
@@ -89,7 +89,7 @@ class SessionTable:
                 f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
             )
         if known is None:
-            self._put(Session(edit.name, edit.run, edit.epoch, edit.at_ms))
+            self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms))
         else:
             self._put(known.held_by(edit.run, edit.epoch, edit.at_ms))
 
@@ -140,7 +140,7 @@ class SessionTable:
         else:
             self._put(replace(found, used_ms=used_ms, version=binding.version, committed_by=transaction_id))
 
-    def _put(self, session: Session) -> None:
+    def _put(self, session: SessionState) -> None:
         """Keep what is known of a session now, as the one used last."""
         self._sessions[session.name] = session
         self._sessions.move_to_end(session.name)

@@ -306,7 +306,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     """One transaction that has not ended. `id` is its first write pointer; times are in milliseconds since 1970.
 
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
-    `outside` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
+    `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
     is gone. `changes_unlogged`: its change set is deferred, whoever keeps it brings it with the commit.
     """
@@ -317,7 +317,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     began_ms: int
     deadline_ms: int
     owner: str = ""
-    outside: bool = False
+    external_writes: bool = False
     request_id: str | None = None
     checkpoints: tuple[int, ...] = ()
     concurrent: PointerSet = PointerSet()
@@ -347,7 +347,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cannot_roll_back(self) -> bool:
         """True when its writes, if it does not commit, can only be hidden: they are cells, or are outside Basalt."""
-        return self.outside or bool(self.tables)
+        return self.external_writes or bool(self.tables)
 
     @property
     def abort_rolls_back(self) -> bool:
@@ -355,7 +355,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
         Of a long one nobody knows where its client wrote, unless it is of a session, which says so.
         """
-        return not self.tables and (self.kind is Kind.SHORT or (self.session is not None and not self.outside))
+        return not self.tables and (self.kind is Kind.SHORT or (self.session is not None and not self.external_writes))
 
     @property
     def in_progress(self) -> tuple[int, ...]:
@@ -375,7 +375,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransactionLimits:
     """Times in milliseconds; every maximum is inclusive."""
 
     timeout_ms_default: int = 30_000
@@ -459,7 +459,7 @@ def check_version(version: int | None) -> None:
         raise InputError(f"a version is a number from 0 to 2^63 - 1, not {version}", field="version")
 
 
-def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> int:
+def checked_timeout_ms(limits: TransactionLimits, kind: Kind, timeout_ms: int | None) -> int:
     """The time-out of a new transaction; `InputError` when the one asked for is not positive or too long."""
     if kind is Kind.SHORT:
         default_ms, maximum_ms = limits.timeout_ms_default, limits.timeout_ms_max
@@ -476,7 +476,7 @@ def checked_timeout_ms(limits: Limits, kind: Kind, timeout_ms: int | None) -> in
     return timeout_ms
 
 
-def check_changes(limits: Limits, transaction: Transaction, changes: frozenset[bytes]) -> None:
+def check_changes(limits: TransactionLimits, transaction: Transaction, changes: frozenset[bytes]) -> None:
     """`TooLargeError` when a change set is over the limits."""
     changes_bytes = sum(map(len, changes))
     if len(changes) > limits.changes_max or changes_bytes > limits.change_bytes_max:

@@ -24,26 +24,26 @@ from basalt.transactions.rules.transaction import (
     Event,
     Join,
     Kind,
-    Limits,
     Loss,
     SessionBinding,
     State,
     TableJoin,
     Transaction,
+    TransactionLimits,
     check_changes,
     check_owner,
     check_request_id,
     next_pointer,
     step,
 )
-from basalt.transactions.rules.transaction_table import Request, RequestCall, StateImage, TransactionTable
+from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
 
 
 class TransactionState(TransactionTable):
     """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
-    def __init__(self, limits: Limits | None = None, image: StateImage | None = None) -> None:
-        super().__init__(limits or Limits(), image)
+    def __init__(self, limits: TransactionLimits | None = None, image: StateImage | None = None) -> None:
+        super().__init__(limits or TransactionLimits(), image)
         self.sessions = SessionRules(self)
 
     def next_deadline_ms(self) -> int | None:
@@ -89,7 +89,7 @@ class TransactionState(TransactionTable):
         kind: Kind = Kind.SHORT,
         timeout_ms: int | None = None,
         owner: str = "",
-        outside: bool = False,
+        external_writes: bool = False,
         request_id: str | None = None,
         session: SessionBinding | None = None,
         *,
@@ -106,8 +106,8 @@ class TransactionState(TransactionTable):
         if session is not None:
             self.sessions.admit(session)
         self.check_room()
-        proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, outside, request_id, session)
-        if not changes_deferred or kind is Kind.LONG or not outside:
+        proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, request_id, session)
+        if not changes_deferred or kind is Kind.LONG or not external_writes:
             return proposal
         marked = (*proposal.edits, edits.ChangesUnlogged(proposal.transaction_id))
         return Proposal(marked, proposal.transaction_id)
@@ -158,11 +158,11 @@ class TransactionState(TransactionTable):
         return Proposal((edits.TableJoined(transaction_id, join),), transaction_id)
 
     def set_changes(
-        self, transaction_id: int, changes: Collection[bytes], now_ms: int, *, outside: bool = True
+        self, transaction_id: int, changes: Collection[bytes], now_ms: int, *, external_writes: bool = True
     ) -> Proposal:
         """Tell an open transaction's change set, which replaces the one before, and check it against commits so far.
 
-        One that is not empty means writes outside Basalt, unless `outside` says otherwise. A conflict dooms the transaction.
+        One that is not empty means writes outside Basalt, unless `external_writes` says otherwise. A conflict dooms the transaction.
         `TooLargeError` when the set is over the limits, `BusyError` when all sets together take too much memory. Of a long
         transaction only the mark is kept: it takes no part in conflicts.
         """
@@ -172,17 +172,17 @@ class TransactionState(TransactionTable):
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
         self.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
-        outside = transaction.outside or (outside and bool(kept))
+        external_writes = transaction.external_writes or (external_writes and bool(kept))
         if transaction.kind is Kind.LONG:
             kept = frozenset()
         loss = self.conflicts.conflict(transaction_id, kept)
         if loss is not None:
             # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
-            marked = edits.Changed(transaction_id, outside, transaction.changes or frozenset())
+            marked = edits.Changed(transaction_id, external_writes, transaction.changes or frozenset())
             return self._doom(transaction, loss, None, now_ms, marked)
-        if outside == transaction.outside and kept == transaction.changes:
+        if external_writes == transaction.external_writes and kept == transaction.changes:
             return Proposal((), transaction_id)
-        return Proposal((edits.Changed(transaction_id, outside, kept),), transaction_id)
+        return Proposal((edits.Changed(transaction_id, external_writes, kept),), transaction_id)
 
     def may_defer_changes(
         self, transaction_id: int, changes: frozenset[bytes], now_ms: int, deferred_bytes: int
@@ -205,14 +205,14 @@ class TransactionState(TransactionTable):
         """Log for those of these open transactions whose change set is deferred that it is empty: nothing of it can be lost."""
         found = (self.by_id.get(key) for key in transaction_ids)
         deferred = [each for each in found if each is not None and each.changes_unlogged and each.state is State.OPEN]
-        return Proposal(tuple(edits.Changed(each.id, each.outside, frozenset()) for each in deferred))
+        return Proposal(tuple(edits.Changed(each.id, each.external_writes, frozenset()) for each in deferred))
 
-    def mark_outside(self, transaction_id: int, now_ms: int) -> Proposal:
+    def mark_external_writes(self, transaction_id: int, now_ms: int) -> Proposal:
         """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
         transaction = self._usable(transaction_id, Event.CHANGE, "participant")
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, "participant", now_ms)
-        if transaction.outside:
+        if transaction.external_writes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
 
@@ -251,7 +251,9 @@ class TransactionState(TransactionTable):
         if inline:
             decided = edits.Committed(transaction_id, now_ms, request_id)
         if changes and transaction.changes_unlogged:
-            return Proposal((edits.Changed(transaction_id, transaction.outside, changes), decided), transaction_id)
+            return Proposal(
+                (edits.Changed(transaction_id, transaction.external_writes, changes), decided), transaction_id
+            )
         return Proposal((decided,), transaction_id)
 
     def abort(self, transaction_id: int, now_ms: int, *, inline: bool = False) -> Proposal:
@@ -380,7 +382,7 @@ class TransactionState(TransactionTable):
         return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
 
 
-def _reused(request: Request, call: str) -> RequestReusedError:
+def _reused(request: RequestUse, call: str) -> RequestReusedError:
     first = request.call.name.lower().replace("_", "-")
     return RequestReusedError(
         f"request id {request.id!r} was used for the {first} of transaction {request.transaction_id}, and now comes with"

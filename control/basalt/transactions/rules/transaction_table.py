@@ -19,17 +19,17 @@ from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, 
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
-from basalt.transactions.rules.sessions import Session, SessionTable
+from basalt.transactions.rules.sessions import SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
     NO_SHORT,
     Event,
     Join,
     Kind,
-    Limits,
     PointerSet,
     SessionBinding,
     State,
     Transaction,
+    TransactionLimits,
     check_owner,
     checked_timeout_ms,
     next_pointer,
@@ -60,7 +60,7 @@ class RememberedOutcomes(NamedTuple):
 class OutcomeMemory:
     """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are: an abort may still come."""
 
-    def __init__(self, limits: Limits, remembered: RememberedOutcomes | None = None) -> None:
+    def __init__(self, limits: TransactionLimits, remembered: RememberedOutcomes | None = None) -> None:
         held = remembered or RememberedOutcomes()
         self._limits = limits
         self._recent = OrderedDict((outcome.id, outcome) for outcome in held.recent)
@@ -120,7 +120,7 @@ def _drop_old(outcomes: OrderedDict[int, Outcome], oldest_ms: int) -> None:
         outcomes.popitem(last=False)
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class RequestUse(msgspec.Struct, frozen=True, gc=False):
     """The first use of a request id."""
 
     id: str
@@ -132,7 +132,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 class RequestMemory:
     """The newest requests by id, at most `count_max` and none older than `age_ms_max` before the newest."""
 
-    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[Request] = ()) -> None:
+    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[RequestUse] = ()) -> None:
         assert count_max > 0, "a memory holds at least the newest request"
         self._count_max = count_max
         self._age_ms_max = age_ms_max
@@ -141,17 +141,17 @@ class RequestMemory:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def get(self, request_id: str) -> Request | None:
+    def get(self, request_id: str) -> RequestUse | None:
         return self._requests.get(request_id)
 
-    def put(self, request: Request) -> None:
+    def put(self, request: RequestUse) -> None:
         """Remember a request; one of the same id is replaced where it stands."""
         self._requests[request.id] = request
         oldest_ms = request.at_ms - self._age_ms_max
         while len(self._requests) > self._count_max or next(iter(self._requests.values())).at_ms < oldest_ms:
             self._requests.popitem(last=False)
 
-    def entries(self) -> tuple[Request, ...]:
+    def entries(self) -> tuple[RequestUse, ...]:
         return tuple(self._requests.values())
 
 
@@ -175,16 +175,16 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     transactions: tuple[Transaction, ...] = ()
     committed: tuple[CommittedSet, ...] = ()
     outcomes: RememberedOutcomes = RememberedOutcomes()
-    requests: tuple[Request, ...] = ()
+    requests: tuple[RequestUse, ...] = ()
     session_epoch_over: int = 0
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[SessionState, ...] = ()
     topics_used: tuple[UsedTopic, ...] = ()
 
 
 class TransactionTable:
     """All transactions that have not ended, and what is remembered of those that have."""
 
-    def __init__(self, limits: Limits, image: StateImage | None = None) -> None:
+    def __init__(self, limits: TransactionLimits, image: StateImage | None = None) -> None:
         self.limits = limits
         self._start(image or StateImage())
         self._apply: dict[type, Callable[[Any], None]] = {
@@ -327,7 +327,7 @@ class TransactionTable:
         kind: Kind,
         timeout_ms: int | None,
         owner: str,
-        outside: bool,
+        external_writes: bool,
         request_id: str | None,
         session: SessionBinding | None,
     ) -> Proposal:
@@ -338,7 +338,7 @@ class TransactionTable:
         check_owner(owner)
         timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
         pointer = next_pointer(self.last_pointer, now_ms)
-        began = edits.Began(pointer, kind, outside, now_ms, now_ms + timeout_ms, owner, request_id)
+        began = edits.Began(pointer, kind, external_writes, now_ms, now_ms + timeout_ms, owner, request_id)
         return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
 
     @property
@@ -374,7 +374,7 @@ class TransactionTable:
             began_ms=edit.began_ms,
             deadline_ms=edit.deadline_ms,
             owner=edit.owner,
-            outside=edit.outside,
+            external_writes=edit.external_writes,
             request_id=edit.request_id,
             concurrent=self.in_progress,
             invalid=self.invalid,
@@ -417,7 +417,9 @@ class TransactionTable:
         size_bytes = memory_bytes(edit.changes)
         self._open_changes_bytes += size_bytes - self._change_bytes.get(edit.id, 0)
         self._change_bytes[edit.id] = size_bytes
-        self.by_id[edit.id] = replace(transaction, changes=edit.changes, outside=edit.outside, changes_unlogged=False)
+        self.by_id[edit.id] = replace(
+            transaction, changes=edit.changes, external_writes=edit.external_writes, changes_unlogged=False
+        )
 
     def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
@@ -569,7 +571,7 @@ class TransactionTable:
 
     def _remember(self, request_id: str | None, call: RequestCall, transaction_id: int, at_ms: int) -> None:
         if request_id is not None:
-            self.requests.put(Request(request_id, call, transaction_id, at_ms))
+            self.requests.put(RequestUse(request_id, call, transaction_id, at_ms))
 
 
 class Deadlines:

@@ -189,7 +189,7 @@ class RefusedError(Exception):
     """HBase, or the gateway itself, answered with an error."""
 
 
-class Connection:
+class GatewayConnection:
     """An open connection. After a `LostError` it is closed."""
 
     def __init__(self, address: tuple[str, int], connect_timeout_ms: int, clock: Clock) -> None:
@@ -238,17 +238,17 @@ class ConnectionPool:
         self._clock = clock or SystemClock()
         self._slots = threading.BoundedSemaphore(connections_max)
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle: list[GatewayConnection] = []
         self._closed = False
 
     @contextmanager
-    def lent(self) -> Iterator[Connection]:
+    def lent(self) -> Iterator[GatewayConnection]:
         """A connection that was found usable just now. `LostError` when none can be had, `StoreError` when the pool is closed."""
         self._check_open()
         if not self._slots.acquire(timeout=LEND_TIMEOUT_MS / 1_000):
             raise LostError(f"all connections were in use for {LEND_TIMEOUT_MS} ms", asked=False)
         try:
-            connection = self._take() or Connection(self._address, CONNECT_TIMEOUT_MS, self._clock)
+            connection = self._take() or GatewayConnection(self._address, CONNECT_TIMEOUT_MS, self._clock)
             try:
                 yield connection
             finally:
@@ -256,7 +256,7 @@ class ConnectionPool:
         finally:
             self._slots.release()
 
-    def _take(self) -> Connection | None:
+    def _take(self) -> GatewayConnection | None:
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -264,7 +264,7 @@ class ConnectionPool:
                 return connection
             connection.close()
 
-    def _is_alive(self, connection: Connection) -> bool:
+    def _is_alive(self, connection: GatewayConnection) -> bool:
         if not connection.is_usable():
             return False
         if self._clock.monotonic_ms() - connection.used_ms < PING_AFTER_IDLE_MS:
@@ -277,7 +277,7 @@ class ConnectionPool:
             return False
         return True
 
-    def _put_back(self, connection: Connection) -> None:
+    def _put_back(self, connection: GatewayConnection) -> None:
         with self._lock:
             if not self._closed and connection.is_usable():
                 self._idle.append(connection)

@@ -11,7 +11,7 @@ from basalt_engine.errors import InputError, StoreError
 from basalt_engine.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway, NoTableError, no_table, parse_address
 from basalt_engine.stores.hbase.scan import Prefetcher
-from basalt_engine.stores.hbase.table import HBaseTable, Progress, Timestamps
+from basalt_engine.stores.hbase.table import HBaseTable, Timestamps, WriteProgress
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2, read_regions
 from basalt_engine.table import TABLE_NAMES, TableWrite, check_table
@@ -96,7 +96,7 @@ class HBaseStore:
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         """Apply the writes in order, row by row."""
-        progress = Progress()
+        progress = WriteProgress()
         for name, mutations in writes:
             self.table(name).apply(mutations, progress)
 

@@ -87,7 +87,7 @@ class HBaseTable:
         return columns_of(self._reads.read("get", self._table, _gateway_get(key))) or None
 
     def write(self, mutations: Sequence[Mutation]) -> None:
-        self.apply(mutations, Progress())
+        self.apply(mutations, WriteProgress())
 
     def scan(
         self,
@@ -160,13 +160,13 @@ class HBaseTable:
         """An estimate of the range's bytes: exact up to some hundred rows, see `estimated_bytes`."""
         return estimated_bytes(self._fetch, start, stop)
 
-    def apply(self, mutations: Sequence[Mutation], progress: Progress) -> None:
+    def apply(self, mutations: Sequence[Mutation], progress: WriteProgress) -> None:
         """Apply the mutations in order, as a part of a write whose progress so far is given."""
         for step in steps(mutations):
             with progress.step():
                 self._do(step, progress)
 
-    def _do(self, step: Step, progress: Progress) -> None:
+    def _do(self, step: Step, progress: WriteProgress) -> None:
         if isinstance(step, Insert):
             self._insert(step)
         elif isinstance(step, DeleteRange):
@@ -191,7 +191,7 @@ class HBaseTable:
             sent = [gateway_delete(mutation, timestamp, attributes) for mutation in step.deletes]
             self._writes.write("deleteMultiple", self._table, sent, rows=len(sent))
 
-    def _delete_rows(self, span: DeleteRange, progress: Progress) -> None:
+    def _delete_rows(self, span: DeleteRange, progress: WriteProgress) -> None:
         left = Span(span.start, span.stop)
         while not left.is_empty():
             scan, rows = left.scan(DELETE_ROWS, filterString=KEYS_ONLY)
@@ -221,13 +221,13 @@ def _gateway_get(key: bytes, names: Iterable[bytes] | None = None) -> Any:
     return types.TGet(row=key, columns=columns)
 
 
-class Progress:
+class WriteProgress:
     """Remembers whether a part of a write was made: from then on its failure must not claim that nothing was written."""
 
     def __init__(self) -> None:
         self.written = False
 
-    def step(self) -> Progress:
+    def step(self) -> WriteProgress:
         return self
 
     def __enter__(self) -> None:

@@ -43,10 +43,10 @@ class Thrift2:
         self.address = address
         self._types = definitions()
         self._timeout_ms = timeout_ms
-        from basalt_engine.stores.hbase.gateway import Connection, LostError, parse_address
+        from basalt_engine.stores.hbase.gateway import GatewayConnection, LostError, parse_address
 
         try:
-            self._connection = Connection(parse_address(address), CONNECT_TIMEOUT_MS, SystemClock())
+            self._connection = GatewayConnection(parse_address(address), CONNECT_TIMEOUT_MS, SystemClock())
         except LostError as error:
             raise StoreError(
                 f"the Thrift gateway at {address} cannot be reached",

@@ -29,6 +29,7 @@ from basalt.errors import BasaltError, MalformedBodyError
 from basalt.transactions import codec
 from basalt.transactions.rules.transaction import Kind
 from tests.control.api.codecs import client_codecs
+from tests.control.transactions.whole_bytes import encode_transaction
 
 ID = bytes(range(20))
 WRITE_POINTER = 1_700_000_000_000_000_001
@@ -88,7 +89,7 @@ GOOD: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         client_codecs.decode_records_page,
         client_codecs.encode_records_page(client_codecs.RecordsPage(RECORDS, ID, "7")),
     ),
-    "transaction": (codec.decode_transaction, codec.encode_transaction(TRANSACTION)),
+    "transaction": (codec.decode_transaction, encode_transaction(TRANSACTION)),
     "batches": (
         batches.decode,
         batches.START

@@ -27,6 +27,7 @@ from basalt.api.codecs import avro, batches, json_bodies
 from basalt.transactions import codec
 from basalt.transactions.rules.transaction import Kind
 from tests.control.api.codecs import avro_schemas, client_codecs
+from tests.control.transactions.whole_bytes import encode_transaction
 
 ROOT = Path(__file__).resolve().parents[4]
 VECTORS = ROOT / "tests" / "vectors"
@@ -131,7 +132,7 @@ def decode_batches(body: bytes) -> list[Any]:
     ]
 
 
-def payloads_of(frame: batches.Frame, body: bytes) -> list[bytes]:
+def payloads_of(frame: batches.BatchFrame, body: bytes) -> list[bytes]:
     ends = frame.ends()
     return [body[start:stop] for start, stop in pairwise(ends)]
 
@@ -180,7 +181,7 @@ FORMATS: dict[str, tuple[str, Callable[[Any], Any], Callable[[bytes], Any], Call
         avro.encode_records_request,
     ),
     "records": ("records-api", records, avro.decode_records, client_codecs.encode_avro_records),
-    "transaction": ("transaction-codec", transaction, decode_transaction, codec.encode_transaction),
+    "transaction": ("transaction-codec", transaction, decode_transaction, encode_transaction),
 }
 # Bodies that mean the same as others and that we would write otherwise: other blocks, fields left out.
 READ_ONLY = {"two_blocks", "block_with_size", "least_fields", "untagged", "nothing at all", "by_hand"}

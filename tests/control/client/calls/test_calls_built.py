@@ -38,7 +38,7 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (topics.names, [], {}, f"GET {HERE}", {}, None, NONE),
     (topics.delete, ["a"], {}, f"DELETE {HERE}/a", {}, None, ONCE),
     (transactions.begin, [], {}, "POST /v1/transactions", {}, {}, REPEATABLE),
-    (transactions.begin, [], {"kind": "long", "timeout_ms": 5, "owner": "me", "outside_writes": True, "snapshot": False}, "POST /v1/transactions", {}, {"kind": "long", "timeoutMs": 5, "owner": "me", "outsideWrites": True, "snapshot": False}, REPEATABLE),
+    (transactions.begin, [], {"kind": "long", "timeout_ms": 5, "owner": "me", "external_writes": True, "snapshot": False}, "POST /v1/transactions", {}, {"kind": "long", "timeoutMs": 5, "owner": "me", "externalWrites": True, "snapshot": False}, REPEATABLE),
     (transactions.get, ["42"], {}, "GET /v1/transactions/42", {}, None, NONE),
     (transactions.open_ones, [], {}, "GET /v1/transactions", {}, None, NONE),
     (transactions.commit, [INFO], {}, "POST /v1/transactions/42/commit", {}, None, REPEATABLE),
@@ -226,7 +226,7 @@ def test_a_transaction_is_read_whole(scope, play):
         "beganMs": 5,
         "expiresMs": 6,
         "topics": [{"namespace": "shop", "topic": "a", "generation": 3}],
-        "outsideWrites": True,
+        "externalWrites": True,
         "transaction": "AAE=",
         "somethingNew": 1,
     }
@@ -235,7 +235,7 @@ def test_a_transaction_is_read_whole(scope, play):
     assert info.read_pointer == 9_007_199_254_740_993
     assert (info.began_ms, info.expires_ms, info.transaction) == (5, 6, b"\x00\x01")
     assert info.topics[0].topic == "a"
-    assert info.outside_writes
+    assert info.external_writes
 
 
 def test_an_atomic_publish_is_one_body_with_all_topics(scope, play):

@@ -219,10 +219,10 @@ def test_changes_that_are_not_bytes_are_refused():
 
 
 def test_a_begin_declares_writes_elsewhere_unless_all_are_hosted_here():
-    assert World().block().server.outside
-    assert World(hosted="a").block().server.outside
-    assert not World(hosted="ab").block().server.outside
-    assert not World(names="").block().server.outside
+    assert World().block().server.external_writes
+    assert World(hosted="a").block().server.external_writes
+    assert not World(hosted="ab").block().server.external_writes
+    assert not World(names="").block().server.external_writes
 
 
 def test_who_is_hosted_and_has_changed_nothing_costs_no_call():
@@ -239,7 +239,7 @@ def test_a_participant_may_come_later():
     assert (
         world.story == f"a.start participants b.start {PERSISTED.removeprefix('a.start b.start ')} commit a.post b.post"
     )
-    assert world.server.outside
+    assert world.server.external_writes
 
 
 def test_that_there_are_writes_elsewhere_is_told_once():

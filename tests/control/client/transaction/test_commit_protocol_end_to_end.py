@@ -24,7 +24,7 @@ def test_it_commits_with_the_transaction(side, connected):
     mine = participant(side)
     with transaction(side, connected, participants=[mine]) as tx:
         side.do(tx.publish("orders", ["1"]))
-        assert side.do(connected.transactions.get(tx.id)).outside_writes
+        assert side.do(connected.transactions.get(tx.id)).external_writes
     assert mine.journal == ["a.start", "a.changes", "a.commit", "a.post"]
     assert tx.outcome.state == "COMMITTED"
     assert everything(side, connected.topic("orders").read()) == [b"1"]
@@ -109,9 +109,9 @@ def test_a_commit_whose_answer_is_lost_is_found_out(side, connected, commits):
 def test_one_that_comes_later_makes_it_a_transaction_with_writes_elsewhere(side, connected):
     mine, hosted = participant(side), participant(side, "h", hosted=True)
     with transaction(side, connected, participants=[hosted]) as tx:
-        assert not side.do(connected.transactions.get(tx.id)).outside_writes
+        assert not side.do(connected.transactions.get(tx.id)).external_writes
         side.do(tx.add(mine))
-        assert side.do(connected.transactions.get(tx.id)).outside_writes
+        assert side.do(connected.transactions.get(tx.id)).external_writes
     assert mine.journal == ["a.start", "a.changes", "a.commit", "a.post"]
 
 

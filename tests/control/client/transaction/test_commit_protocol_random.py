@@ -87,7 +87,9 @@ def test_the_server_and_the_participants_agree(failures, hosted, work, raising):
         assert heard == [], "somebody heard of a commit that was none"
         assert promised != "COMMITTED"
     if end == "ABORTED":
-        assert set(kept) <= {"nothing"} or not world.server.outside, "an abort left something behind that is seen"
+        assert set(kept) <= {"nothing"} or not world.server.external_writes, (
+            "an abort left something behind that is seen"
+        )
     if isinstance(world.raised, PostCommitError) or (world.raised is None and promised == "COMMITTED"):
         assert end == "COMMITTED"
     if world.raised is None and not {"abort", "swallow commit"} & set(work):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionOutcome
 from basalt.api.bodies.work import check_store
 from basalt.api.codecs import avro
 from basalt.client.transaction import commit_protocol, open_transaction
@@ -27,8 +27,8 @@ from basalt.errors import (
 )
 
 INFO = TransactionInfo("42", 42, "OPEN")
-COMMITTED = Outcome("42", 42, "COMMITTED")
-ABORTED = Outcome("42", 42, "ABORTED")
+COMMITTED = TransactionOutcome("42", 42, "COMMITTED")
+ABORTED = TransactionOutcome("42", 42, "ABORTED")
 COMMIT, ABORT = "POST /v1/transactions/42/commit", "POST /v1/transactions/42/abort"
 
 

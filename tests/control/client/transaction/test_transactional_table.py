@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.tables import TableInfo
-from basalt.api.bodies.transactions import BeginRequest, Outcome, TransactionInfo, TransactionKind
+from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
 from basalt.client.calls import tables
 from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -17,7 +17,7 @@ from basalt_engine.cells.names import ROW_BYTES_MAX, VALUE_BYTES_MAX, change_key
 from basalt_engine.keys import table_prefix
 
 INFO = TransactionInfo("42", 42, "OPEN")
-COMMITTED, INVALID = Outcome("42", 42, "COMMITTED"), Outcome("42", 42, "INVALID")
+COMMITTED, INVALID = TransactionOutcome("42", 42, "COMMITTED"), TransactionOutcome("42", 42, "INVALID")
 STOCK = "/v1/namespaces/shop/tables/stock"
 GET, WRITE, READ, SCAN = f"GET {STOCK}", f"POST {STOCK}/write", f"POST {STOCK}/read", f"POST {STOCK}/scan"
 CHANGES, COMMIT, ABORT = (f"POST /v1/transactions/42/{call}" for call in ("changes", "commit", "abort"))
@@ -45,7 +45,7 @@ def body(call) -> dict:
 
 
 def changes_of(call) -> set[bytes]:
-    assert body(call)["outsideWrites"] is False
+    assert body(call)["externalWrites"] is False
     return set(msgspec.json.decode(call.body, type=dict[str, bytes | list[bytes] | bool])["changes"])
 
 

@@ -134,7 +134,7 @@ def test_what_an_aborted_transaction_sent_is_forgotten_by_pruning(client):
             tx.checkpoint()
             raise ZeroDivisionError
     shown = client.transactions.get(tx.id)
-    assert (shown.state, shown.outside_writes) == ("INVALID", False)
+    assert (shown.state, shown.external_writes) == ("INVALID", False)
     assert client.table("accounts").get("a") == {}
 
 

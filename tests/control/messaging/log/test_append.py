@@ -6,38 +6,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging.log.append import EMPTY_LOG, Position, PositionRange, last_of, places
+from basalt.messaging.log.append import EMPTY_LOG, LogPosition, PositionRange, last_of, places
 from basalt_engine.keys import SEQUENCE_MAX, position
 
 relaxed = settings(deadline=None)
 
 TIMES = st.integers(0, 5)
 SEQUENCES = st.integers(0, SEQUENCE_MAX) | st.integers(SEQUENCE_MAX - 300, SEQUENCE_MAX)
-NEWEST = st.just(EMPTY_LOG) | st.builds(Position, TIMES, SEQUENCES)
+NEWEST = st.just(EMPTY_LOG) | st.builds(LogPosition, TIMES, SEQUENCES)
 COUNTS = st.integers(1, 300)
 
 
-def listed(ranges: list[PositionRange]) -> list[Position]:
-    return [Position(each.ms, sequence) for each in ranges for sequence in range(each.start, each.stop)]
+def listed(ranges: list[PositionRange]) -> list[LogPosition]:
+    return [LogPosition(each.ms, sequence) for each in ranges for sequence in range(each.start, each.stop)]
 
 
-def naively(newest: Position, now_ms: int, count: int) -> list[Position]:
+def naively(newest: LogPosition, now_ms: int, count: int) -> list[LogPosition]:
     """One place at a time: the clock's millisecond if it is later, else the next place there is."""
-    found: list[Position] = []
+    found: list[LogPosition] = []
     for _ in range(count):
         if now_ms > newest.ms:
-            newest = Position(now_ms, 0)
+            newest = LogPosition(now_ms, 0)
         elif newest.sequence == SEQUENCE_MAX:
-            newest = Position(newest.ms + 1, 0)
+            newest = LogPosition(newest.ms + 1, 0)
         else:
-            newest = Position(newest.ms, newest.sequence + 1)
+            newest = LogPosition(newest.ms, newest.sequence + 1)
         found.append(newest)
     return found
 
 
 @relaxed
 @given(NEWEST, TIMES, COUNTS)
-def test_places_are_those_that_counting_one_by_one_gives(newest: Position, now_ms: int, count: int) -> None:
+def test_places_are_those_that_counting_one_by_one_gives(newest: LogPosition, now_ms: int, count: int) -> None:
     ranges = places(newest, now_ms, count)
     assert listed(ranges) == naively(newest, now_ms, count)
     assert len(ranges) <= 2
@@ -46,7 +46,9 @@ def test_places_are_those_that_counting_one_by_one_gives(newest: Position, now_m
 
 @relaxed
 @given(NEWEST, st.lists(st.tuples(TIMES, st.integers(1, 3)), min_size=1, max_size=6))
-def test_no_place_is_given_out_twice_or_before_an_earlier_one(newest: Position, calls: list[tuple[int, int]]) -> None:
+def test_no_place_is_given_out_twice_or_before_an_earlier_one(
+    newest: LogPosition, calls: list[tuple[int, int]]
+) -> None:
     given_out = [newest]
     for now_ms, count in calls:
         ranges = places(newest, now_ms, count)
@@ -63,19 +65,19 @@ def test_no_place_is_given_out_twice_or_before_an_earlier_one(newest: Position, 
     [
         (EMPTY_LOG, 0, 1, [PositionRange(0, 0, 1)]),
         (EMPTY_LOG, 7, 65_536, [PositionRange(7, 0, 65_536)]),
-        (Position(7, 0), 8, 2, [PositionRange(8, 0, 2)]),
-        (Position(7, 0), 7, 2, [PositionRange(7, 1, 3)]),
-        (Position(7, 0), 3, 2, [PositionRange(7, 1, 3)]),  # the clock went back
-        (Position(7, 254), 7, 2, [PositionRange(7, 255, 257)]),
-        (Position(7, 32_766), 7, 2, [PositionRange(7, 32_767, 32_769)]),
-        (Position(7, 65_534), 7, 1, [PositionRange(7, 65_535, 65_536)]),
-        (Position(7, 65_534), 7, 2, [PositionRange(7, 65_535, 65_536), PositionRange(8, 0, 1)]),
-        (Position(7, 65_535), 7, 2, [PositionRange(8, 0, 2)]),  # a full millisecond: ahead of the clock now
-        (Position(9, 65_535), 7, 65_536, [PositionRange(10, 0, 65_536)]),
-        (Position(9, 0), 9, 65_536, [PositionRange(9, 1, 65_536), PositionRange(10, 0, 1)]),
+        (LogPosition(7, 0), 8, 2, [PositionRange(8, 0, 2)]),
+        (LogPosition(7, 0), 7, 2, [PositionRange(7, 1, 3)]),
+        (LogPosition(7, 0), 3, 2, [PositionRange(7, 1, 3)]),  # the clock went back
+        (LogPosition(7, 254), 7, 2, [PositionRange(7, 255, 257)]),
+        (LogPosition(7, 32_766), 7, 2, [PositionRange(7, 32_767, 32_769)]),
+        (LogPosition(7, 65_534), 7, 1, [PositionRange(7, 65_535, 65_536)]),
+        (LogPosition(7, 65_534), 7, 2, [PositionRange(7, 65_535, 65_536), PositionRange(8, 0, 1)]),
+        (LogPosition(7, 65_535), 7, 2, [PositionRange(8, 0, 2)]),  # a full millisecond: ahead of the clock now
+        (LogPosition(9, 65_535), 7, 65_536, [PositionRange(10, 0, 65_536)]),
+        (LogPosition(9, 0), 9, 65_536, [PositionRange(9, 1, 65_536), PositionRange(10, 0, 1)]),
     ],
 )
-def test_each_kind_of_place(newest: Position, now_ms: int, count: int, ranges: list[PositionRange]) -> None:
+def test_each_kind_of_place(newest: LogPosition, now_ms: int, count: int, ranges: list[PositionRange]) -> None:
     assert places(newest, now_ms, count) == ranges
 
 

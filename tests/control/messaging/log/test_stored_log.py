@@ -13,7 +13,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import Kind, encode
+from basalt_engine.records import RecordKind, encode
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def test_a_reference_counts_what_it_refers_to(
     rows = [
         MessageRow(position(4, 0), None, encode([b"plain"])),
         MessageRow(position(5, 0), 7, None, Reference(position(1, 0), position(2, 1), 3)),
-        MessageRow(position(6, 0), None, encode([b"mark"], kind=Kind.WATERMARK)),
+        MessageRow(position(6, 0), None, encode([b"mark"], kind=RecordKind.WATERMARK)),
     ]
     found = [
         (position_fields(row.position)[0], content)

@@ -17,7 +17,7 @@ from basalt.messaging.log import append as appending
 from basalt.messaging.log.append import BATCH_BYTES_MAX, Placed, cuts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.slices import Limits, start_from
+from basalt.messaging.read.slices import SliceLimits, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
@@ -36,7 +36,7 @@ T = TypeVar("T")
 FIRST = position(0, 0)
 NOW_MS = 1_000
 TTL_MS = 60_000
-EVERYTHING = Limits(10**6, 10**9)
+EVERYTHING = SliceLimits(10**6, 10**9)
 
 
 class FailingStore(MemoryStore):

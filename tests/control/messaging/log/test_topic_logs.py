@@ -273,7 +273,7 @@ async def test_where_an_open_transaction_has_published_is_not_forgotten(monkeypa
         await shop.publish(title, "x")
     starts: list[bytes] = []
 
-    def read_page(messages: Any, keys: Any, start: bytes, stop: bytes | None) -> stored_log.Page:
+    def read_page(messages: Any, keys: Any, start: bytes, stop: bytes | None) -> stored_log.LogPage:
         starts.append(start)
         return stored_log.read_page(messages, keys, start, stop)
 

@@ -6,8 +6,8 @@ import pytest
 
 from basalt.catalog.topics import TopicName
 from basalt.messaging.read import first_unstable
-from basalt.messaging.read.first_unstable import Blocked, Hold
-from basalt.messaging.read.log_reader import Budget
+from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstableRow
+from basalt.messaging.read.log_reader import ReadBudget
 from basalt.settings import Settings, TransactionSettings
 from basalt.transactions.rules.transaction import Transaction
 from tests.control.messaging.test_peek import of_every_state
@@ -16,7 +16,7 @@ from tests.wiring import A, B, Wired
 pytestmark = pytest.mark.anyio
 
 
-async def first_hold(wired: Wired, title: TopicName, start: bytes = b"") -> Hold:
+async def first_hold(wired: Wired, title: TopicName, start: bytes = b"") -> FirstUnstableRow:
     """Where a reader of committed messages stops, from a position on."""
     return await wired.services.first_unstable.of_topic(await wired.topics.open(title), start)
 
@@ -77,11 +77,11 @@ async def test_an_expired_message_holds_nobody_up():
     await wired.services.close()
 
 
-async def blocked_by(wired: Wired, tx: Transaction, rows: int) -> Blocked:
+async def blocked_by(wired: Wired, tx: Transaction, rows: int) -> BlockedReaders:
     """The one topic in which a transaction holds readers up, as a search of so many rows finds it."""
     known = wired.transactions.state.find(tx.id)
     assert known is not None
-    (blocked,) = await wired.services.first_unstable.of_transaction(known, Budget(rows))
+    (blocked,) = await wired.services.first_unstable.of_transaction(known, ReadBudget(rows))
     return blocked
 
 

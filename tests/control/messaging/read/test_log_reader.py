@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.messaging.read import log_reader
-from basalt.messaging.read.log_reader import Budget, Fetch, Reading, Stopped
-from basalt.messaging.read.slices import Limits, PayloadRows, Start, end_of, start_from
+from basalt.messaging.read.log_reader import Fetch, ReadBudget, Reading, Stopped
+from basalt.messaging.read.slices import PayloadRows, SliceLimits, Start, end_of, start_from
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference
 from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Compression, Extras, Kind, encode
+from basalt_engine.records import Compression, Extras, RecordKind, encode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 
 relaxed = settings(deadline=None)
 thorough = settings(deadline=None, max_examples=125)
 
-EVERYTHING = Limits(10**6, 10**9)
+EVERYTHING = SliceLimits(10**6, 10**9)
 FIRST_MS, NOW_MS = 100, 110
 WRITERS = (11, 12, 13, 14)
 
@@ -69,7 +69,7 @@ class Log:
 
     def add_marker(self, later_ms: int) -> None:
         self.place = (self.place[0] + later_ms, 0 if later_ms else self.place[1] + 1)
-        self.rows.append(MessageRow(position(*self.place), None, encode([b"never seen"], kind=Kind.WATERMARK)))
+        self.rows.append(MessageRow(position(*self.place), None, encode([b"never seen"], kind=RecordKind.WATERMARK)))
 
     def refer(
         self, batches: list[list[bytes]], written_by: int, later_ms: int, lost: bool, ttl: int | None = None
@@ -129,7 +129,9 @@ SNAPSHOTS = st.none() | st.builds(
     st.sets(st.sampled_from(WRITERS), max_size=2),
     st.sets(st.sampled_from(WRITERS), max_size=1),
 )
-LIMITS = st.builds(Limits, st.integers(1, 12), st.integers(1, 30), st.just(1), st.none(), st.sampled_from([0, 0, 3]))
+LIMITS = st.builds(
+    SliceLimits, st.integers(1, 12), st.integers(1, 30), st.just(1), st.none(), st.sampled_from([0, 0, 3])
+)
 
 
 @st.composite
@@ -157,7 +159,7 @@ def wanted(row: MessageRow, start: Start) -> bool:
 
 
 def naively(
-    log: Log, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, now_ms: int
+    log: Log, start: Start, limits: SliceLimits, snapshot: TransactionSnapshot | None, now_ms: int
 ) -> tuple[list[Message], int | None]:
     """The messages that a reader gets, and the writer that it has to wait for."""
     found: list[Message] = []
@@ -186,7 +188,7 @@ def naively(
 def fetched(
     log: Log,
     start: Start,
-    limits: Limits,
+    limits: SliceLimits,
     snapshot: TransactionSnapshot | None,
     *,
     verify: bool = True,
@@ -199,22 +201,22 @@ def fetch(
     rows: Sequence[MessageRow],
     payload_rows: PayloadRows,
     start: Start,
-    limits: Limits,
+    limits: SliceLimits,
     snapshot: TransactionSnapshot | None,
     now_ms: int,
     *,
     verify: bool = True,
 ) -> Fetch:
     """One look at rows that begin at the start, with the budget of a poll."""
-    reading = Reading(start, limits, snapshot, now_ms, budget=Budget(log_reader.ROWS_MAX))
+    reading = Reading(start, limits, snapshot, now_ms, budget=ReadBudget(log_reader.ROWS_MAX))
     return reading.page(reading.look(rows, payload_rows, verify))
 
 
 def fetched_in_turns(
-    log: Log, start: Start, limits: Limits, snapshot: TransactionSnapshot | None, turn_bytes: int
+    log: Log, start: Start, limits: SliceLimits, snapshot: TransactionSnapshot | None, turn_bytes: int
 ) -> tuple[Fetch, int]:
     """The page that looks of so many bytes make together, and how many looks it took."""
-    reading, looks = Reading(start, limits, snapshot, NOW_MS, budget=Budget(log_reader.ROWS_MAX)), 0
+    reading, looks = Reading(start, limits, snapshot, NOW_MS, budget=ReadBudget(log_reader.ROWS_MAX)), 0
     while True:
         rows = [row for row in log.rows if row.position >= reading.start.position]
         looks += 1
@@ -237,7 +239,7 @@ def payloads(found: Fetch) -> list[bytes]:
 @thorough
 @given(logs(), st.data(), LIMITS, SNAPSHOTS, st.booleans())
 def test_a_fetch_finds_what_looking_at_one_message_at_a_time_does(
-    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None, verify: bool
+    log: Log, data: st.DataObject, limits: SliceLimits, snapshot: TransactionSnapshot | None, verify: bool
 ) -> None:
     start = data.draw(starts(log))
     found = fetched(log, start, limits, snapshot, verify=verify)
@@ -255,7 +257,7 @@ def test_a_fetch_finds_what_looking_at_one_message_at_a_time_does(
 @thorough
 @given(logs(), st.data(), LIMITS, SNAPSHOTS)
 def test_the_place_to_go_on_from_skips_nothing_and_repeats_nothing(
-    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None
+    log: Log, data: st.DataObject, limits: SliceLimits, snapshot: TransactionSnapshot | None
 ) -> None:
     start = data.draw(starts(log))
     found = fetched(log, start, limits, snapshot)
@@ -273,7 +275,7 @@ def test_the_place_to_go_on_from_skips_nothing_and_repeats_nothing(
 @thorough
 @given(logs(), st.data(), LIMITS, SNAPSHOTS, st.sampled_from([1, 2, 10_000]))
 def test_paging_with_any_limit_is_the_same_as_one_large_fetch(
-    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None, rows_max: int
+    log: Log, data: st.DataObject, limits: SliceLimits, snapshot: TransactionSnapshot | None, rows_max: int
 ) -> None:
     start = data.draw(starts(log))
     whole = fetched(log, start, EVERYTHING, snapshot)
@@ -297,7 +299,7 @@ def test_paging_with_any_limit_is_the_same_as_one_large_fetch(
 def test_a_fetch_that_pauses_finds_what_it_would_have_found_in_one_go(
     log: Log,
     data: st.DataObject,
-    limits: Limits,
+    limits: SliceLimits,
     snapshot: TransactionSnapshot | None,
     turn_bytes: int,
     rows_max: int,
@@ -316,7 +318,7 @@ def test_a_fetch_that_pauses_finds_what_it_would_have_found_in_one_go(
 @relaxed
 @given(logs(), st.data(), LIMITS, SNAPSHOTS)
 def test_paging_by_the_last_message_loses_nothing_either(
-    log: Log, data: st.DataObject, limits: Limits, snapshot: TransactionSnapshot | None
+    log: Log, data: st.DataObject, limits: SliceLimits, snapshot: TransactionSnapshot | None
 ) -> None:
     start = data.draw(starts(log))
     whole = ids(fetched(log, start, EVERYTHING, snapshot))
@@ -358,7 +360,7 @@ def log_of(*parts: Sequence[bytes], ttls: int | None = None) -> Log:
 
 def test_a_message_over_the_limit_comes_alone_and_only_as_the_first() -> None:
     log = log_of([b"small"], [b"x" * 100], [b"last"])
-    limits = Limits(10, 10)
+    limits = SliceLimits(10, 10)
     first = fetched(log, start_from(None, True), limits, None)
     assert payloads(first) == [b"small"]
     assert first.next_id is not None

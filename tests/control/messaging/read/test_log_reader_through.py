@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.messaging.read.log_reader import Stopped
-from basalt.messaging.read.slices import Limits, Start, end_of, start_from
+from basalt.messaging.read.slices import SliceLimits, Start, end_of, start_from
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.control.messaging.read.test_log_reader import (
     EVERYTHING,
@@ -29,7 +29,7 @@ def test_a_fetch_through_an_id_finds_what_is_not_after_it(
 ) -> None:
     begin, through = data.draw(starts(log)), data.draw(starts(log)).id
     rows = [row for row in log.rows if row.position >= begin.position]
-    limits = Limits(*EVERYTHING[:2], 1, through)
+    limits = SliceLimits(*EVERYTHING[:2], 1, through)
     found = fetch(rows, log.payload_rows, begin, limits, snapshot, NOW_MS)
     everything, held_by = naively(log, begin, EVERYTHING, snapshot, NOW_MS)
     assert ids(found) == [message.id for message in everything if message.id <= through]
@@ -48,7 +48,7 @@ def test_a_fetch_that_need_not_find_anything_stops_before_what_does_not_fit(
 ) -> None:
     begin = data.draw(starts(log))
     rows = [row for row in log.rows if row.position >= begin.position]
-    found = fetch(rows, log.payload_rows, begin, Limits(messages_max, bytes_max, 0), None, NOW_MS)
+    found = fetch(rows, log.payload_rows, begin, SliceLimits(messages_max, bytes_max, 0), None, NOW_MS)
     everything, _ = naively(log, begin, EVERYTHING, None, NOW_MS)
     assert found.payload_bytes <= bytes_max
     assert found.messages <= messages_max
@@ -68,13 +68,15 @@ def test_a_row_that_lies_after_the_end_holds_nobody() -> None:
     first, second = log.rows
     snapshot = TransactionSnapshot(10)
     for through in (end_of(first.position), log.messages[0].id):
-        found = fetch(log.rows, log.payload_rows, start_from(None, True), Limits(10, 10, 1, through), snapshot, NOW_MS)
+        found = fetch(
+            log.rows, log.payload_rows, start_from(None, True), SliceLimits(10, 10, 1, through), snapshot, NOW_MS
+        )
         assert ids(found) == [log.messages[0].id]
         assert found.held_by is None
         removed = fetch(
-            [second], log.payload_rows, start_from(None, True), Limits(10, 10, 1, through), snapshot, NOW_MS
+            [second], log.payload_rows, start_from(None, True), SliceLimits(10, 10, 1, through), snapshot, NOW_MS
         )
         assert (removed.slices, removed.held_by, removed.next_id) == ([], None, through)
     beyond = Start(end_of(first.position), False)
-    found = fetch([second], log.payload_rows, beyond, Limits(10, 10, 1, log.messages[1].id), None, NOW_MS)
+    found = fetch([second], log.payload_rows, beyond, SliceLimits(10, 10, 1, log.messages[1].id), None, NOW_MS)
     assert ids(found) == [log.messages[1].id]

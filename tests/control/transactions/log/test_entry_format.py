@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.transactions.log.entry_format import NUMBERS, POINTERS, Reader, decode_entry, encode_entry, sealed
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.entry_format import NUMBERS, POINTERS, FieldReader, decode_entry, encode_entry, sealed
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
-from basalt.transactions.rules.sessions import Session
+from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import (
     Join,
     Kind,
@@ -27,10 +27,11 @@ from basalt.transactions.rules.transaction import (
     TableJoin,
     Transaction,
 )
-from basalt.transactions.rules.transaction_table import RememberedOutcomes, Request, RequestCall, StateImage
+from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.varints import encode_varint
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 ROOT = Path(__file__).resolve().parents[4]
 VECTORS = {
@@ -189,7 +190,7 @@ def test_a_newer_format_is_told_apart_from_damage(decode, name):
 
 def test_a_session_in_which_a_run_follows_itself_is_refused():
     for run, replaced in (("monday", ("monday",)), ("monday", ("sunday", "sunday"))):
-        image = StateImage(sessions=(Session("billing", run, 2, 5, replaced=replaced),))
+        image = StateImage(sessions=(SessionState("billing", run, 2, 5, replaced=replaced),))
         with pytest.raises(CorruptionError, match="a run follows itself"):
             decode_snapshot(encode_snapshot(image), "row 17")
 
@@ -237,19 +238,19 @@ def test_a_count_of_edits_beyond_the_entry_is_refused_before_it_is_believed():
 @pytest.mark.parametrize("data", [b"\x80\x00", b"\x80" * 9 + b"\x01", b"\xff" * 8, b""])
 def test_a_varint_has_one_encoding_and_63_bits(data):
     with pytest.raises(CorruptionError):
-        Reader(data, "row").varint()
+        FieldReader(data, "row").varint()
 
 
 @given(pointers)
 def test_a_varint_reads_back(value):
-    reader = Reader(encode_varint(value), "row")
+    reader = FieldReader(encode_varint(value), "row")
     assert reader.varint() == value
     reader.end()
 
 
 @given(sorted_pointers)
 def test_a_list_of_pointers_reads_back(found):
-    reader = Reader(POINTERS.encode(found), "row")
+    reader = FieldReader(POINTERS.encode(found), "row")
     assert reader.pointers() == found
     reader.end()
 
@@ -257,7 +258,7 @@ def test_a_list_of_pointers_reads_back(found):
 def test_a_list_whose_numbers_pass_63_bits_is_refused():
     data = encode_varint(2) + encode_varint(2**63 - 1) + encode_varint(1)
     with pytest.raises(CorruptionError, match="beyond 63 bits"):
-        Reader(data, "row").pointers()
+        FieldReader(data, "row").pointers()
 
 
 def remembered(outcomes: list[Outcome]) -> RememberedOutcomes:
@@ -284,7 +285,7 @@ def images(draw: st.DrawFn) -> StateImage:
             deadline_ms=draw(times_ms),
             owner=draw(texts),
             request_id=draw(request_ids),
-            outside=draw(st.booleans()),
+            external_writes=draw(st.booleans()),
             timed_out=draw(st.booleans()),
             was_invalid=draw(st.booleans()),
             checkpoints=tuple(sorted({key + step for step in draw(st.lists(st.integers(1, 99), max_size=3))})),
@@ -327,9 +328,9 @@ def images(draw: st.DrawFn) -> StateImage:
     )
     replaced = st.lists(st.text(min_size=9, max_size=9), unique=True, max_size=3).map(tuple)  # no text is as long
     session = st.builds(
-        Session, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers, request_ids, replaced
+        SessionState, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers, request_ids, replaced
     )
-    request = st.builds(Request, texts, st.sampled_from(RequestCall), pointers, times_ms)
+    request = st.builds(RequestUse, texts, st.sampled_from(RequestCall), pointers, times_ms)
     return StateImage(
         edits_applied=draw(pointers),
         last_pointer=draw(pointers),

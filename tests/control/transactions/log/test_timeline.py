@@ -39,7 +39,7 @@ def test_each_step_is_told_with_its_time_and_those_of_others_are_not():
     steps = timeline_of((FIRST,), journal.entries(), None, T0).steps
     assert steps[0].detail == {"owner": "etl", "kind": "short", "expiresMs": T0 + 30_000}
     assert steps[1].detail == {"topic": "shop:orders"}
-    assert steps[3].detail == {"changes": 2, "outsideWrites": True}
+    assert steps[3].detail == {"changes": 2, "externalWrites": True}
     assert all(step.exact for step in steps)
 
 

@@ -8,7 +8,7 @@ from basalt.transactions.log import transaction_log as log_module
 from basalt.transactions.log.entry_format import encode_entry, sealed
 from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
 from basalt.transactions.rules.edits import Committed
-from basalt.transactions.rules.transaction import Join, Kind, Limits, State
+from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
@@ -21,9 +21,9 @@ TOPIC = Join(b"shop:orders:", 1, NOW_MS)
 class Logged:
     """A state whose edits are logged before they are applied, one entry for each proposal."""
 
-    def __init__(self, table=None, limits: Limits | None = None) -> None:
+    def __init__(self, table=None, limits: TransactionLimits | None = None) -> None:
         self.table = table or MemoryStore().table("transaction_log")
-        self.limits = limits or Limits()
+        self.limits = limits or TransactionLimits()
         self.now_ms = NOW_MS
         self.restart()
 
@@ -65,8 +65,8 @@ def logged() -> Logged:
 def busy(logged: Logged) -> None:
     """A bit of everything in twelve entries."""
     logged.begin(kind=Kind.LONG, owner="spark")
-    for outside in (False, True):
-        key = logged.begin(outside=outside, owner="etl", request_id=f"r{logged.state.edits_applied}")
+    for external_writes in (False, True):
+        key = logged.begin(external_writes=external_writes, owner="etl", request_id=f"r{logged.state.edits_applied}")
         logged.done(logged.state.join(key, TOPIC, logged.now_ms))
         logged.done(logged.state.checkpoint(key, logged.now_ms))
         logged.done(logged.state.set_changes(key, [b"row %d" % key], logged.now_ms))

@@ -8,7 +8,7 @@ from basalt.errors import (
     TooLargeError,
     TransactionConflictError,
 )
-from basalt.transactions.rules.transaction import Join, Kind, Limits, State
+from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt_engine.snapshot import Visibility
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
@@ -48,7 +48,7 @@ def test_a_change_set_that_clashes_already_dooms_its_transaction_and_marks_it(sc
     with pytest.raises(TransactionConflictError):
         scene.change(loser, b"row")
     assert scene.state.get(loser.id).doomed.winner == winner.id
-    assert scene.state.get(loser.id).outside
+    assert scene.state.get(loser.id).external_writes
     with pytest.raises(TransactionConflictError):
         scene.commit(loser)
 
@@ -104,7 +104,7 @@ def test_long_transactions_take_no_part_in_conflicts(scene):
 
 
 def test_change_sets_are_limited_in_entries_and_bytes_inclusive(scene_with):
-    scene = scene_with(Limits(changes_max=3, change_bytes_max=10))
+    scene = scene_with(TransactionLimits(changes_max=3, change_bytes_max=10))
     opened = scene.begin(owner="etl")
     scene.change(opened, b"1234", b"12345", b"1")
     for changes in ((b"a", b"b", b"c", b"d"), (b"123456", b"12345")):
@@ -116,7 +116,7 @@ def test_change_sets_are_limited_in_entries_and_bytes_inclusive(scene_with):
 def test_a_change_set_says_that_there_are_writes_outside(scene):
     opened = scene.begin()
     scene.change(opened)
-    assert not scene.state.get(opened.id).outside
+    assert not scene.state.get(opened.id).external_writes
     scene.change(opened, b"row")
     scene.change(opened)
-    assert scene.state.get(opened.id).outside, "what was written once stays written"
+    assert scene.state.get(opened.id).external_writes, "what was written once stays written"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.one_shots import RENEWED_POINTERS, USE_POINTERS, UsedTopic
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, State
 from basalt.transactions.rules.transaction_state import TransactionState
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 W = 1_700_000_000_000 * POINTERS_PER_MS
 ORDERS = Join(b"shop:orders:", 1, 1_700_000_000_000)

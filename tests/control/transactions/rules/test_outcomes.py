@@ -12,12 +12,12 @@ from msgspec.structs import replace as changed
 
 from basalt.transactions.rules import outcomes, transaction_table
 from basalt.transactions.rules.outcomes import BLOCK_OUTCOMES, Outcome, OutcomeBlock
-from basalt.transactions.rules.transaction import Join, Kind, Limits, State
+from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt.transactions.rules.transaction_table import OutcomeMemory
 from basalt_engine.errors import CorruptionError
 
 NOW_MS = 1_700_000_000_000
-LIMITS = Limits(outcomes_max=3, invalid_outcomes_max=2, memory_ms_max=60_000)
+LIMITS = TransactionLimits(outcomes_max=3, invalid_outcomes_max=2, memory_ms_max=60_000)
 TOPIC = Join(b"shop:orders:", 1, NOW_MS)
 
 
@@ -84,7 +84,7 @@ def test_every_outcome_is_found_whatever_was_packed_meanwhile(small_blocks: None
 def test_outcomes_of_six_hours_at_a_thousand_a_second_fit_the_limit():
     block = OutcomeBlock.pack([one_shot(number) for number in range(BLOCK_OUTCOMES)])
     blocks = 6 * 3_600 * 1_000 // BLOCK_OUTCOMES
-    assert block.memory_bytes * blocks <= Limits().outcome_block_bytes_max
+    assert block.memory_bytes * blocks <= TransactionLimits().outcome_block_bytes_max
 
 
 def test_the_oldest_blocks_go_first_when_they_take_too_much(small_blocks: None):

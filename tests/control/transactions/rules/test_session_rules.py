@@ -13,10 +13,11 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from basalt.transactions.log.snapshot_format import decode_snapshot, encode_snapshot
+from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.transaction import Kind, Limits, SessionBinding, State, TableJoin
+from basalt.transactions.rules.transaction import Kind, SessionBinding, State, TableJoin, TransactionLimits
 from basalt_engine.errors import CorruptionError
+from tests.control.transactions.whole_bytes import encode_snapshot
 
 DAY_MS = 86_400_000
 
@@ -41,7 +42,7 @@ def test_a_zombie_can_begin_nothing_and_is_told_who_holds_the_session(scene):
 def test_a_run_that_takes_over_ends_what_the_others_had_open_in_one_go(scene):
     old = scene.open("billing", "monday")
     plain, published, far, cells = (scene.begin_in(old) for _ in range(4))
-    long = scene.begin_in(old, kind=Kind.LONG, outside=True)
+    long = scene.begin_in(old, kind=Kind.LONG, external_writes=True)
     stranger = scene.begin()
     scene.join(published)
     scene.change(far, b"elsewhere")
@@ -188,7 +189,7 @@ def test_opening_a_session_again_is_a_use_of_it(scene):
 
 
 def test_sessions_are_bounded_and_none_is_forgotten_that_is_in_use(scene_with):
-    scene = scene_with(Limits(sessions_max=2))
+    scene = scene_with(TransactionLimits(sessions_max=2))
     scene.open("first")
     scene.open("second")
     scene.open("first", "tuesday")

@@ -15,9 +15,9 @@ from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase.gateway import (
     PING_AFTER_IDLE_MS,
     TRIES_MAX,
-    Connection,
     ConnectionPool,
     Gateway,
+    GatewayConnection,
     LostError,
     types,
 )
@@ -117,7 +117,7 @@ def test_something_else_that_answers_in_the_gateways_place_is_no_gateway(answer)
                     connection.sendall(answer)
 
     threading.Thread(target=serve, daemon=True).start()
-    connection = Connection(listener.getsockname(), 1_000, SystemClock())
+    connection = GatewayConnection(listener.getsockname(), 1_000, SystemClock())
     with pytest.raises(LostError):
         connection.call("get", (b"t", types.TGet(row=b"k")), 1_000)
     assert not connection.is_usable()
