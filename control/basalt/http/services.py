@@ -18,7 +18,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
-from basalt.messaging.read.slices import end_of
+from basalt.messaging.read.log_reader import end_of
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit

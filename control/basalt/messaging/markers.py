@@ -34,8 +34,7 @@ from basalt.messaging.log.append import Placed
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import Slice, before, end_of
+from basalt.messaging.read.log_reader import LogReader, Slice, before, end_of
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock

@@ -16,8 +16,7 @@ from basalt.messaging.log.append import Placed
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import Fetch, LogReader
-from basalt.messaging.read.slices import SliceLimits, Start, start_from
+from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock

@@ -13,8 +13,7 @@ from basalt.errors import InputError, MessageNotFoundError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import Decisions
-from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import Slice, SliceLimits, start_from
+from basalt.messaging.read.log_reader import LogReader, Slice, SliceLimits, start_from
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, RecordKind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility

@@ -19,8 +19,20 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import Settled, StableEnds
-from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, LogReader, ReadBudget, Reading, Stopped
-from basalt.messaging.read.slices import Slice, SliceLimits, Start, before, end_of, start_from
+from basalt.messaging.read.log_reader import (
+    NO_LIMIT,
+    Fetch,
+    LogReader,
+    ReadBudget,
+    Reading,
+    Slice,
+    SliceLimits,
+    Start,
+    Stopped,
+    before,
+    end_of,
+    start_from,
+)
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock

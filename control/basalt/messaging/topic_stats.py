@@ -22,8 +22,7 @@ from basalt.messaging.log.stored_log import PAGE_BYTES, counted, pages
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
-from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import SliceLimits, before, row_slices, start_from
+from basalt.messaging.read.log_reader import LogReader, SliceLimits, before, row_slices, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock

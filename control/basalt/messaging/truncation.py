@@ -17,7 +17,7 @@ from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.slices import before, end_of
+from basalt.messaging.read.log_reader import before, end_of
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES

@@ -20,8 +20,7 @@ from basalt.commits.coordinator import Coordinator, Guard
 from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstable
-from basalt.messaging.read.log_reader import ReadBudget
-from basalt.messaging.read.slices import end_of
+from basalt.messaging.read.log_reader import ReadBudget, end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of

@@ -22,8 +22,7 @@ from basalt.messaging.peek import Peek
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import SliceLimits
+from basalt.messaging.read.log_reader import LogReader, SliceLimits
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit

@@ -10,7 +10,7 @@ from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging import markers as topic_markers
-from basalt.messaging.read.slices import SliceLimits, start_from
+from basalt.messaging.read.log_reader import SliceLimits, start_from
 from basalt_engine.records import RecordKind
 from basalt_engine.system import SystemTable
 from tests.wiring import A, B, Wired

@@ -20,7 +20,7 @@ from basalt.messaging import ranges as range_scan
 from basalt.messaging.log import stored_log
 from basalt.messaging.ranges import MESSAGE_WEIGHT_BYTES, Ranges
 from basalt.messaging.read import log_reader
-from basalt.messaging.read.slices import before
+from basalt.messaging.read.log_reader import before
 from basalt_engine.records import RecordKind
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_markers import emit, work

@@ -14,7 +14,7 @@ from basalt.api.markers import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
 from basalt.messaging.index import SAVED, Expiry, RowCount, TopicIndex
 from basalt.messaging.log.stored_log import entry_name
-from basalt.messaging.read.slices import end_of
+from basalt.messaging.read.log_reader import end_of
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
 from basalt_engine.stores.memory import MemoryStore

@@ -26,8 +26,7 @@ from basalt.http.asgi.responses import Headers, Response, next_header
 from basalt.http.routes import schemas
 from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
-from basalt.messaging.read.log_reader import Fetch
-from basalt.messaging.read.slices import Slice
+from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import Extras, RecordKind

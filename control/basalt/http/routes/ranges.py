@@ -23,7 +23,7 @@ from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unles
 from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
-from basalt.messaging.read.slices import Slice
+from basalt.messaging.read.log_reader import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import BatchSection

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from basalt.catalog.topics import TopicName
 from basalt.messaging.log.topic_log import Range, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import LogReader, ReadBudget
-from basalt.messaging.read.slices import row_slices
+from basalt.messaging.read.log_reader import LogReader, ReadBudget, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.rules.transaction import Join, Transaction

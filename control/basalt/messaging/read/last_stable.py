@@ -13,8 +13,7 @@ from basalt.catalog.topics import Topic
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.first_unstable import FirstUnstable
-from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import before, end_of
+from basalt.messaging.read.log_reader import LogReader, before, end_of
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt_engine.messages import POSITION_BYTES

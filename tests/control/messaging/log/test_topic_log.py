@@ -17,7 +17,7 @@ from basalt.messaging.log import append as appending
 from basalt.messaging.log.append import BATCH_BYTES_MAX, Placed, cuts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.slices import SliceLimits, start_from
+from basalt.messaging.read.log_reader import SliceLimits, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.errors import InputError
 from basalt.messaging.read import first_unstable
-from basalt.messaging.read.slices import end_of
+from basalt.messaging.read.log_reader import end_of
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt_engine.errors import StoreError, UnknownOutcomeError

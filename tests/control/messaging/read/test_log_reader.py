@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.messaging.read import log_reader
-from basalt.messaging.read.log_reader import Fetch, ReadBudget, Reading, Stopped
-from basalt.messaging.read.slices import PayloadRows, SliceLimits, Start, end_of, start_from
+from basalt.messaging.read.log_reader import (
+    Fetch,
+    PayloadRows,
+    ReadBudget,
+    Reading,
+    SliceLimits,
+    Start,
+    Stopped,
+    end_of,
+    start_from,
+)
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.read.log_reader import Stopped
-from basalt.messaging.read.slices import SliceLimits, Start, end_of, start_from
+from basalt.messaging.read.log_reader import SliceLimits, Start, Stopped, end_of, start_from
 from basalt_engine.snapshot import TransactionSnapshot
 from tests.control.messaging.read.test_log_reader import (
     EVERYTHING,

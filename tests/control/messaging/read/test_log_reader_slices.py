@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.read.slices import Slice, Start, not_before, start_from
+from basalt.messaging.read.log_reader import Slice, Start, not_before, start_from
 from basalt_engine.keys import MessageId, position
 from basalt_engine.messages import MessageRow
 from basalt_engine.records import decode, encode
