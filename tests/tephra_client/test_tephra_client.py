@@ -85,7 +85,7 @@ def fields(specification: dict[int, tuple[Any, ...]]) -> str:
 
 def test_an_application_on_tephras_client_works_with_basalt(run: Run, server: tuple[ServerProcess, int]):
     process, thrift_port = server
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
     connection.request("PUT", "/v1/namespaces/shop/topics/orders", "{}", {"content-type": "application/json"})
     assert connection.getresponse().status in (200, 201)
     connection.close()
