@@ -107,13 +107,13 @@ class Leadership:
         with self._lock:
             self._notice()
             if self._clock.monotonic_ms() >= self._next_ms:
-                self._next_ms = math.inf
                 try:
                     self._act()
                     self._answered(True)
                 except BasaltError as error:
                     self._answered(False, error.message)
                     self._apply(rules.Unanswered())
+                self._next_ms = math.inf
             self._next_ms = min(self._next_ms, self._due_ms())  # a step before it puts nothing off
             return max(0.0, self._next_ms - self._clock.monotonic_ms())
 

@@ -83,6 +83,17 @@ def test_a_look_that_follows_a_refusal_is_not_put_off_either(seekers: tuple[Seek
     assert second.is_leader
 
 
+def test_what_nobody_has_foreseen_is_tried_again(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    first, _ = (seeker.leadership for seeker in seekers)
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(first, "_act", lambda: 1 // 0)
+        first.step()
+    first.step()
+    assert first.is_leader
+
+
 def test_its_thread_takes_the_lease_and_renews_it_for_as_long_as_it_runs(
     seekers: tuple[Seeker, Seeker], clock: ManualClock
 ):
