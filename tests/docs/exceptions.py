@@ -5,7 +5,6 @@ from __future__ import annotations
 
 # Modules whose tests need more than the module: a store of any kind, a region server, a Spark, a whole process.
 TESTED_ELSEWHERE = {
-    "control/basalt/cluster/leader.py": "tests/control/server/test_failover.py",
     "control/basalt/server/process.py": "tests/system/test_starting.py",
     "engine/basalt_engine/cells/table.py": "tests/contract/test_cells.py",
     "engine/basalt_engine/stores/hbase/thrift2.py": "tests/hbase/test_store.py",

@@ -20,13 +20,16 @@ class HoldingProxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self.held_bytes = 0
+        self.unanswered: set[socket.socket] = set()  # connections to the target on which a held call has no answer yet
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def hold(self) -> None:
         """Keep back what clients send from now on."""
         self.held_bytes = 0
+        self.unanswered.clear()
         self._flowing.clear()
 
     def let_go(self) -> None:
@@ -35,6 +38,11 @@ class HoldingProxy:
 
     def close(self) -> None:
         """Take no more connections."""
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._accepting.join()
         self._listener.close()
         self.let_go()
 
@@ -52,6 +60,7 @@ class HoldingProxy:
         while piece := _received(client):
             if not self._flowing.is_set():
                 self.held_bytes += len(piece)
+                self.unanswered.add(server)
                 self._flowing.wait()
             try:
                 server.sendall(piece)
@@ -62,10 +71,12 @@ class HoldingProxy:
 
     def _return(self, server: socket.socket, client: socket.socket) -> None:
         while piece := _received(server):
+            self.unanswered.discard(server)
             try:
                 client.sendall(piece)
             except OSError:
                 continue  # the client has gone; the server must be able to finish all the same
+        self.unanswered.discard(server)
         _shut(client)
 
 

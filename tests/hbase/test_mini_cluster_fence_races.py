@@ -16,7 +16,8 @@ from tests.hbase.mini_cluster import MiniCluster
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
 WRITERS = 8
-BETWEEN_FENCES_S = 0.3
+ROWS_BETWEEN_FENCES = 3 * WRITERS  # at least
+HANG_S = 120.0
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def installation(mini_cluster: MiniCluster) -> Iterator[BareInstallation]:
     assert mini_cluster.aborted() == []
 
 
-def write_until_fenced(installation: BareInstallation, writer: int, epoch: int) -> int:
-    """How many rows the region took before it refused one."""
+def write_until_fenced(installation: BareInstallation, writer: int, epoch: int, rows: list[bytes]) -> int:
+    """How many rows the region took before it refused one; `rows` gets the key of each."""
     taken = 0
     while True:
         key = b"%c%d:%d:%06d" % (writer % 2, epoch, writer, taken)
@@ -37,6 +38,7 @@ def write_until_fenced(installation: BareInstallation, writer: int, epoch: int) 
             assert "basalt fenced" in str(error.java_exception)
             return taken
         taken += 1
+        rows.append(key)
 
 
 def test_once_a_fence_has_returned_nothing_of_a_former_leader_is_added(installation: BareInstallation) -> None:
@@ -46,8 +48,14 @@ def test_once_a_fence_has_returned_nothing_of_a_former_leader_is_added(installat
         for epoch in range(1, ROUNDS + 1):
             installation.lead(epoch)
             installation.fence(epoch)
-            writing = [threads.submit(write_until_fenced, installation, writer, epoch) for writer in range(WRITERS)]
-            time.sleep(BETWEEN_FENCES_S)
+            rows: list[bytes] = []
+            writing = [
+                threads.submit(write_until_fenced, installation, writer, epoch, rows) for writer in range(WRITERS)
+            ]
+            stop_s = time.monotonic() + HANG_S
+            while len(rows) < ROWS_BETWEEN_FENCES:
+                assert time.monotonic() < stop_s, "the writers get no answers"
+                time.sleep(0.01)
             installation.lead(epoch + 1)
             installation.fence(epoch + 1)
             seen = installation.cluster.scan(table)

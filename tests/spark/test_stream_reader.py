@@ -39,7 +39,7 @@ class Query:
         writer = self.frame.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(**(trigger or {"availableNow": True})).start()
         try:
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(300)
         finally:
             query.stop()
         self.progress = [json.loads(progress.json) for progress in query.recentProgress]

@@ -18,7 +18,8 @@ from tests.system.server_process import Reply
 ACCOUNTS_PATH = f"/v1/namespaces/{NAMESPACE}/tables/{TABLE}"
 SESSION_PATH = f"{TRANSACTIONS}/sessions/{SESSION}"
 BALANCE = "balance"
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 60_000  # nobody who works meets it
+LEFT_ALONE_MS = 2_000  # the time-out of what may be left alone: whoever meets it is refused
 
 
 class BankClient(Client):
@@ -44,7 +45,12 @@ class BankClient(Client):
         bank = self.expected.bank
         one, other = self.chances.sample(ACCOUNTS, 2)
         amount = self.chances.randint(1, 9)
-        tx = self._begin()
+        abandoned = self.chances.random() < 0.05
+        tx = self._begin(LEFT_ALONE_MS if abandoned else TIMEOUT_MS)
+        if abandoned:
+            if self._told_changes(tx, (one, other)):
+                self._write(tx, {one: -amount})
+            return
         held = self._balances("read", tx, {"rows": [_text(one), _text(other)]})
         if self._told_changes(tx, (one, other)):
             self._write(tx, {one: held[one] - amount})
@@ -54,8 +60,6 @@ class BankClient(Client):
             if self.chances.random() < 0.8:
                 self._commit_telling(tx, MOVES, f"{next(bank.numbers)}>{one}>{other}>{amount}")
                 return
-            if self.chances.random() < 0.3:
-                return  # abandoned
         self._send(f"{TRANSACTIONS}/{tx}/abort")
 
     def look(self) -> None:
@@ -74,7 +78,7 @@ class BankClient(Client):
             self.epoch = self._ask(SESSION_PATH, {"run": self.run_name}).json()["epoch"]
             bank.epoch = max(bank.epoch, self.epoch)
         newest, version = bank.epoch, bank.version_done + self.chances.choice((0, 1, 1, 1))
-        asked = {"session": SESSION, "sessionEpoch": self.epoch, "version": version, "timeoutMs": TIMEOUT_MS}
+        asked = {"session": SESSION, "sessionEpoch": self.epoch, "version": version, "timeoutMs": LEFT_ALONE_MS}
         reply = self._ask(TRANSACTIONS, {**asked, "snapshot": False})
         if reply.status == 409:
             assert reply.json()["code"] == "session_fenced", reply
@@ -114,8 +118,8 @@ class BankClient(Client):
     def _ask(self, target: str, body: Any = None) -> Reply:
         return self._send(target, b"" if body is None else json.dumps(body).encode(), "" if body is None else JSON)
 
-    def _begin(self) -> str:
-        reply = self._ask(TRANSACTIONS, {"timeoutMs": TIMEOUT_MS, "snapshot": False})
+    def _begin(self, timeout_ms: int = TIMEOUT_MS) -> str:
+        reply = self._ask(TRANSACTIONS, {"timeoutMs": timeout_ms, "snapshot": False})
         assert reply.status == 200, reply
         return str(reply.json()["id"])
 

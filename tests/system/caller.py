@@ -15,6 +15,7 @@ class Caller:
     def __init__(self, port: int) -> None:
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
+        self.answers = 0  # that it got
 
     def ask(
         self, method: str, target: str, body: bytes = b"", content_type: str = "", request_id: str = ""
@@ -36,6 +37,7 @@ class Caller:
         except (OSError, http.client.HTTPException):
             connection.close()
             return None
+        self.answers += 1
         if response.will_close:
             connection.close()
         else:

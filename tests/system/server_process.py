@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 START_SECONDS_MAX = 60.0  # bounds for a hang on a loaded machine, not expectations
-ANSWER_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 30.0
+ANSWER_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,12 @@ class ServerProcess:
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1_024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+    def cpu_seconds(self) -> float:
+        """The time that it has kept a processor busy. It is the same however long it had to wait for one."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def forget_peak(self) -> None:
         """Have `peak_memory_bytes` begin anew with what is in use now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import reserved_port
 from tests.system.command_line import CommandLine, Ran
 from tests.system.server_process import ServerProcess
 
@@ -145,9 +145,8 @@ def test_what_was_published_is_published_even_if_nobody_can_be_told(basalt: Comm
 
 
 def test_a_server_that_is_not_there_is_told_with_what_to_check(basalt: CommandLine):
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can take the port
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with reserved_port() as nobodys:
+        url = f"http://127.0.0.1:{nobodys}"
         for arguments in (["topic", "list"], ["publish", "orders", "text"], ["tx", "begin"]):
             ran = basalt.run(*arguments, "--url", url, "--timeout", "300ms")
             assert ran.code == 6
@@ -195,8 +194,8 @@ def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_pa
     server.start("--set", "log.level=warning")
     line = CommandLine(tmp_path, server.url)
     assert line.run("topic", "create", "orders").code == 0
-    follower = line.start("consume", "orders", "--follow", "--format", "raw", "--timeout", "500ms")
-    publisher = line.start("publish", "orders", "--lines", "--file", "-", "--batch", "1", "--timeout", "500ms")
+    follower = line.start("consume", "orders", "--follow", "--format", "raw", "--timeout", "20s")
+    publisher = line.start("publish", "orders", "--lines", "--file", "-", "--batch", "1", "--timeout", "20s")
     assert publisher.stdin is not None
     assert follower.stdout is not None
     publisher.stdin.write("first\n" * 5_000)

@@ -6,6 +6,7 @@ in the end every message that the database has decided on is in its topic, once 
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 import basalt
+from basalt.errors import TransactionEndedError
 from basalt.outbox import Outbox, OutboxParticipant, Relay
 from tests.system.server_process import ServerProcess
 
@@ -26,7 +28,12 @@ pytestmark = pytest.mark.system
 
 MESSAGES = [str(number) for number in range(5)]
 POINTS_MAX = 80  # far more than either program has
-TRANSACTION_MS = 1_000
+TRANSACTION_MS = 1_000  # as long as the rows of a killed application wait
+TIMED_OUT = 75  # the exit code of an application that was too slow for it
+
+
+class SlowMachineError(Exception):
+    """The program did not come to its end, nor to the point, for it was stopped on the way by something else."""
 
 
 class Points:
@@ -79,7 +86,7 @@ class World:
                 super().commit()
                 world.points.pass_one()
 
-        return sqlite3.connect(self.path, timeout=10, factory=Counted)
+        return sqlite3.connect(self.path, timeout=60, factory=Counted)
 
     def outbox(self) -> Outbox:
         return Outbox(self.connect, name=self.name)
@@ -89,11 +96,16 @@ class World:
 
         def run() -> None:
             self.points = Points(dies_at)
-            program(self)
+            try:
+                program(self)
+            except TransactionEndedError:
+                os._exit(TIMED_OUT)
 
         process = multiprocessing.get_context("fork").Process(target=run)
         process.start()
         process.join(60)
+        if process.exitcode == TIMED_OUT:
+            raise SlowMachineError
         assert process.exitcode in (0, -signal.SIGKILL), f"point {dies_at}: exit code {process.exitcode}"
         return process.exitcode != 0
 
@@ -101,7 +113,7 @@ class World:
         """A relay goes over it until nothing is left."""
         with self.client() as client:
             relay = Relay(self.outbox(), client, rows_max=2)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while relay.run_once() or self.asked("SELECT COUNT(*) FROM basalt_outbox"):
                 assert time.monotonic() < deadline, "rows stay"
                 time.sleep(0.02)
@@ -112,7 +124,7 @@ class World:
             return [message.text for message in client.topic(self.name).read(isolation="committed")]
 
     def asked(self, statement: str) -> int:
-        connection = sqlite3.connect(self.path, timeout=10)
+        connection = sqlite3.connect(self.path, timeout=60)
         (found,) = connection.execute(statement).fetchone()
         connection.close()
         return int(found)
@@ -176,9 +188,15 @@ def test_a_relay_may_die_again_and_again(running, tmp_path):
 
 def test_an_application_may_die_at_any_point(running, tmp_path):
     ends = set()
+    tries = itertools.count()
     for point in range(POINTS_MAX):
-        world = World(running, tmp_path, f"application{point}")
-        killed = world.killed(application_program, point)
+        while True:
+            world = World(running, tmp_path, f"application{next(tries)}")
+            try:
+                killed = world.killed(application_program, point)
+                break
+            except SlowMachineError:
+                continue
         world.settle()
         decided = world.asked("SELECT COUNT(*) FROM accounts")
         assert world.published() == (MESSAGES if decided else []), f"killed at point {point}"

@@ -13,7 +13,7 @@ from tests.system.server_process import ServerProcess
 pytestmark = pytest.mark.system
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
-TIMEOUT_MS = 1_000
+TIMEOUT_MS = 5_000  # the client must have stored by then, even if it is paused as well
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def server(tmp_path: Path):
     process.kill()
 
 
-def begun(server: ServerProcess, message: str) -> str:
+def begun(server: ServerProcess, message: str, timeout_ms: int = 60_000) -> str:
     """A transaction with this message stored under it; its path."""
-    transaction = server.ask_json("POST", "/v1/transactions", {"timeoutMs": TIMEOUT_MS})
+    transaction = server.ask_json("POST", "/v1/transactions", {"timeoutMs": timeout_ms})
     stored = {"transactionWritePointer": transaction["writePointer"], "messages": [message]}
     server.ask_json("POST", f"{ORDERS}/store", stored)
     return f"/v1/transactions/{transaction['id']}"
@@ -38,7 +38,8 @@ def test_no_second_server_takes_the_directory_of_a_paused_one_and_its_late_commi
     server: ServerProcess, tmp_path: Path
 ):
     assert server.process is not None
-    late = begun(server, "too late")
+    late = begun(server, "too late", TIMEOUT_MS)
+    over_s = time.monotonic() + TIMEOUT_MS / 1_000 + 0.1
     server.process.send_signal(signal.SIGSTOP)
     try:
         (tmp_path / "second").mkdir()
@@ -47,7 +48,7 @@ def test_no_second_server_takes_the_directory_of_a_paused_one_and_its_late_commi
         second.launch()
         assert second.exit_code() != 0
         assert f"in use by process {server.process.pid}" in second.tail()
-        time.sleep(2 * TIMEOUT_MS / 1_000)
+        time.sleep(max(0.0, over_s - time.monotonic()))
     finally:
         server.process.send_signal(signal.SIGCONT)
     refused = server.ask_json("POST", f"{late}/commit", status=409)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import statistics
 import time
 from pathlib import Path
 
 import pytest
 
+from basalt.http.asgi.protocol import HEAD_SECONDS_MAX
 from tests.system.caller import JSON, Caller
 from tests.system.server_process import ServerProcess
 
@@ -18,7 +20,10 @@ ORDERS = "/v1/namespaces/shop/topics/orders"
 FILES_MAX = 64
 HALF_REQUESTS = 200
 CALLS = 50
-OTHERS_SECONDS_MAX = 1.0  # for one call beside 200 slow ones; they take a few milliseconds
+OTHERS_SECONDS_MAX = 1.0  # for most calls beside 200 slow ones; they take a few milliseconds
+WAIT_SECONDS_MAX = (
+    15.0  # for any of them, on a machine that is slow or stands still; a half head is waited for for longer
+)
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def server(tmp_path: Path):
 
 def connected(server: ServerProcess, head: bytes) -> socket.socket:
     """A connection on which only this was sent."""
-    line = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    line = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     line.sendall(head)
     return line
 
@@ -62,14 +67,15 @@ def test_half_requests_do_not_hold_up_others_and_have_no_effect(server: ServerPr
     ]
     lines = [connected(server, halves[number % len(halves)]) for number in range(HALF_REQUESTS)]
     caller = Caller(server.port)
-    slowest = 0.0
+    seconds: list[float] = []
     for number in range(CALLS):
         for line in lines[3::10]:
             line.sendall(b" ")  # a byte now and then
         began = time.monotonic()
         assert publish(caller, f"{number}") == 200
-        slowest = max(slowest, time.monotonic() - began)
-    assert slowest < OTHERS_SECONDS_MAX
+        seconds.append(time.monotonic() - began)
+    assert statistics.median(seconds) < OTHERS_SECONDS_MAX
+    assert max(seconds) < WAIT_SECONDS_MAX < HEAD_SECONDS_MAX
     assert everything(server) == [f"{number}" for number in range(CALLS)]
     for line in lines:
         line.close()
@@ -105,7 +111,7 @@ def test_with_few_file_descriptors_it_serves_whom_it_can_and_all_of_them_later(s
         assert publish(caller, f"{number}" * 1_000) == 200  # on a connection that was there before
     for line in lines:
         line.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while publish(Caller(server.port), "after") != 200:  # until it has seen that the others have gone
         assert time.monotonic() < deadline
     found = everything(server)
@@ -130,7 +136,7 @@ def test_when_no_file_can_be_opened_a_write_is_refused_and_nothing_that_was_take
     assert set(statuses.values()) <= {200, 503}
     for line in lines:
         line.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while publish(Caller(server.port), "after") != 200:
         assert time.monotonic() < deadline
     taken = [text for text, status in statuses.items() if status == 200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from thriftpy2.thrift import TClient
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
 from basalt.thrift.wire import types
+from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 
 pytestmark = pytest.mark.system
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def connected(port: int) -> Iterator[Any]:
-    transport = TFramedTransport(TSocket("127.0.0.1", port, socket_timeout=20_000))
+    transport = TFramedTransport(TSocket("127.0.0.1", port, socket_timeout=60_000))
     transport.open()
     try:
         yield TClient(types.TTransactionServer, TBinaryProtocol(transport))
@@ -29,14 +29,14 @@ def connected(port: int) -> Iterator[Any]:
         transport.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The same one in each life of the server."""
+    with reserved_port() as port:
+        yield port
 
 
-def test_what_a_client_was_told_holds_after_a_kill_and_a_stop_hangs_up_on_it(tmp_path: Path):
-    port = free_port()
+def test_what_a_client_was_told_holds_after_a_kill_and_a_stop_hangs_up_on_it(tmp_path: Path, port: int):
     server = ServerProcess(tmp_path)
     server.start("--set", f"thrift.port={port}")
     try:
@@ -65,8 +65,7 @@ def test_what_a_client_was_told_holds_after_a_kill_and_a_stop_hangs_up_on_it(tmp
         server.stop()
 
 
-def test_a_kill_between_can_commit_and_commit_never_lets_a_commit_through_unchecked(tmp_path: Path):
-    port = free_port()
+def test_a_kill_between_can_commit_and_commit_never_lets_a_commit_through_unchecked(tmp_path: Path, port: int):
     server = ServerProcess(tmp_path)
     server.start("--set", f"thrift.port={port}")
     try:

@@ -17,6 +17,7 @@ import pytest
 import basalt
 from basalt.client import Client
 from basalt.errors import BasaltError, CorruptionError, InternalError, ProtocolError, TransactionConflictError
+from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -25,6 +26,8 @@ ACCOUNTS = [f"account {number}" for number in range(4)]
 OPENING = 100
 KILLS = 4
 SECONDS_BETWEEN = 1.0
+MOVES_BETWEEN, LOOKS_BETWEEN = 3, 2  # at least
+HANG_SECONDS = 60.0
 NEVER = (CorruptionError, InternalError, ProtocolError)  # whatever a kill does, it does not do this
 
 
@@ -58,6 +61,14 @@ class Bank:
         thread = threading.Thread(target=run)
         thread.start()
         return thread
+
+    def go_on(self) -> None:
+        """For a while, in which there are some moves and some looks."""
+        moved, looked, stop_s = self.moved + MOVES_BETWEEN, self.looked + LOOKS_BETWEEN, time.monotonic() + HANG_SECONDS
+        self.stopping.wait(SECONDS_BETWEEN)
+        while not self.faults and (self.moved < moved or self.looked < looked):
+            assert time.monotonic() < stop_s, f"nobody goes on: {self.moved} moves, {self.looked} looks"
+            time.sleep(0.01)
 
     def move(self, client: Client, chance: random.Random) -> None:
         """Move some money, and say so; sometimes change one's mind when part of it was sent already."""
@@ -99,7 +110,14 @@ def balances_after(moves: Iterator[str]) -> Mapping[str, int]:
 def test_balances_are_what_the_messages_say_through_any_number_of_kills(tmp_path: Path):
     server = ServerProcess(tmp_path)
     often = ("--set", "jobs.retention.interval_ms=1000")
-    server.start(*often)
+    with reserved_port() as port:
+        server.launch(*often, port=port)
+        server.wait_until_ready()
+        kill_and_move(server, often)
+        assert server.stop() == 0
+
+
+def kill_and_move(server: ServerProcess, often: tuple[str, ...]) -> None:
     bank = Bank(server.url)
     with basalt.connect(server.url) as client:
         client.tables.create("accounts")
@@ -110,15 +128,15 @@ def test_balances_are_what_the_messages_say_through_any_number_of_kills(tmp_path
     threads = [bank.again_and_again(bank.move, seed) for seed in range(3)] + [bank.again_and_again(bank.look, 9)]
     try:
         for _ in range(KILLS):
-            bank.stopping.wait(SECONDS_BETWEEN)
+            bank.go_on()
             server.kill()
             server.launch(*often, port=server.port)
             server.wait_until_ready()
-        bank.stopping.wait(SECONDS_BETWEEN)
+        bank.go_on()
     finally:
         bank.stopping.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(HANG_SECONDS)
     assert bank.faults == []
     with basalt.connect(server.url) as client:
         bank.look(client, random.Random())
@@ -127,4 +145,3 @@ def test_balances_are_what_the_messages_say_through_any_number_of_kills(tmp_path
         bank.look(client, random.Random())
     assert bank.moved > 10, bank.moved
     assert bank.looked > 5, bank.looked
-    assert server.stop() == 0

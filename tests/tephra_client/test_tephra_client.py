@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from basalt.thrift.wire import METHODS, types
 from deploy.hbase.runtime import RuntimeMissingError
+from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 from tests.tephra_client.runtime import java_command
 
@@ -57,19 +57,13 @@ def run() -> Run:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[ServerProcess, int]]:
     """A server whose Thrift face listens on the port."""
-    thrift_port = free_port()
     process = ServerProcess(tmp_path)
-    process.start("--set", f"thrift.port={thrift_port}")
-    try:
-        yield process, thrift_port
-    finally:
-        process.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+    with reserved_port() as thrift_port:
+        process.start("--set", f"thrift.port={thrift_port}")
+        try:
+            yield process, thrift_port
+        finally:
+            process.stop()
 
 
 def test_the_fields_of_our_idl_are_those_of_tephras_classes(run: Run):
@@ -91,7 +85,7 @@ def fields(specification: dict[int, tuple[Any, ...]]) -> str:
 
 def test_an_application_on_tephras_client_works_with_basalt(run: Run, server: tuple[ServerProcess, int]):
     process, thrift_port = server
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
     connection.request("PUT", "/v1/namespaces/shop/topics/orders", "{}", {"content-type": "application/json"})
     assert connection.getresponse().status in (200, 201)
     connection.close()

@@ -7,6 +7,7 @@ The rules are in `lease`; what follows from a term that is over, in `led_store`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -112,7 +113,8 @@ class Leadership:
                 except BasaltError as error:
                     self._answered(False, error.message)
                     self._apply(rules.Unanswered())
-            self._next_ms = self._due_ms()
+                self._next_ms = math.inf
+            self._next_ms = min(self._next_ms, self._due_ms())  # a step before it puts nothing off
             return max(0.0, self._next_ms - self._clock.monotonic_ms())
 
     def _run(self) -> None:

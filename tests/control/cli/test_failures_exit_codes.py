@@ -141,7 +141,7 @@ def shell(command: str) -> subprocess.CompletedProcess[bytes]:
         ["bash", "-c", f"set -o pipefail; {command.replace('basalt', program, 1)}"],
         capture_output=True,
         env=environment,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 
@@ -178,5 +178,5 @@ def test_help_loads_neither_rich_nor_a_server_nor_a_client():
         " & set(sys.modules)), file=sys.stderr)"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'engine'}:{ROOT / 'control'}"}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=30, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=60, check=True)
     assert ran.stderr == b"[]\n"

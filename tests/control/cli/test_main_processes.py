@@ -63,7 +63,7 @@ def test_a_server_ends_with_exit_code_0_when_told_to_and_keeps_what_it_took(serv
     assert done("topic", "create", "orders", "--url", url)[0] == 0
     assert done("publish", "orders", "kept", "--url", url)[0] == 0
     process.send_signal(number)
-    process.communicate(timeout=10)
+    process.communicate(timeout=START_SECONDS_MAX)
     assert process.returncode == 0
     code, out = done("consume", "orders", "--format", "raw", "--url", f"embedded:{tmp_path / 'data'}")
     assert (code, out) == (0, "kept\n")
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_follower_with_exit_code_130_and_without_a_word(served):
     assert follower.stdout is not None
     assert follower.stdout.readline() == "first\n"
     follower.send_signal(signal.SIGINT)
-    _, err = follower.communicate(timeout=10)
+    _, err = follower.communicate(timeout=START_SECONDS_MAX)
     assert (follower.returncode, err) == (130, "")
 
 

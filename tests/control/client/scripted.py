@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,18 +49,29 @@ class ScriptedServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """Close the listener and every connection."""
+        """Close the listener and every connection, once nobody uses them any more.
+
+        A thread that still waits for a client of a number that is closed would wait at the next server's that gets this number.
+        """
         self.hold.set()
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
         self._listener.close()
-        for connection in self._open:
-            connection.close()
+
+    def _begin(self, work: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
         while True:
@@ -68,15 +81,15 @@ class ScriptedServer:
                 return
             self.connections += 1
             self._open.append(connection)
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            self._begin(self._talk, connection)
 
     def _talk(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream:
-            while (request := _read_request(stream)) is not None:
+            while (request := read_request(stream)) is not None:
                 reply = self.script[min(len(self.seen), len(self.script) - 1)]
                 self.seen.append(request)
                 if reply is None:
-                    self.hold.wait(10)
+                    self.hold.wait(60)
                     return
                 if not reply:
                     return
@@ -85,7 +98,8 @@ class ScriptedServer:
                     return
 
 
-def _read_request(stream: Any) -> Seen | None:
+def read_request(stream: Any) -> Seen | None:
+    """The next request; None when there is none any more."""
     try:
         first = stream.readline().decode()
     except OSError:

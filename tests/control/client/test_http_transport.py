@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -20,7 +21,8 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from tests.control.client.scripted import CUT, answer, problem
+from tests.control.client.scripted import CUT, answer, problem, read_request
+from tests.ports import reserved_port
 
 TOPIC = b'{"name": "orders", "properties": {"ttl": "60", "generation": "1"}}'
 COMMITTED = b'{"id": "7", "writePointer": 7, "state": "COMMITTED"}'
@@ -94,34 +96,27 @@ def test_a_publish_that_a_busy_server_refused_is_sent_again(side, server):
 
 
 def test_a_server_that_is_not_there_is_named(side):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(UnavailableError, match=rf"http://127.0.0.1:{port}.*nothing was sent") as raised:
+    with (
+        reserved_port() as port,
+        pytest.raises(UnavailableError, match=rf"http://127.0.0.1:{port}.*nothing was sent") as raised,
+    ):
         side.do(side.connect(f"http://127.0.0.1:{port}").topic("orders").publish(b"a"))
     assert "gave up after 4 attempts" in raised.value.__notes__[0]
 
 
 def test_a_server_that_comes_up_meanwhile_gets_the_publish(side, server):
     # The first attempt finds nobody; the listener opens before the second.
-    closed = socket.create_server(("127.0.0.1", 0))
-    port = closed.getsockname()[1]
-    closed.close()
-    client = side.connect(f"http://127.0.0.1:{port}", attempts_max=1_000)
-    got = threading.Event()
+    with reserved_port() as port:
+        client = side.connect(f"http://127.0.0.1:{port}", timeout_ms=60_000, attempts_max=1_000_000)
 
-    def listen() -> None:
-        with socket.create_server(("127.0.0.1", port)) as listener:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                got.set()
-                connection.sendall(answer())
+        def listen() -> None:
+            with socket.create_server(("127.0.0.1", port)) as listener:
+                serve_one(listener)
 
-    later = threading.Timer(0.05, listen)
-    later.start()
-    side.do(client.topic("orders").publish(b"a"))
-    later.join()
-    assert got.is_set()
+        later = threading.Timer(0.05, listen)
+        later.start()
+        side.do(client.topic("orders").publish(b"a"))
+        later.join()
 
 
 def test_a_poll_is_sent_again_after_a_broken_answer(side, server):
@@ -167,7 +162,7 @@ def test_chunks_that_break_off_are_no_answer(side, server):
 def test_a_server_that_never_answers_a_poll_is_given_up_at_the_deadline(side, server):
     server.script = [None]
     with pytest.raises(UnavailableError, match="was lost"):
-        side.do(side.connect(server.url, timeout_ms=100).topic("orders").poll())
+        side.do(side.connect(server.url, timeout_ms=2_000).topic("orders").poll())
 
 
 def test_a_server_that_trickles_is_given_up_at_the_deadline(side):
@@ -187,7 +182,7 @@ def test_a_server_that_trickles_is_given_up_at_the_deadline(side):
 
         thread = threading.Thread(target=trickle)
         thread.start()
-        client = side.connect(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_ms=150, attempts_max=1)
+        client = side.connect(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_ms=2_000, attempts_max=1)
         with pytest.raises(UnavailableError, match="was lost"):
             side.do(client.topic("orders").poll())
         stop.set()
@@ -309,10 +304,10 @@ def test_a_connection_that_the_server_closed_while_idle_is_not_used(side):
 
 
 def serve_one(listener: socket.socket) -> None:
-    """Answer one request and close the connection."""
+    """Answer one request, once it is there as a whole, and close the connection."""
     connection, _ = listener.accept()
-    with connection:
-        connection.recv(65_536)
+    with connection, connection.makefile("rb") as stream:
+        assert read_request(stream) is not None
         connection.sendall(answer())
 
 
@@ -341,11 +336,18 @@ def test_a_long_poll_can_be_interrupted(server):
     def interrupt(_number: int, _frame: object) -> None:
         raise Interrupted
 
+    main = threading.get_ident()
+
+    def interrupt_the_first() -> None:
+        while not server.seen:
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGALRM)
+
     server.script = [None, NO_MESSAGES]
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with connect(server.url) as client:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            threading.Thread(target=interrupt_the_first).start()
             with pytest.raises(Interrupted):
                 client.topic("orders").poll(wait_ms=60_000)
             assert len(client.topic("orders").poll()) == 0

@@ -322,7 +322,7 @@ def test_the_note_about_an_end_that_is_being_written_is_waited_for(client, monke
     def slow_write(writes):
         if not writing.is_set():
             writing.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         write(writes)
 
     monkeypatch.setattr(store, "remote", True)  # the group is written on a thread

@@ -313,8 +313,8 @@ async def test_a_part_that_cannot_close_fails_its_group_and_not_the_server(caplo
     assert all(isinstance(error, BasaltError) for error in errors)
     assert (store.writes, notes.seen) == ([], ["closing", "failed"])
     assert "no format holds" in caplog.text
-    assert await asyncio.wait_for(writer.run(put("later")), 5) == "later"
-    await asyncio.wait_for(writer.stop(), 5)
+    assert await asyncio.wait_for(writer.run(put("later")), 60) == "later"
+    await asyncio.wait_for(writer.stop(), 60)
 
 
 # Phases.
@@ -671,4 +671,4 @@ async def test_stopping_answers_what_was_taken_and_takes_no_more(remote: bool) -
 
 
 async def test_an_idle_writer_stops_at_once() -> None:
-    await asyncio.wait_for(GroupCommit(RecordingStore(), ManualClock()).stop(), 5)
+    await asyncio.wait_for(GroupCommit(RecordingStore(), ManualClock()).stop(), 60)

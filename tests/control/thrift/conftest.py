@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,11 +21,12 @@ from thriftpy2.transport import TFramedTransport, TSocket
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings, TransactionSettings
+from basalt.thrift.face import ThriftFace
 from basalt.thrift.wire import types
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 
-WAIT_S = 20.0
+WAIT_S = 60.0  # a bound for a hang
 
 Story = Callable[[RunningServices], Awaitable[Any]]
 
@@ -39,6 +41,7 @@ class Serving:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
         self.services: RunningServices
+        self.face: ThriftFace
         self.port = 0
 
     def __enter__(self) -> Serving:
@@ -55,6 +58,13 @@ class Serving:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is so."""
+        stop_s = time.monotonic() + WAIT_S
+        while not is_so():
+            assert time.monotonic() < stop_s, "it did not come to be"
+            time.sleep(0.01)
+
     def do(self, story: Story) -> Any:
         return asyncio.run_coroutine_threadsafe(self._told(story), self._loop).result(WAIT_S)
 
@@ -65,7 +75,7 @@ class Serving:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self.services = await open_services(self.settings, None, store=self.store, clock=self.clock)
-        face = await self.services.start_thrift("127.0.0.1")
+        face = self.face = await self.services.start_thrift("127.0.0.1")
         assert face.port is not None
         self.port = face.port
         self._ready.set()

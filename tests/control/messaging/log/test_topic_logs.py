@@ -175,7 +175,7 @@ async def test_a_commit_without_a_plan_of_its_own_reads_what_its_stage_needs_and
     forget_everything(shop)
     told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     assert shop.transactions.submit_commit(told, tx.id)
-    await asyncio.wait_for(told, 10)
+    await asyncio.wait_for(told, 60)
     assert await contents(shop) == [["stored"]] * len(TOPICS)
     assert store.reads_on_loop == []
 
@@ -261,7 +261,7 @@ async def test_a_fetch_that_waits_is_woken_though_its_log_left_the_logs_used_las
     for title in TOPICS[1:]:
         await shop.publish(title, "x")
     await shop.publish(TOPICS[0], "news")
-    assert (await asyncio.wait_for(waiting, 10)).messages == 1
+    assert (await asyncio.wait_for(waiting, 60)).messages == 1
 
 
 async def test_where_an_open_transaction_has_published_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,12 +279,14 @@ class SlowTable:
         self.inner = inner
         self.name = inner.name
         self.get_waits: threading.Event | None = None
+        self.got = threading.Event()
         self.lost_answers = 0
 
     def get(self, key: bytes) -> Columns | None:
         found = self.inner.get(key)
         if self.get_waits is not None:
-            self.get_waits.wait(5)
+            self.got.set()
+            assert self.get_waits.wait(60)
         return found
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
@@ -310,7 +312,7 @@ async def test_a_slow_read_does_not_bring_back_a_topic_that_was_deleted_meanwhil
     topics.memory.recent.clear()  # nobody holds it any more
     slow.get_waits = threading.Event()
     reading = asyncio.create_task(topics.get(A))
-    await asyncio.sleep(0.02)
+    assert await asyncio.to_thread(slow.got.wait, 60)
     deleting = asyncio.create_task(topics.delete(A))
     await asyncio.sleep(0.02)
     slow.get_waits.set()

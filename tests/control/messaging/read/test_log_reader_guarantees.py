@@ -225,7 +225,7 @@ async def test_a_fetch_that_waits_is_answered_by_the_next_publish(shop: Wired) -
     while not shop.topics.memory.waiting:
         await asyncio.sleep(0)
     await shop.publish(A, "news")
-    assert texts(await asyncio.wait_for(waiting, 5)) == ["news"]
+    assert texts(await asyncio.wait_for(waiting, 60)) == ["news"]
     assert shop.topics.memory.waiting == 0
 
 
@@ -236,7 +236,7 @@ async def test_a_fetch_that_waits_for_a_transaction_is_answered_by_its_commit(sh
     while not shop.topics.memory.waiting:
         await asyncio.sleep(0)
     await shop.commit(tx)
-    assert texts(await asyncio.wait_for(waiting, 5)) == ["held"]
+    assert texts(await asyncio.wait_for(waiting, 60)) == ["held"]
 
 
 async def test_a_long_stretch_of_hidden_rows_is_passed_in_one_fetch(

@@ -1,6 +1,8 @@
-"""A store over a fake gateway, with short time-outs and no pauses between tries."""
+"""A store over a fake gateway, with time-outs that only a hang meets, and no pauses between tries."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
 
 import pytest
 
@@ -8,17 +10,31 @@ import basalt_engine.stores.hbase.gateway as gateway_module
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway
 from basalt_engine.stores.hbase.store import HBaseStore
-from tests.engine.stores.hbase.fake_gateway import FakeGateway
+from tests.engine.stores.hbase.fake_gateway import HANG_S, FakeGateway
 
-CALL_TIMEOUT_S = 0.6
+TIMEOUTS = ("CALL_TIMEOUT_MS", "CONNECT_TIMEOUT_MS", "LEND_TIMEOUT_MS", "PING_TIMEOUT_MS", "TOTAL_MS_MAX")
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(gateway_module, "CALL_TIMEOUT_MS", int(CALL_TIMEOUT_S * 1_000))
+    for name in TIMEOUTS:
+        monkeypatch.setattr(gateway_module, name, int(HANG_S * 1_000))
     gateway = FakeGateway()
     yield gateway
     gateway.stop()
+
+
+@pytest.fixture
+def short_calls(monkeypatch):
+    """Gives a call up soon, from when it is entered to when it is left."""
+
+    @contextmanager
+    def given_up_soon():
+        with monkeypatch.context() as shortened:
+            shortened.setattr(gateway_module, "CALL_TIMEOUT_MS", 100)
+            yield
+
+    return given_up_soon
 
 
 @pytest.fixture

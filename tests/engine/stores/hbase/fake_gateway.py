@@ -1,7 +1,7 @@
 """A Thrift 2 gateway in this process: real sockets, rows in memory, and HBase's way with timestamps. It fails as it is told.
 
 A fault waits for the next call of its method: `cut-request` hangs up before the call is carried out, `cut-answer` after
-it, `cut-inside` after half of the answer, `refuse:text` answers with HBase's exception, and a number is a delay in seconds.
+it, `cut-inside` after half of the answer, `refuse:text` answers with HBase's exception, and what can be called is called before it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TCyBufferedTransport, TCyMemoryBuffer, TSocket
 
 from basalt_engine.stores.hbase.gateway import types
+
+HANG_S = 60.0  # nothing waits that long
 
 
 class FakeTable:
@@ -116,6 +118,26 @@ class Handler:
         return 2
 
 
+class Held:
+    """A fault of calls that hang until they are let go."""
+
+    def __init__(self):
+        self.reached = threading.Event()
+        self._let_go = threading.Event()
+
+    def __call__(self):
+        self.reached.set()
+        self._let_go.wait(HANG_S)
+
+    def let_go(self):
+        """Answer them, and those to come."""
+        self._let_go.set()
+
+
+def nothing():
+    """A fault of a call with which all is well."""
+
+
 class FakeGateway:
     """Listens until it is stopped; `start` listens at the same port again."""
 
@@ -134,18 +156,20 @@ class FakeGateway:
         return "127.0.0.1", self._port
 
     def fail(self, method, *faults):
-        """One fault for each of the next calls of this method."""
+        """One fault for each of the next calls of this method: one by name, or what is called before the call is carried out."""
         self._faults += [(method, fault) for fault in faults]
 
     def start(self):
         self._listener = socket.create_server(("127.0.0.1", self._port))
         self._port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
+        self._accepting.start()
 
     def stop(self):
         """Close the port and every connection."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
         self.hang_up()
 
@@ -188,8 +212,8 @@ class FakeGateway:
             self._faults.remove((method, fault))
         if fault == "cut-request":
             return False
-        if isinstance(fault, float):
-            time.sleep(fault)
+        if callable(fault):
+            fault()
         self.calls[method] += 1
         try:
             if isinstance(fault, str) and fault.startswith("refuse:"):

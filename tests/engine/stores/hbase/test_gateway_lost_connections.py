@@ -23,7 +23,8 @@ from basalt_engine.stores.hbase.gateway import (
 )
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import Delete, DeleteRange, Insert, Put
-from tests.engine.stores.hbase.conftest import CALL_TIMEOUT_S, open_store
+from tests.engine.stores.hbase.conftest import open_store
+from tests.engine.stores.hbase.fake_gateway import HANG_S, Held, nothing
 
 CUTS = ["cut-request", "cut-answer", "cut-inside"]
 
@@ -74,11 +75,18 @@ def test_a_write_is_unknown_when_only_one_of_its_tries_can_have_been_made(fake, 
     fake.handler.lock.acquire()  # the try that is made hangs until the gateway is gone
     thread = threading.Thread(target=lambda: outcome.append(raised(table.write, [Put(b"k", {b"c": b"1"})])))
     thread.start()
-    time.sleep(CALL_TIMEOUT_S / 3)
+    until(lambda: fake.calls["put"] == 1)
     fake.stop()
     fake.handler.lock.release()
     thread.join()
     assert isinstance(outcome[0], UnknownOutcomeError)
+
+
+def until(is_so):
+    stop_s = time.monotonic() + HANG_S
+    while not is_so():
+        assert time.monotonic() < stop_s, "it did not come to be"
+        time.sleep(0.01)
 
 
 def raised(call, *arguments):
@@ -97,7 +105,7 @@ def test_a_gateway_that_is_away_has_written_nothing_and_is_used_again_when_it_is
         table.write(write)
     with pytest.raises(StoreError, match="does not answer"):
         table.get(b"k")
-    assert time.monotonic() - started_s < 2
+    assert time.monotonic() - started_s < HANG_S, "a refused connection was waited for"
     fake.start()
     table.write(write)
 
@@ -116,34 +124,41 @@ def test_something_else_that_answers_in_the_gateways_place_is_no_gateway(answer)
                     connection.recv(65_536)
                     connection.sendall(answer)
 
-    threading.Thread(target=serve, daemon=True).start()
-    connection = GatewayConnection(listener.getsockname(), 1_000, SystemClock())
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    connection = GatewayConnection(listener.getsockname(), 60_000, SystemClock())
     with pytest.raises(LostError):
-        connection.call("get", (b"t", types.TGet(row=b"k")), 1_000)
+        connection.call("get", (b"t", types.TGet(row=b"k")), 60_000)
     assert not connection.is_usable()
+    listener.shutdown(socket.SHUT_RDWR)
+    serving.join()
     listener.close()
 
 
-def test_a_gateway_that_answers_too_late_is_given_up_in_time(fake, table):
-    fake.fail("get", *[5.0] * TRIES_MAX)
-    started_s = time.monotonic()
-    with pytest.raises(StoreError, match="timed out"):
+def test_a_gateway_that_answers_too_late_is_given_up_in_time(fake, table, short_calls):
+    late = Held()
+    fake.fail("get", *[late] * TRIES_MAX)
+    with short_calls(), pytest.raises(StoreError, match="timed out"):
         table.get(b"k")
-    assert time.monotonic() - started_s < CALL_TIMEOUT_S * TRIES_MAX + 1
+    late.let_go()
 
 
-def test_a_late_answer_is_never_taken_for_the_next_calls(fake, table, single_try):
+def test_a_late_answer_is_never_taken_for_the_next_calls(fake, table, single_try, short_calls):
     table.write([Put(b"a", {b"c": b"of a"}), Put(b"b", {b"c": b"of b"})])
-    fake.fail("get", CALL_TIMEOUT_S * 1.3)
-    with pytest.raises(StoreError):
+    late = Held()
+    fake.fail("get", late)
+    with short_calls(), pytest.raises(StoreError):
         single_try.get(b"a")
+    assert late.reached.wait(HANG_S)
+    late.let_go()
     assert single_try.get(b"b") == {b"c": b"of b"}
 
 
-def test_a_connection_that_the_gateway_closed_while_it_was_idle_is_not_used(fake, single_try):
+def test_a_connection_that_the_gateway_closed_while_it_was_idle_is_not_used(fake, pool, single_try):
     single_try.get(b"k")
+    (idle,) = pool._idle
     fake.hang_up()
-    time.sleep(0.05)
+    until(lambda: not idle.is_usable())
     assert single_try.get(b"k") is None
     assert fake.connections == 2
 
@@ -171,10 +186,14 @@ def test_a_connection_that_was_idle_for_long_is_asked_for_a_sign_of_life(fake, c
 
 
 def test_no_more_connections_are_open_than_allowed(fake, table):
-    fake.fail("get", *[0.1] * 12)
+    held = Held()
+    fake.fail("get", *[held] * 12)
     threads = [threading.Thread(target=table.get, args=(b"k",)) for _ in range(12)]
     for thread in threads:
         thread.start()
+    until(lambda: fake.connections == 4)
+    time.sleep(0.1)  # for one more, if it were to come
+    held.let_go()
     for thread in threads:
         thread.join()
     assert fake.connections == 4
@@ -232,7 +251,7 @@ def test_a_conditional_put_that_the_gateway_made_twice_counts_as_made(fake, tabl
 
 def test_a_conditional_put_is_unknown_when_it_cannot_be_looked_for(fake, table):
     fake.fail("checkAndPut", "cut-answer")
-    fake.fail("get", 0.0, *["refuse:the region is closed"] * 2)
+    fake.fail("get", nothing, *["refuse:the region is closed"] * 2)
     with pytest.raises(UnknownOutcomeError):
         table.check_and_write(b"k", b"c", None, {b"c": b"1"})
 
@@ -243,9 +262,6 @@ def test_no_thread_outlives_the_store(fake, store, pool):
     scans = [table.scan(b"", None) for _ in range(4)]
     assert len(list(scans[0])) == 9
     store.close()
-    deadline_s = time.monotonic() + 5
-    while any(thread.name.startswith("basalt-hbase") for thread in threading.enumerate()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: not any(thread.name.startswith("basalt-hbase") for thread in threading.enumerate()))
     with pytest.raises(StoreError, match="closed"):
         table.get(b"k")

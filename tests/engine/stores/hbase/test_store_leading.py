@@ -10,6 +10,7 @@ from basalt_engine.regions import Region, find_hole
 from basalt_engine.stores.hbase.gateway import NoTableError, refused_read, refused_write
 from basalt_engine.stores.hbase.table import CELL_BYTES_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, TableWrite
+from tests.engine.stores.hbase.fake_gateway import nothing
 
 FENCED = (
     "org.apache.hadoop.hbase.DoNotRetryIOException: FencedException: basalt fenced: region epoch 7 is above 6\n"
@@ -169,7 +170,7 @@ def test_once_a_part_was_written_a_failure_does_not_claim_that_nothing_was(fake,
     fake.fail("deleteMultiple", f"refuse:{FENCED}")
     with pytest.raises(UnknownOutcomeError, match="another server leads"):
         store.table("system").write([Put(b"a", {b"v": b"1"}), Delete(b"b")])
-    fake.fail("put", 0.0, f"refuse:{FENCED}")
+    fake.fail("put", nothing, f"refuse:{FENCED}")
     with pytest.raises(UnknownOutcomeError, match="first part"):
         store.write([TableWrite(name, [Put(b"a", {b"v": b"1"})]) for name in ("message", "system")])
 

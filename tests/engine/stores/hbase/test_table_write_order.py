@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import Event, Thread
 
 import pytest
 
@@ -22,6 +22,7 @@ from basalt_engine.stores.hbase.table import (
 )
 from basalt_engine.table import Delete, DeleteRange, Insert, Put
 from tests.engine.stores.hbase.conftest import open_store
+from tests.engine.stores.hbase.fake_gateway import HANG_S, Held
 from tests.vector_lines import cases
 
 
@@ -100,35 +101,61 @@ def test_who_does_not_lead_takes_over_a_row_that_a_leader_wrote(store, second, c
 
 def test_a_conditional_put_waits_for_plain_writes_and_they_wait_for_it(fake, store):
     table = store.table("message")
-    fake.fail("put", 0.15)
-    plain = threading.Thread(target=table.write, args=([Put(b"k", {b"c": b"plain"})],))
-    plain.start()
-    time.sleep(0.05)
-    assert not table.check_and_write(b"k", b"c", None, {b"c": b"conditional"})
-    plain.join()
-    fake.fail("checkAndPut", 0.15)
-    conditional = threading.Thread(target=table.check_and_write, args=(b"k", b"c", b"plain", {b"c": b"conditional"}))
-    conditional.start()
-    time.sleep(0.05)
-    table.write([Put(b"k", {b"c": b"last"})])
-    conditional.join()
+    made = []
+
+    def plain(value):
+        return Thread(target=table.write, args=([Put(b"k", {b"c": value})],))
+
+    def conditional(expected):
+        columns = {b"c": b"conditional"}
+        return Thread(target=lambda: made.append(table.check_and_write(b"k", b"c", expected, columns)))
+
+    one_waits_for_the_other(fake, "put", plain(b"plain"), conditional(None))
+    assert made == [False]
+    one_waits_for_the_other(fake, "checkAndPut", conditional(b"plain"), plain(b"last"))
+    assert made == [False, True]
     assert table.get(b"k") == {b"c": b"last"}
+
+
+def one_waits_for_the_other(fake, method, other, one):
+    held = Held()
+    fake.fail(method, held)
+    other.start()
+    assert held.reached.wait(HANG_S)
+    one.start()
+    one.join(0.05)
+    assert one.is_alive()
+    held.let_go()
+    for thread in (other, one):
+        thread.join()
 
 
 def test_plain_writes_go_side_by_side_and_let_a_waiting_conditional_one_pass():
     lock = SharedWriteLock()
     order = []
+    go_on = Event()
 
-    def run(name, turn, seconds):
+    def run(name, turn):
         with turn:
             order.append(name)
-            time.sleep(seconds)
+            go_on.wait(HANG_S)
 
-    threads = []
-    for name, turn in [("a", lock.plain()), ("b", lock.plain()), ("C", lock.conditional()), ("d", lock.plain())]:
-        threads.append(threading.Thread(target=run, args=(name, turn, 0.1)))
-        threads[-1].start()
-        time.sleep(0.02)
+    def begun(name, turn, is_so):
+        thread = Thread(target=run, args=(name, turn))
+        thread.start()
+        while not is_so():
+            time.sleep(0.001)
+        return thread
+
+    threads = [
+        begun("a", lock.plain(), lambda: order == ["a"]),
+        begun("b", lock.plain(), lambda: order == ["a", "b"]),
+        begun("C", lock.conditional(), lambda: lock._waiting == 1),
+        begun("d", lock.plain(), lambda: True),
+    ]
+    threads[-1].join(0.05)
+    assert order == ["a", "b"]
+    go_on.set()
     for thread in threads:
         thread.join()
     assert order == ["a", "b", "C", "d"]

@@ -1,0 +1,123 @@
+"""One server's part in the lease, step by step and on its own thread. Its races are in test_lease_model, what follows in failover's tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import LOOKS_PER_LEASE, RENEWALS_PER_LEASE, Candidate
+from basalt.cluster.led_store import Term
+from basalt_engine.clock import ManualClock
+from basalt_engine.stores.memory import MemoryStore
+
+LEASE_MS = 240
+LOOK_MS = LEASE_MS // LOOKS_PER_LEASE
+RENEWAL_MS = LEASE_MS // RENEWALS_PER_LEASE
+HANG_S = 60.0
+
+
+class Seeker:
+    """A server that wants to lead."""
+
+    def __init__(self, store: MemoryStore, clock: ManualClock, name: str) -> None:
+        self.terms: list[Term] = []
+        candidate = Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS)
+        self.leadership = Leadership(store.another(), clock, candidate, on_term=self.terms.append)
+        self.leadership.seek()
+
+    @property
+    def leads(self) -> bool:
+        return self.leadership.is_leader
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def seekers(clock: ManualClock) -> Iterator[tuple[Seeker, Seeker]]:
+    store = MemoryStore(atomic=False)
+    both = Seeker(store, clock, "first"), Seeker(store, clock, "second")
+    yield both
+    for seeker in both:
+        seeker.leadership.stop()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    stop_s = time.monotonic() + HANG_S
+    while not is_so():
+        assert time.monotonic() < stop_s, "it did not come to be"
+        time.sleep(0.001)
+
+
+def test_steps_before_their_time_do_not_put_the_next_look_off(seekers: tuple[Seeker, Seeker], clock: ManualClock):
+    first, second = (seeker.leadership for seeker in seekers)
+    first.step()
+    second.step()  # it knows now that the first one leads
+    first.release()
+    for _ in range(LOOK_MS):  # and looks again a look later, however often it was asked meanwhile
+        clock.advance(1)
+        second.step()
+    assert second.is_leader
+
+
+def test_a_look_that_follows_a_refusal_is_not_put_off_either(seekers: tuple[Seeker, Seeker], clock: ManualClock):
+    first, second = (seeker.leadership for seeker in seekers)
+    first.step()
+    second.step()
+    clock.advance(LEASE_MS - 1)
+    first.release()  # after its end: it stays as it is
+    first.seek()
+    first.step()
+    clock.advance(1)
+    second.step()  # the record is another one than it knows: refused
+    assert (first.is_leader, second.is_leader) == (True, False)
+    first.release()
+    for _ in range(LOOK_MS):
+        clock.advance(1)
+        second.step()
+    assert second.is_leader
+
+
+def test_what_nobody_has_foreseen_is_tried_again(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    first, _ = (seeker.leadership for seeker in seekers)
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
+        broken.setattr(first, "_act", lambda: 1 // 0)
+        first.step()
+    first.step()
+    assert first.is_leader
+
+
+def test_its_thread_takes_the_lease_and_renews_it_for_as_long_as_it_runs(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock
+):
+    first, second = seekers
+    first.leadership.start()
+    until(lambda: first.leads)
+    second.leadership.start()
+    (term,) = first.terms
+    for _ in range(3 * RENEWALS_PER_LEASE):
+        renewed_ms = term._until_ms
+        clock.advance(RENEWAL_MS)  # the time of leases stands still until it is renewed
+        until(lambda before_ms=renewed_ms: term._until_ms > before_ms)  # type: ignore[misc]
+    assert (first.leads, second.leads, len(first.terms)) == (True, False, 1)
+
+
+def test_a_lease_that_is_given_up_at_a_stop_is_taken_by_the_others_thread(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock
+):
+    first, second = seekers
+    first.leadership.start()
+    until(lambda: first.leads)
+    second.leadership.start()
+    until(lambda: second.leadership.leader_url == "http://first:4780")
+    first.leadership.stop()
+    clock.advance(LOOK_MS)
+    until(lambda: second.leads)
+    assert (second.terms[0].epoch, first.terms[0].over) == (2, "it gave the lease up")

@@ -1,0 +1,18 @@
+"""Ports that are chosen before whoever is to listen on them, as one that two servers take turns at, or that outlives a killed one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of 127.0.0.1 on which nobody listens. Who names it may listen on it; nobody who asks for any port is given it meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # servers set it too, and so may bind it beside this one
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
