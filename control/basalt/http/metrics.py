@@ -34,8 +34,8 @@ from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.services import Services
-from basalt.runtime.group_commit import Durations
 from basalt.transactions.rules.transaction import State
+from basalt_engine.clock import Durations
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"
