@@ -1,9 +1,15 @@
-"""The only place that reads the time. Everything else is given a `Clock`, or a time as an argument."""
+"""The only place that reads the time, and durations of things. All else is given a `Clock`, or a time as an argument."""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
+
+# From a small publish without a sync to a poll that takes long; one series each, so no finer.
+DURATION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Clock(Protocol):
@@ -51,3 +57,21 @@ class ManualClock:
     def step(self, now_ms: int) -> None:
         """Set the wall clock, as an operator or NTP would; monotonic time is untouched."""
         self._now_ms = now_ms
+
+
+@dataclass(slots=True)
+class Durations:
+    """Durations of one kind of thing, such as commits, in the buckets of a histogram of GET /metrics."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, duration_s: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The cumulative buckets by their upper bound."""
+        bounds = [*map(str, DURATION_BOUNDS_S), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))

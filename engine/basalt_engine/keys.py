@@ -104,6 +104,10 @@ class TopicKeys(NamedTuple):
         """The part of a message row's key that all rows of this generation in this bucket share."""
         return bytes([salt]) + self.prefix + self.generation.to_bytes(4, "big")
 
+    def message_stop(self, salt: int) -> bytes:
+        """The first key after those of all rows of this generation in this bucket."""
+        return bytes([salt]) + self.prefix + (self.generation + 1).to_bytes(4, "big")
+
     def message_key(self, publish_ms: int, sequence: int) -> bytes:
         """The key of the row whose last message has this sequence."""
         salt = self._salt(publish_ms + sequence)

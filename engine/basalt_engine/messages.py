@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position_fields
-from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, limited, prefix_stop
+from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, limited
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
 POSITION_BYTES = 10
@@ -125,7 +125,7 @@ class MessageTable:
         scans = []
         for salt in keys.scanned():
             first = keys.message_start(salt)
-            last = first + stop if stop is not None else prefix_stop(first)
+            last = first + stop if stop is not None else keys.message_stop(salt)
             scans.append(self._table.scan(first + start, last, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max))
         if len(scans) == 1:
             return scans[0]
@@ -147,8 +147,8 @@ class MessageTable:
 
     def size_bytes(self, keys: TopicKeys) -> int:
         """An estimate of what the generation takes in the store."""
-        starts = map(keys.message_start, keys.scanned())
-        return sum(self._table.size_bytes(start, prefix_stop(start) or start) for start in starts)
+        salts = keys.scanned()
+        return sum(self._table.size_bytes(keys.message_start(salt), keys.message_stop(salt)) for salt in salts)
 
 
 def is_husk(columns: Columns) -> bool:

@@ -136,6 +136,7 @@ def test_every_row_lies_in_a_bucket_that_is_scanned(keys: TopicKeys, ms: int, se
     key = keys.message_key(ms, sequence)
     assert key[0] in keys.scanned()
     assert key.startswith(keys.message_start(key[0]))
+    assert keys.message_start(key[0]) <= key < keys.message_stop(key[0])
 
 
 @relaxed
@@ -177,9 +178,7 @@ def test_no_range_of_a_topic_or_generation_holds_a_row_of_another(
         return
     rows = [other.message_key(*place), other.payload_key(pointer, *place)]
     for salt in range(mine.buckets):
-        start = mine.message_start(salt)
-        stop = prefix_stop(start)
-        assert stop is not None
+        start, stop = mine.message_start(salt), mine.message_stop(salt)
         assert not any(start <= row < stop for row in rows)
 
 

@@ -52,6 +52,7 @@ class Topic(NamedTuple):
     metadata: TopicMetadata
     keys: TopicKeys  # under which new rows are written
     read_keys: TopicKeys  # under which rows may lie: the widest spread this generation ever had
+    compression: Compression  # of new rows
 
     @property
     def namespace(self) -> str:
@@ -66,27 +67,10 @@ class Topic(NamedTuple):
         return self.metadata.generation
 
     @property
-    def ttl_ms(self) -> int:
-        return self.metadata.ttl_ms
-
-    @property
-    def truncated_before_ms(self) -> int:
-        """The publish time before which everything is out of reach for ever; 0 where nothing was truncated."""
-        return self.metadata.truncated_before_ms
-
-    def oldest_ms(self, now_ms: int) -> int:
-        """The publish time before which no reader reaches a message: its TTL is over, or the topic was truncated."""
-        return max(now_ms - self.ttl_ms + 1, self.truncated_before_ms, 0)
-
-    @property
     def tasks(self) -> int | None:
         """The number of tasks that give markers here; None where their markers say it."""
         tasks = self.metadata.others.get("tasks", "")
         return int(tasks) if _DIGITS.fullmatch(tasks) else None
-
-    @property
-    def compression(self) -> Compression:
-        return Compression.ZSTD if self.metadata.others.get("compression") == "zstd" else Compression.NONE
 
     def of_generation(self, generation: int | None) -> Topic:
         """The topic itself; `GenerationError` when it is of another generation than the one given."""
@@ -163,7 +147,7 @@ class Topics(Catalog[TopicName, Topic]):
 
     async def truncate(self, topic: Topic, before_ms: int) -> Topic:
         """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing."""
-        if before_ms <= topic.truncated_before_ms:
+        if before_ms <= topic.metadata.truncated_before_ms:
             return topic
         new = topic.metadata._replace(truncated_before_ms=before_ms, updated_ms=self._clock.now_ms())
         return await self._change(topic, new)
@@ -176,7 +160,10 @@ class Topics(Catalog[TopicName, Topic]):
         """The topic that this metadata describes; a deleted one under its last generation."""
         prefix, generation = topic_prefix(*title), abs(metadata.generation)
         keys = TopicKeys(prefix, generation, self.buckets, metadata.spread)
-        return Topic(title, metadata, keys, keys._replace(spread=metadata.spread_scanned))
+        scanned = metadata.spread_scanned
+        read_keys = keys if scanned == metadata.spread else keys._replace(spread=scanned)
+        compression = Compression.ZSTD if metadata.others.get("compression") == "zstd" else Compression.NONE
+        return Topic(title, metadata, keys, read_keys, compression)
 
     async def _change(self, topic: Topic, new: TopicMetadata) -> Topic:
         await self._replace(topic, new)

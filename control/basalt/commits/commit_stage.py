@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
 from basalt.api.markers import Marker
-from basalt.catalog.topics import Topic, title_of, topic_name
+from basalt.catalog.topics import Topic, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
@@ -256,7 +256,7 @@ class TopicParticipant:
         """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
         publications = []
         for number, part in enumerate(work.publish if work is not None else ()):
-            title = topic_name(part.namespace, part.topic)
+            title = self._logs.title(part.namespace, part.topic)
             log = self._logs.find(title) or await self._logs.open(title)
             if len(part.messages) > PUBLISH_MESSAGES_MAX:
                 raise TooLargeError(
@@ -287,7 +287,7 @@ class TopicParticipant:
     async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[TopicLog, Marker]]:
         planned = []
         for number, part in enumerate(markers):
-            log = await self._logs.open(topic_name(part.namespace, part.topic))
+            log = await self._logs.open(self._logs.title(part.namespace, part.topic))
             marker = Marker(part.task, part.task_count, part.event_time_ms)
             check_shape(marker, f"markers[{number}]")
             await self._markers.ready(log)

@@ -33,9 +33,9 @@ from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.services import Services
-from basalt.runtime.group_commit import Durations
 from basalt.transactions.rules.transaction import State
 from basalt_engine import __version__
+from basalt_engine.clock import Durations
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"

@@ -335,7 +335,7 @@ class Ranges:
     ) -> RangeScan:
         """A scan from behind an id on, past what has expired."""
         now_ms = self._clock.now_ms()
-        oldest = before(position(log.topic.oldest_ms(now_ms), 0))
+        oldest = before(position(log.oldest_ms(now_ms), 0))
         floor = end_of(oldest) if oldest else b""
         index = None
         if committed:
@@ -356,7 +356,7 @@ class Ranges:
         Where a store drops rows by itself nobody sees them go: if what is out of reach begins behind `after`, there may have been some.
         """
         topic = log.topic
-        floor = position(topic.oldest_ms(self._clock.now_ms()), 0)
+        floor = position(log.oldest_ms(self._clock.now_ms()), 0)
         if self._store_drops:
             return _end(after) < min(floor, log.newest)
         known = await self._call.about(None, stored_log.expired, self._system, topic)

@@ -29,7 +29,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Store, prefix_stop
+from basalt_engine.table import Store
 
 PART_BYTES_MAX = 64 << 20  # a larger oldest bucket (joined from others) is estimated, not read
 PART_TRIES = 3
@@ -117,7 +117,7 @@ class TopicStatistics:
         parts = [whole, index.own.alive(now_ms), part.estimate if part is not None else Count()]
         rate = index.recent.per_second(now_ms)
         first = await self._reads.read(log, start_from(None, True), SliceLimits(1, 1), None)
-        newest = await self._newest_id(topic)
+        newest = await self._newest_id(log)
         oldest = first.slices[0].ids()[0] if first.slices else None
         return TopicFigures(
             messages=sum(count.messages for count in parts),
@@ -180,7 +180,8 @@ class TopicStatistics:
     async def _older(self, log: TopicLog, index: TopicIndex) -> TopicIndex:
         """The counts of all rows before those that were appended since: what was saved, and what was read to fill the gap."""
         topic = log.topic
-        older = await self._call.about(None, self._saved, topic, index.truncated_ms)
+        oldest_ms = log.oldest_ms(self._clock.now_ms())
+        older = await self._call.about(None, self._saved, topic, index.truncated_ms, oldest_ms)
         start = older.counted_to + b"\0" if older.counted_to else b""
         start = max(start, position(index.truncated_ms, 0))
         if log.unconfirmed:
@@ -195,26 +196,25 @@ class TopicStatistics:
                         older.add(row.position, content)
         return older
 
-    def _saved(self, topic: Topic, truncated_ms: int) -> TopicIndex:
-        index = TopicIndex(topic.ttl_ms, truncated_ms)
+    def _saved(self, topic: Topic, truncated_ms: int, oldest_ms: int) -> TopicIndex:
+        index = TopicIndex(topic.metadata.ttl_ms, truncated_ms)
         gone_before_ms = stored_log.expired_before_ms(self._system, topic)
         stored = stored_log.read_entry(SAVED, self._system, topic)
-        oldest_ms = max(topic.oldest_ms(self._clock.now_ms()), gone_before_ms)
-        if stored is None or oldest_ms < stored.from_ms:
+        if stored is None or max(oldest_ms, gone_before_ms) < stored.from_ms:
             pass  # the TTL was raised, and rows count again that were left out
         elif not stored.own or stored.truncated_ms >= truncated_ms:  # else nobody knows which of `own` are older
-            index = TopicIndex.of(stored, topic.ttl_ms)
+            index = TopicIndex.of(stored, topic.metadata.ttl_ms)
         index.expired(gone_before_ms)
         return index
 
-    def _oldest_ms(self, topic: Topic, index: TopicIndex) -> int:
-        return max(topic.oldest_ms(self._clock.now_ms()), index.gone_before_ms)
+    def _oldest_ms(self, log: TopicLog, index: TopicIndex) -> int:
+        return max(log.oldest_ms(self._clock.now_ms()), index.gone_before_ms)
 
     async def _counted(self, log: TopicLog) -> tuple[TopicIndex, int, bool]:
         """The topic's index, from which publish time on it counts, and whether it does so to the message."""
         for _ in range(PART_TRIES):
             index = await self.ready(log)
-            oldest_ms = self._oldest_ms(log.topic, index)
+            oldest_ms = self._oldest_ms(log, index)
             if oldest_ms < index.buckets.from_ms:  # the TTL was raised
                 log.index = None
                 continue
@@ -226,7 +226,7 @@ class TopicStatistics:
             if await self._refined(log.topic, index, part):
                 return index, oldest_ms, True
         index = await self.ready(log)
-        return index, self._oldest_ms(log.topic, index), False
+        return index, self._oldest_ms(log, index), False
 
     async def _refined(self, topic: Topic, index: TopicIndex, part: PartialBucket) -> bool:
         """Read the part and keep what it holds; False when rows of the topic were removed meanwhile."""
@@ -250,22 +250,23 @@ class TopicStatistics:
 
     # What is read.
 
-    async def _newest_id(self, topic: Topic) -> bytes | None:
+    async def _newest_id(self, log: TopicLog) -> bytes | None:
         """The id of the newest message; None also where what came last has none for too long."""
         search: _NewestSearch | None = _NewestSearch(None)
         for _ in range(LAST_ROWS_MAX):
             if search is None or search.found is not None:
                 break
-            search = await self._call(self._search_newest, topic, search)
+            now_ms = self._clock.now_ms()
+            search = await self._call(self._search_newest, log.topic, search, now_ms, log.oldest_ms(now_ms))
             await asyncio.sleep(0)
         return None if search is None else search.found
 
-    def _search_newest(self, topic: Topic, search: _NewestSearch) -> _NewestSearch | None:
+    def _search_newest(self, topic: Topic, search: _NewestSearch, now_ms: int, oldest_ms: int) -> _NewestSearch | None:
         """Look at one page, from the end; None when there is nothing more to look at."""
-        now_ms, passed_bytes = self._clock.now_ms(), 0
+        passed_bytes = 0
         rows = self._reads.messages.scan(topic.read_keys, b"", search.stop, reverse=True, rows_max=LAST_ROWS_MAX)
         for row in islice(rows, LAST_ROWS_MAX):
-            if position_fields(row.position)[0] < topic.oldest_ms(now_ms):
+            if position_fields(row.position)[0] < oldest_ms:
                 return None
             # The last payload row first: nearly always the newest message is in it, and no other need be read.
             for whole in row_slices(
@@ -284,10 +285,9 @@ class TopicStatistics:
     async def _stored_bytes(self, topic: Topic) -> int:
         total = await self._call(self._reads.messages.size_bytes, topic.read_keys)
         for salt in range(topic.keys.buckets):
-            start = topic.keys.message_start(salt)  # payload rows begin alike, in any of the buckets
-            total += await self._call.about(
-                topic.keys, self._payload_rows.size_bytes, start, prefix_stop(start) or start
-            )
+            # Payload rows begin like those of messages, in any of the buckets.
+            start, stop = topic.keys.message_start(salt), topic.keys.message_stop(salt)
+            total += await self._call.about(topic.keys, self._payload_rows.size_bytes, start, stop)
             await asyncio.sleep(0)
         return total
 

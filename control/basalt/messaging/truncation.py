@@ -1,6 +1,6 @@
 """Truncating a topic: what was published before a time is out of reach for every reader, for ever.
 
-The time stands in the topic's metadata and only rises; everybody who reads goes by it as by the TTL (`Topic.oldest_ms`).
+The time stands in the topic's metadata and only rises; everybody who reads goes by it as by the TTL (`TopicLog.oldest_ms`).
 The rows go later: the retention job removes them, or, where a store drops rows itself, the TTL does.
 """
 
@@ -80,8 +80,8 @@ class Truncation:
             )
         log = await self._logs.open(title)
         topic = log.topic.of_generation(generation)
-        if before_ms <= topic.truncated_before_ms:
-            return log, TruncationResult(topic.truncated_before_ms, False)
+        if before_ms <= topic.metadata.truncated_before_ms:
+            return log, TruncationResult(topic.metadata.truncated_before_ms, False)
         await self._refuse_undecided(log, before_ms)
         return log, TruncationResult(before_ms, True)
 

@@ -115,15 +115,15 @@ class ExpiredRows:
                 self._known.clear()
             known = self._known[key] = _Known()
         now_ms = self._clock.now_ms()
-        slack_ms = min(topic.ttl_ms // SLACK_PART, SLACK_MS_MAX)
-        truncated_ms = self._truncated_ms(topic)
-        due_ms = max(now_ms - topic.ttl_ms - slack_ms, truncated_ms - 1)  # what somebody truncated goes without delay
+        ttl_ms, truncated_ms = topic.metadata.ttl_ms, self._truncated_ms(topic)
+        slack_ms = min(ttl_ms // SLACK_PART, SLACK_MS_MAX)
+        due_ms = max(now_ms - ttl_ms - slack_ms, truncated_ms - 1)  # what somebody truncated goes without delay
         messages = known.oldest_ms <= due_ms
         if messages:
             known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
             messages = known.oldest_ms <= due_ms
             await asyncio.sleep(0)
-        expired_ms = max(now_ms - topic.ttl_ms, truncated_ms - 1)
+        expired_ms = max(now_ms - ttl_ms, truncated_ms - 1)
         payloads_due_ms = payload_writers_expired_ms(expired_ms, self._lifetime_ms) - slack_ms
         payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= payloads_due_ms
         if payloads:
@@ -137,10 +137,10 @@ class ExpiredRows:
 
     def _truncated_ms(self, topic: Topic) -> int:
         """Before which time truncation lets rows go; a store that drops them itself goes by the TTL alone."""
-        return 0 if self._store.applies_retention else topic.truncated_before_ms
+        return 0 if self._store.applies_retention else topic.metadata.truncated_before_ms
 
     def _expired(self, topic: Topic, now_ms: int) -> _Expired:
-        before_ms = max(now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        before_ms = max(now_ms - topic.metadata.ttl_ms + 1, self._truncated_ms(topic))
         rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
         known = stored_log.expired(self._system, topic)
@@ -185,7 +185,7 @@ class ExpiredRows:
     ) -> list[tuple[str, DeleteRange]]:
         """The ranges, unless the TTL has become longer since the topic was looked at: then the next run looks again."""
         topic = log.topic
-        removable_ms = max(group.now_ms - topic.ttl_ms + 1, self._truncated_ms(topic))
+        removable_ms = max(group.now_ms - topic.metadata.ttl_ms + 1, self._truncated_ms(topic))
         if expired is None or not 0 < expired.before_ms <= removable_ms:
             return []
         before_ms = expired.before_ms
@@ -206,7 +206,7 @@ class ExpiredRows:
             self._known[key].oldest_ms = before_ms
 
     def _payload_ranges(self, group: Group, topic: Topic, counts: Counter[str]) -> list[tuple[str, DeleteRange]]:
-        expired_ms = max(group.now_ms - topic.ttl_ms, self._truncated_ms(topic) - 1)
+        expired_ms = max(group.now_ms - topic.metadata.ttl_ms, self._truncated_ms(topic) - 1)
         before_ms = payload_writers_expired_ms(expired_ms, self._lifetime_ms)
         if before_ms <= 0:
             return []

@@ -17,11 +17,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
@@ -49,8 +47,6 @@ STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number o
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
 STAGE_LOADS_MAX = 8
 
-# From a small publish without a sync to a poll that takes long; one series each, so no finer.
-DURATION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 log = logging.getLogger("basalt.group_commit")
 
@@ -414,21 +410,3 @@ class GroupCommit:
             self._busy = False
             if not self.loading:
                 self._idle.set()
-
-
-@dataclass(slots=True)
-class Durations:
-    """Durations of one kind of thing, such as commits, in the buckets of a histogram of GET /metrics."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS_S) + 1))
-    sum_s: float = 0.0
-
-    def add(self, duration_s: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
-        self.sum_s += duration_s
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """The cumulative buckets by their upper bound."""
-        bounds = [*map(str, DURATION_BOUNDS_S), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))

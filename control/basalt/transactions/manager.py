@@ -23,14 +23,14 @@ import msgspec
 
 from basalt.catalog.topics import Topic
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError, UnavailableError
-from basalt.runtime.group_commit import Durations, Group, GroupCommit, NextGroupError, Phase, Waiter
+from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_state import TransactionState
-from basalt_engine.clock import Clock
+from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.system import SystemTable, number_name

@@ -111,7 +111,7 @@ async def test_of_two_calls_at_once_the_later_time_holds_whichever_comes_first(s
     await published(shop, "a", "b")
     now_ms = shop.clock.now_ms()
     for before_ms in (now_ms, now_ms - 1):  # both were checked before either changed anything
-        assert (await shop.topics.truncate(A, before_ms)).truncated_before_ms == now_ms
+        assert (await shop.topics.truncate(A, before_ms)).metadata.truncated_before_ms == now_ms
 
 
 def test_a_row_from_before_the_truncation_is_neither_counted_nor_taken_off():
@@ -127,7 +127,7 @@ def test_a_row_from_before_the_truncation_is_neither_counted_nor_taken_off():
 async def test_a_time_that_has_not_come_is_refused(shop: Wired):
     with pytest.raises(InputError, match="1 ms ahead"):
         await truncate(shop, shop.clock.now_ms() + 1)
-    assert (await shop.topics.get(A)).truncated_before_ms == 0
+    assert (await shop.topics.get(A)).metadata.truncated_before_ms == 0
 
 
 async def test_it_outlives_a_restart_new_properties_and_a_longer_ttl(shop: Wired):
@@ -139,7 +139,7 @@ async def test_it_outlives_a_restart_new_properties_and_a_longer_ttl(shop: Wired
     again = await shop.restarted()
     assert await again.read(A) == ["b", "c"]
     assert await counted(again) == (2, 2)
-    assert (await again.topics.get(A)).truncated_before_ms == times[1]
+    assert (await again.topics.get(A)).metadata.truncated_before_ms == times[1]
     assert not await truncate(again, times[0])
 
 
@@ -148,7 +148,7 @@ async def test_a_topic_that_is_created_again_begins_without_it(shop: Wired):
     await truncate(shop, shop.clock.now_ms())
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
-    assert (await shop.topics.get(A)).truncated_before_ms == 0
+    assert (await shop.topics.get(A)).metadata.truncated_before_ms == 0
     with pytest.raises(GenerationError):
         await truncate(shop, shop.clock.now_ms(), generation=1)
     await shop.publish(A, "b")

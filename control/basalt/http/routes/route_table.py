@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 from starlette.types import Receive, Scope, Send
 
 from basalt.api.codecs.json_bodies import parse_json
-from basalt.catalog.topics import TopicName, topic_name
+from basalt.catalog.topics import TopicName
 from basalt.errors import BasaltError, InputError, InvalidNameError, TopicNotFoundError
 from basalt.http.asgi.requests import JSON, BodyBudget, RequestHead, Value, convert_json, unquoted
 from basalt.http.asgi.responses import Response, json_response, method_not_allowed, send_response
@@ -65,7 +65,7 @@ class Request(RequestHead):
     @property
     def topic(self) -> TopicName:
         """The topic that the path names; `InvalidNameError` when a name is none."""
-        return topic_name(self.path["namespace"], self.path["topic"])
+        return self.services.topics.title(self.path["namespace"], self.path["topic"])
 
     @property
     def transaction_id(self) -> int:

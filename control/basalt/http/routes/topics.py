@@ -173,7 +173,7 @@ async def stats(request: Request) -> TopicStats:
         published_per_second=found.published_per_second,
         stored_bytes=found.stored_bytes,
         oldest_open_write_pointer=found.oldest_open_write_pointer,
-        truncated_before_ms=topic.truncated_before_ms or None,
+        truncated_before_ms=topic.metadata.truncated_before_ms or None,
     )
 
 

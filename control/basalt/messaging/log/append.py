@@ -154,7 +154,7 @@ class RowBuilder:
             return None
         longest = 0
         for extra in self.extras:
-            if extra.ttl_ms is None or extra.ttl_ms >= self.topic.ttl_ms:
+            if extra.ttl_ms is None or extra.ttl_ms >= self.topic.metadata.ttl_ms:
                 return None
             longest = max(longest, extra.ttl_ms)
         return self.ms + longest

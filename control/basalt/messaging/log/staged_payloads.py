@@ -268,6 +268,6 @@ class StagedPayloads:
         if self._messages.first(topic.read_keys, at, at + b"\0") is not None:
             return True
         publish_ms = position_fields(at)[0]
-        if self._store_drops and publish_ms + topic.ttl_ms <= self._clock.now_ms():
+        if self._store_drops and publish_ms + topic.metadata.ttl_ms <= self._clock.now_ms():
             return True
         return publish_ms < stored_log.expired_before_ms(self._system, topic)

@@ -78,7 +78,7 @@ async def counted(
     """
     for is_reference, some in groupby(rows, lambda row: row.batch is None):
         if not is_reference:
-            for inline in await call.about(topic.keys, _count_inline, list(some), topic.ttl_ms):
+            for inline in await call.about(topic.keys, _count_inline, list(some), topic.metadata.ttl_ms):
                 yield inline
             continue
         for row in some:
@@ -102,7 +102,7 @@ def _count_payloads(
     start, last, _ = row.reference
     stored = payloads.scan(topic.keys, abs(row.written_by), max(start, first), last)
     found, rest = first_rows(stored, lambda each: len(each.batch))
-    return [_count(row, each.batch, topic.ttl_ms) for each in found], rest
+    return [_count(row, each.batch, topic.metadata.ttl_ms) for each in found], rest
 
 
 def _count(row: MessageRow, batch: Buffer, ttl_ms: int) -> RowCount:

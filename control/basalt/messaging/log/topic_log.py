@@ -135,6 +135,11 @@ class TopicLog:
         """No row that is appended from now on has an earlier publish time."""
         return max(self.end.ms, 0)
 
+    def oldest_ms(self, now_ms: int) -> int:
+        """The publish time before which no reader reaches a message: its TTL is over, or the topic was truncated."""
+        stored = self.topic.metadata
+        return max(now_ms - stored.ttl_ms + 1, stored.truncated_before_ms, 0)
+
     @property
     def in_flight_stop(self) -> bytes | None:
         """The position before which all rows are durable while some are not; None when all are."""
@@ -212,7 +217,7 @@ class TopicLog:
 
     def _take(self, group: Group, count: int) -> list[PositionRange]:
         # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
-        ranges = places(self.end, max(group.now_ms, self.topic.truncated_before_ms), count)
+        ranges = places(self.end, max(group.now_ms, self.topic.metadata.truncated_before_ms), count)
         self.end = last_of(ranges)
         return ranges
 
@@ -238,7 +243,7 @@ class TopicLog:
         if self.newest_row is not None:
             self.newest_row = row.position
         if not self.ended:
-            counted = count_appended(row, messages, payload_bytes, self.topic.ttl_ms)
+            counted = count_appended(row, messages, payload_bytes, self.topic.metadata.ttl_ms)
             self.present_index().observe(row.position, counted, now_ms)
         if memory.meter is not None:
             memory.meter(self.topic.title, messages, payload_bytes)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of
+from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_name
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import EMPTY_LOG, LogPosition
@@ -48,6 +48,11 @@ class TopicLogs:
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
 
     # Finding logs.
+
+    def title(self, namespace: str, name: str) -> TopicName:
+        """The checked names of a topic; those of a log that is in memory were checked when it was opened. `InvalidNameError`."""
+        title = TopicName(namespace, name)
+        return title if title in self.memory.recent else topic_name(namespace, name)
 
     def find(self, title: TopicName) -> TopicLog | None:
         """The topic's log, where it is open and nothing is to be decided before it is used; else `open` it."""

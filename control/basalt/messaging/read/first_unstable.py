@@ -141,7 +141,7 @@ class FirstUnstable:
         self, log: TopicLog, start: bytes, stop: bytes | None, snapshot: TransactionSnapshot, budget: ReadBudget
     ) -> _Search:
         """The first row in the range, of those that have not expired, at which a reader under the snapshot stops."""
-        rest: bytes | None = max(start, position(log.topic.oldest_ms(self._clock.now_ms()), 0))
+        rest: bytes | None = max(start, position(log.oldest_ms(self._clock.now_ms()), 0))
         while rest is not None and not budget.is_spent:
             rows, rest = await self._reader.page(log, rest, stop, budget)
             for row in rows:

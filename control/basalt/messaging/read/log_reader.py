@@ -524,7 +524,7 @@ class LogReader:
             if log.unconfirmed:
                 await log.confirm_or_delete()
             topic = log.topic
-            start = reading.go_on(topic.oldest_ms(reading.now_ms)).position
+            start = reading.go_on(log.oldest_ms(reading.now_ms)).position
             cached = self._logs.tails.rows(log.tail, start, LOOK_ROWS_MAX)
             if self._remote and (cached is None or any(row.reference is not None for row in cached)):
                 stopped = await self._look_remotely(log, topic, reading, cached)

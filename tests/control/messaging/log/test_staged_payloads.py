@@ -238,7 +238,7 @@ def test_nor_where_the_store_drops_expired_rows_itself_and_nobody_notes_it() -> 
         await scene.write(0, WRITERS[0], 2, 0, None)
         await scene.publish(0, WRITERS[0], None)
         scene.store.table(MessageTable.name).write([DeleteRange(b"\0", b"\xff" * 40)])
-        scene.clock.advance(scene.logs[0].topic.ttl_ms)
+        scene.clock.advance(scene.logs[0].topic.metadata.ttl_ms)
         for drops, published in ((False, False), (True, True)):
             scene.store.applies_retention = drops
             scene.restart()

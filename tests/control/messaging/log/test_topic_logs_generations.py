@@ -129,7 +129,7 @@ async def test_a_truncation_never_reaches_the_generation_that_came_after_the_one
 
     async def story(shop: Wired, paused: PausedCall) -> None:
         assert isinstance(await paused.finish(), BasaltError)
-        assert (await shop.topics.get(A)).truncated_before_ms == 0
+        assert (await shop.topics.get(A)).metadata.truncated_before_ms == 0
 
     await at_every_moment(with_markers_and_an_open_row, cut, story)
 

@@ -90,7 +90,7 @@ DEFAULTS = {"ttl": "604800", "spread": "1", "onInvalid": "drop", "generation": "
 
 async def test_a_new_topic_has_the_defaults_and_the_first_generation(topics: TopicLogs) -> None:
     topic = await topics.create(A, {})
-    assert (topic.namespace, topic.name, topic.generation, topic.ttl_ms) == ("shop", "orders", 1, 604_800_000)
+    assert (topic.namespace, topic.name, topic.generation, topic.metadata.ttl_ms) == ("shop", "orders", 1, 604_800_000)
     assert topic.properties == DEFAULTS
     assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_000)
     assert topic.keys == topic.read_keys == (b"shop:orders:", 1, BUCKETS, 1)
@@ -102,7 +102,7 @@ async def test_a_topic_is_created_once(topics: TopicLogs) -> None:
     await topics.create(A, {"ttl": "60"})
     with pytest.raises(TopicExistsError, match="shop:orders exists already"):
         await topics.create(A, {})
-    assert (await topics.get(A)).ttl_ms == 60_000
+    assert (await topics.get(A)).metadata.ttl_ms == 60_000
 
 
 async def test_of_twelve_that_create_the_same_topic_one_wins(topics: TopicLogs) -> None:
@@ -205,7 +205,7 @@ async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: TopicLo
     topic = await topics.merge(A, {"onInvalid": "retain", "owner": None, "size": 5})
     assert topic.properties == {**DEFAULTS, "ttl": "60", "onInvalid": "retain", "colour": "red", "size": "5"}
     assert topic.metadata.updated_ms == 1_005
-    assert (await topics.merge(A, {"ttl": None, "never": None})).ttl_ms == 604_800_000
+    assert (await topics.merge(A, {"ttl": None, "never": None})).metadata.ttl_ms == 604_800_000
     assert await topics.get(A) == topics.loaded(A).topic
 
 
@@ -215,7 +215,7 @@ async def test_a_merge_takes_the_present_generation_and_no_other(topics: TopicLo
         with pytest.raises(InvalidPropertyError):
             await topics.merge(A, {"ttl": "61", "generation": bad})
     assert await topics.get(A) == before
-    assert (await topics.merge(A, {"ttl": "61", "generation": "1"})).ttl_ms == 61_000
+    assert (await topics.merge(A, {"ttl": "61", "generation": "1"})).metadata.ttl_ms == 61_000
 
 
 async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: TopicLogs) -> None:
@@ -227,7 +227,7 @@ async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topic
 async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: TopicLogs) -> None:
     full = {f"p{number}": "x" for number in range(PROPERTIES_MAX)}
     topic = await topics.create(A, full)
-    assert (await topics.merge(A, {"ttl": "60"})).ttl_ms == 60_000
+    assert (await topics.merge(A, {"ttl": "60"})).metadata.ttl_ms == 60_000
     assert (await topics.update(A, topic.properties)).properties == topic.properties
     with pytest.raises(InvalidPropertyError, match="65 properties"):
         await topics.merge(A, {"one more": "x"})
@@ -328,7 +328,7 @@ async def test_a_change_whose_answer_was_lost_is_read_again(far_away) -> None:
     slow.lost_answers = 1
     with pytest.raises(UnknownOutcomeError):
         await topics.update(A, {"ttl": "17"})
-    assert (await topics.get(A)).ttl_ms == 17_000
+    assert (await topics.get(A)).metadata.ttl_ms == 17_000
 
 
 async def test_what_is_shown_can_be_put_back(topics: TopicLogs) -> None:
@@ -336,7 +336,7 @@ async def test_what_is_shown_can_be_put_back(topics: TopicLogs) -> None:
     await topics.delete(A)
     shown = (await topics.create(A, {"ttl": "60", "note": "y"})).properties
     assert (await topics.update(A, shown)).properties == shown
-    assert (await topics.update(A, {**shown, "ttl": "61"})).ttl_ms == 61_000
+    assert (await topics.update(A, {**shown, "ttl": "61"})).metadata.ttl_ms == 61_000
 
 
 async def test_rows_stay_where_they_are_when_the_spread_shrinks(topics: TopicLogs) -> None:
@@ -368,8 +368,8 @@ async def test_a_change_by_another_server_is_a_conflict_and_then_seen(store: Mem
     await theirs.update(A, {"ttl": "60"})
     with pytest.raises(ConflictError, match="changed by another call"):
         await mine.update(A, {"ttl": "70"})
-    assert (await mine.get(A)).ttl_ms == 60_000
-    assert (await mine.update(A, {"ttl": "70"})).ttl_ms == 70_000
+    assert (await mine.get(A)).metadata.ttl_ms == 60_000
+    assert (await mine.update(A, {"ttl": "70"})).metadata.ttl_ms == 70_000
 
 
 @pytest.mark.parametrize("call", ["delete", "update"])
@@ -463,6 +463,16 @@ def test_what_is_no_name_is_refused_with_its_field_and_shortly(bad: str) -> None
         assert refused.value.field == field
         assert len(str(refused.value)) < 200
     assert check_name("a" * NAME_CHARS_MAX, "owner") == "a" * NAME_CHARS_MAX
+
+
+async def test_names_are_checked_for_an_open_log_and_for_none(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    for _ in range(2):
+        assert topics.title(*A) == A
+        assert isinstance(topics.title(*A), TopicName)
+        with pytest.raises(InvalidNameError, match="topic 'or:ders' is not a name"):
+            topics.title("shop", "or:ders")
+        await topics.open(A)
 
 
 @pytest.mark.parametrize(
