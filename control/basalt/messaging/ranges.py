@@ -18,16 +18,18 @@ from basalt.messaging.index import BLOCK_BYTES, BLOCK_MESSAGES, BLOCK_SKIPPED_MA
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.first_unstable import FirstUnstable, share_of
 from basalt.messaging.read.last_stable import Settled, StableEnds
 from basalt.messaging.read.log_reader import NO_LIMIT, Budget, Fetch, LogReader, Reading, Stopped
 from basalt.messaging.read.slices import Limits, Slice, Start, before, end_of, start_from
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.records import Kind
-from basalt_engine.snapshot import NO_INVALID, TransactionSnapshot
+from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, TransactionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -91,15 +93,30 @@ class Range(NamedTuple):
     payload_bytes: int
 
 
+class Blocked(NamedTuple):
+    """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
+
+    `messages` come after it: all that may be shown once every writer has ended (`exact` is false where there may be more).
+    `waiting` long polls wait in the topic.
+    """
+
+    topic: TopicName
+    at: bytes | None
+    messages: int
+    exact: bool
+    waiting: int
+
+
 class RangeScan:
     """One way through a range, from behind an id on, counting what a reader sees of it. Known stretches are not read.
 
-    `snapshot` is that of the stable end up to which it goes; None sees everything. `limits`: the most that it counts.
+    `snapshot` is that of the stable end up to which it goes; None sees everything. `limits`: the most that it counts. Beyond
+    the stable end, `decided` is the snapshot that tells which rows are: a stretch without others is known from then on.
     """
 
     def __init__(
         self, reader: LogReader, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
-        index: Blocks | None, after: bytes, limits: Limits,
+        index: Blocks | None, after: bytes, limits: Limits, decided: TransactionSnapshot | None = None,
     ) -> None:  # fmt: skip
         self._reader = reader
         self._log = log
@@ -107,6 +124,7 @@ class RangeScan:
         self._now_ms = now_ms
         self._index = index
         self._limits = limits
+        self._decided = decided
         self.at = after  # what lies up to here was passed
         self.messages = 0
         self.payload_bytes = 0
@@ -116,11 +134,11 @@ class RangeScan:
 
     def renew_budget(self) -> None:
         """Reset the budget to that of one call."""
-        self._budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
+        self.budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
 
     @property
     def out_of_budget(self) -> bool:
-        return self._budget.is_spent
+        return self.budget.is_spent
 
     @property
     def weight(self) -> int:
@@ -175,7 +193,7 @@ class RangeScan:
     async def _read(self, end: bytes) -> Fetch:
         """Read a block, or what lies up to this id."""
         reading = Reading(
-            Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self._budget,
+            Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self.budget,
             enough=Limits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
         )  # fmt: skip
         page = await self._reader.go_on(self._log, reading)
@@ -192,10 +210,13 @@ class RangeScan:
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
         self._count(page, said)
-        if self._index is not None:
+        if self._index is not None and all(map(self._is_decided, page.slices)):
             skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
             self._index.add(Block(after, self.at, page.messages, page.payload_bytes, said, skipped, *times))
         return page
+
+    def _is_decided(self, part: Slice) -> bool:
+        return self._decided is None or self._decided.is_visible(part.written_by)
 
 
 def _weight(part: RangeScan | Block, message_bytes: int) -> int:
@@ -206,8 +227,9 @@ class Ranges:
     """The ranges of one store's topics."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writers: Transactions, ends: StableEnds
-    ) -> None:
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writers: Transactions, ends: StableEnds,
+        first_unstable: FirstUnstable,
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
@@ -216,6 +238,7 @@ class Ranges:
         self._reader = reader
         self._writers = writers
         self._ends = ends
+        self._first_unstable = first_unstable
 
     async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
         """The highest id such that nothing at or below it can still appear or change who sees it.
@@ -308,6 +331,28 @@ class Ranges:
             at = part.at
         return Splits(parts, topic.generation)
 
+    async def blocked_by(self, transaction: Transaction, budget: Budget) -> list[Blocked]:
+        """The topics in which a transaction blocks readers, in the order of its joins. Searches and counts use up the budget."""
+        found: list[Blocked] = []
+        for join in transaction.topics:
+            first = await self._first_unstable.of_transaction(transaction, join, budget)
+            if first is not None:
+                log, where, first_id = first
+                messages, exact = (0, False) if where is None else await self._behind(log, end_of(where), budget)
+                found.append(Blocked(log.topic.title, first_id, messages, exact, log.waiting))
+        return found
+
+    async def _behind(self, log: TopicLog, after: bytes, budget: Budget) -> tuple[int, bool]:
+        """The messages behind an id, but for those of failed writers, and whether these are all."""
+        decided, end = self._first_unstable.snapshot(), end_of(await self._ends.newest_row(log))
+        all_committed = TransactionSnapshot(POINTER_MAX, invalid=NO_INVALID if decided is None else decided.invalid)
+        settled = Settled(end[:POSITION_BYTES], all_committed)
+        scan = self._scan(log, settled, after, end, _UNLIMITED, committed=decided is not None, decided=decided)
+        share = scan.budget = share_of(budget, SCAN_BYTES_MAX)
+        await self._go(scan, log, end)
+        budget.rows += share.rows
+        return scan.messages, scan.at >= end
+
     def forget_all(self) -> None:
         """Forget all blocks: an operator has changed what became of writers."""
         self._logs.memory.forget_all_blocks()
@@ -319,8 +364,9 @@ class Ranges:
         return await self._ends.settled(log)
 
     def _scan(
-        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: Limits, *, committed: bool
-    ) -> RangeScan:
+        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: Limits, *, committed: bool,
+        decided: TransactionSnapshot | None = None,
+    ) -> RangeScan:  # fmt: skip
         """A scan from behind an id on, past what has expired."""
         now_ms = self._clock.now_ms()
         oldest = before(position(log.topic.oldest_ms(now_ms), 0))
@@ -330,7 +376,7 @@ class Ranges:
             index = log.present_index().blocks
             index.drop_before(floor)
         begin = min(max(after, floor), end)
-        return RangeScan(self._reader, log, settled.snapshot, now_ms, index, begin, limits)
+        return RangeScan(self._reader, log, settled.snapshot, now_ms, index, begin, limits, decided)
 
     async def _go(self, scan: RangeScan, log: TopicLog, end: bytes) -> None:
         try:

@@ -166,7 +166,9 @@ def places(chance: random.Random, items: list[Seen], end: bytes | None) -> bytes
 
 async def check_everywhere(shop: Wired, chance: random.Random) -> None:
     indexed = shop.services.ranges
-    plain = Ranges(shop.store, shop.clock, shop.topics, indexed._reader, indexed._writers, indexed._ends)
+    plain = Ranges(
+        shop.store, shop.clock, shop.topics, indexed._reader, indexed._writers, indexed._ends, indexed._first_unstable
+    )
     items = await seen_by_all(shop)
     end = (await indexed.stable_end(A)).id
     assert not items or items[-1].id <= end
