@@ -1,6 +1,6 @@
 """The index of a topic's log: sums of what lies in its stretches, so that counting reads next to nothing. Pure.
 
-Two lists, because two kinds of readers count differently, and memory is short:
+Two lists, for two kinds of readers count differently, and memory is short (docs/decisions/0023-two-lists-in-one-index.md):
 - `Buckets`, by publish time: all that a reader without a snapshot gets. Kept from the first row on, and saved by the
   statistics job (kind `index`, docs/formats/system-table.md); what no saved sum covers is read once and added in front.
 - `Blocks`, by id: what readers of committed messages get, with what the markers said. In memory only: readers of ranges add
@@ -37,9 +37,7 @@ BLOCK_BYTES = 4 << 20
 SPLIT_FRACTION_MIN = 16  # a part of a block that is less than one in so many is no block of its own
 BLOCK_SKIPPED_MAX = 64  # failed writers whose rows a block passes over; each is looked up whenever the block is used
 SKIPPED_PER_ENTRY = 4  # that take as much memory as a block without any
-BLOCK_ENTRIES_MAX = (
-    16_384  # of a topic: 67 million small messages; beyond, neighbours are joined in pairs. 300 bytes each
-)
+BLOCK_ENTRIES_MAX = 16_384  # of a topic: 67 million small messages; beyond, neighbours are joined. 300 bytes each
 FOREVER_MS = (1 << 63) - 1
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from basalt.api.bodies.json import MessageId, message_id
+from basalt.api.bodies.messages import Split, Splits, StableEnd
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError, InternalError
@@ -44,13 +46,6 @@ SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
 _UNLIMITED = Limits(NO_LIMIT, NO_LIMIT)
 
 
-class StableEnd(NamedTuple):
-    """Up to where a generation of a topic reads the same for ever; `id` is None where nothing is there yet."""
-
-    id: bytes | None
-    generation: int
-
-
 class Advance(NamedTuple):
     """A run of a topic, up to `through`: its messages, and what the markers in it say by themselves.
 
@@ -66,22 +61,6 @@ class Advance(NamedTuple):
     expired: bool
     said: MarkerState
     tasks_property: int | None
-
-
-class Split(NamedTuple):
-    """A part of a range, and what is in it."""
-
-    after: bytes | None
-    through: bytes
-    messages: int
-    payload_bytes: int
-
-
-class Splits(NamedTuple):
-    """A range in parts, in the order of the log."""
-
-    splits: list[Split]
-    generation: int
 
 
 class Range(NamedTuple):
@@ -137,10 +116,6 @@ class RangeScan:
         self.budget = Budget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
 
     @property
-    def out_of_budget(self) -> bool:
-        return self.budget.is_spent
-
-    @property
     def weight(self) -> int:
         """The cost of reading what it has counted, in bytes."""
         return _weight(self, MESSAGE_WEIGHT_BYTES)
@@ -148,7 +123,7 @@ class RangeScan:
     async def to(self, end: bytes) -> None:
         """Go on up to this id, or until a limit is reached, or the budget spent."""
         skipped = 0
-        while self.at < end and not self.is_full and not self.out_of_budget:
+        while self.at < end and not self.is_full and not self.budget.is_spent:
             known = self._known()
             if known is not None and known.through <= end and self._admits(known):
                 self._count(known, known.marker_summary)
@@ -179,10 +154,8 @@ class RangeScan:
     def _left(self, through: bytes | None) -> Limits:
         """What it may still count: at least one message, whatever its bytes, as the first of all."""
         limits = self._limits
-        messages_left, bytes_left = (
-            limits.messages_max - self.messages,
-            limits.bytes_max - _weight(self, limits.message_bytes),
-        )
+        messages_left = limits.messages_max - self.messages
+        bytes_left = limits.bytes_max - _weight(self, limits.message_bytes)
         return Limits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
     def _count(self, part: Block | Fetch, said: MarkerState) -> None:
@@ -246,8 +219,7 @@ class Ranges:
         For readers that are not `committed`: after the newest durable row.
         """
         log = await self._logs.open(title)
-        settled = await self._settled(log, committed)
-        return StableEnd(settled.id or None, log.topic.generation)
+        return StableEnd(message_id((await self._settled(log, committed)).id or None), log.topic.generation)
 
     async def read(
         self, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
@@ -278,8 +250,7 @@ class Ranges:
         """
         log = await self._logs.open(title)
         topic, settled = log.topic, await self._settled(log, committed)
-        end = settled.id
-        end = max(after or b"", end if through is None else min(end, through))
+        end = max(after or b"", settled.id if through is None else min(settled.id, through))
         limits = Limits(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
         scan = self._scan(log, settled, after or b"", end, limits, committed=committed)
         await self._go(scan, log, end)
@@ -298,16 +269,15 @@ class Ranges:
         """
         log = await self._logs.open(title)
         topic, settled = log.topic, await self._settled(log, committed)
-        end = settled.id
         if (after or b"") > through:
             raise InputError(
                 "the range ends before it begins", field="through", hint="give an id that is not before `after`"
             )
-        if through > max(end, after or b""):
+        if through > max(settled.id, after or b""):
             raise undecided(through)
         whole = self._scan(log, settled, after or b"", through, _UNLIMITED, committed=committed)
         await self._go(whole, log, through)
-        while whole.out_of_budget and not committed:  # no try gets further than the one before
+        while whole.budget.is_spent and not committed:  # no try gets further than the one before
             whole.renew_budget()
             await self._go(whole, log, through)
         if whole.at < through:
@@ -326,7 +296,7 @@ class Ranges:
             while part.at < through and not part.is_full:
                 part.renew_budget()
                 await self._go(part, log, through)
-            parts.append(Split(at or None, part.at, part.messages, part.payload_bytes))
+            parts.append(Split(message_id(at or None), MessageId(part.at), part.messages, part.payload_bytes))
             weight_left -= part.weight
             at = part.at
         return Splits(parts, topic.generation)
@@ -344,7 +314,7 @@ class Ranges:
 
     async def _behind(self, log: TopicLog, after: bytes, budget: Budget) -> tuple[int, bool]:
         """The messages behind an id, but for those of failed writers, and whether these are all."""
-        decided, end = self._first_unstable.snapshot(), end_of(await self._ends.newest_row(log))
+        decided, end = self._first_unstable.decisions.snapshot(), end_of(await self._ends.newest_row(log))
         all_committed = TransactionSnapshot(POINTER_MAX, invalid=NO_INVALID if decided is None else decided.invalid)
         settled = Settled(end[:POSITION_BYTES], all_committed)
         scan = self._scan(log, settled, after, end, _UNLIMITED, committed=decided is not None, decided=decided)
@@ -352,10 +322,6 @@ class Ranges:
         await self._go(scan, log, end)
         budget.rows += share.rows
         return scan.messages, scan.at >= end
-
-    def forget_all(self) -> None:
-        """Forget all blocks: an operator has changed what became of writers."""
-        self._logs.memory.forget_all_blocks()
 
     async def _settled(self, log: TopicLog, committed: bool) -> Settled:
         if not committed:
@@ -416,9 +382,8 @@ class Ranges:
 def _end(after: bytes) -> bytes:
     """The position up to which all was passed by who stands at this id: of a row that it is in the midst of, not the row's."""
     tail = after[POSITION_BYTES:]
-    return (
-        after[:POSITION_BYTES] if not tail.strip(b"\0") or not tail.strip(b"\xff") else before(after[:POSITION_BYTES])
-    )
+    is_whole = not tail.strip(b"\0") or not tail.strip(b"\xff")
+    return after[:POSITION_BYTES] if is_whole else before(after[:POSITION_BYTES])
 
 
 def undecided(through: bytes) -> ConflictError:

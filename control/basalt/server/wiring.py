@@ -71,7 +71,8 @@ class Services(services.Services):
             self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,
         )  # fmt: skip
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
-        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, self.ranges.forget_all)
+        forget_blocks = self.topics.memory.forget_all_blocks
+        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
 
     async def start_thrift(self, host: str) -> ThriftFace:
         """The Thrift face, where the settings ask for one."""

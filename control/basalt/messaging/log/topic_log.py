@@ -158,9 +158,8 @@ class TopicLog:
             if not rows:
                 return
             await self.memory.call(_delete_absent, self.memory.rows_table, rows)
-            self.unconfirmed = self.unconfirmed[
-                len(rows) :
-            ]  # a later group may have failed meanwhile, or the topic be gone
+            # A later group may have failed meanwhile, or the topic be gone.
+            self.unconfirmed = self.unconfirmed[len(rows) :]
             if self.unconfirmed:
                 return
             self.memory.with_unconfirmed.discard(self)
@@ -171,12 +170,8 @@ class TopicLog:
     # Appending.
 
     def append(
-        self,
-        group: Group,
-        payloads: Sequence[Buffer],
-        extras: Sequence[Extras] | None = None,
-        written_by: int | None = None,
-    ) -> Placed:
+        self, group: Group, payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None, written_by: int | None = None,
+    ) -> Placed:  # fmt: skip
         """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
         assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
         before = self.newest
@@ -660,9 +655,7 @@ class Tails:
         self.bytes -= tail.size_bytes
         self._dead_rows += len(tail.rows) - tail.first
         owner.tail, tail.owner = None, None
-        if self._dead_rows > max(
-            len(self._order) // 2, DEAD_ROWS_MAX
-        ):  # amortised: each row is passed twice on average
+        if self._dead_rows > max(len(self._order) // 2, DEAD_ROWS_MAX):  # each row is passed twice on average
             self._order = deque(each for each in self._order if each.owner is not None)
             self._dead_rows = 0
 

@@ -86,11 +86,11 @@ class FirstUnstable:
         self._clock = clock
         self._logs = logs
         self._reader = reader
-        self._decisions = decisions
+        self.decisions = decisions
 
     async def of_topic(self, log: TopicLog, start: bytes = b"") -> Hold:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot, ranges = self._decisions.snapshot(), self._ranges(log)
+        snapshot, ranges = self.decisions.snapshot(), self._ranges(log)
         if snapshot is None or not ranges:
             return Hold()
         stops = [stop for _, stop in ranges if stop is not None]
@@ -99,10 +99,6 @@ class FirstUnstable:
         if found.row is None:
             return Hold(searched_to=found.rest)
         return Hold(found.row.written_by, await self._first_id(log, found.row))
-
-    def snapshot(self) -> TransactionSnapshot | None:
-        """Who is visible, open and invalid, durably; None when that is not known."""
-        return self._decisions.snapshot()
 
     def surely(self, transaction: Transaction) -> bool:
         """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
@@ -140,7 +136,7 @@ class FirstUnstable:
         """The ranges of the topic in which rows of transactions in progress may lie."""
         ranges = [
             log.uncommitted_range(transaction, position(join.from_ms, 0))
-            for transaction in self._decisions.in_progress()
+            for transaction in self.decisions.in_progress()
             for join in transaction.topics
             if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation
         ]
