@@ -361,7 +361,7 @@ class TopicParticipant:
             lost = self._unpublished(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
         for log, pointer, reference in unpublished:
             # No note is left that these are published: the writer ends here, or is rolled back.
-            log.refer(group, reference, pointer, self._staged.unpublished_bytes(log, pointer))
+            log.refer(group, reference, pointer, *self._staged.unpublished_counts(log, pointer))
         for log, messages in plan.publications:
             log.append(group, messages, None, write_pointer)
         for log, marker in plan.markers:

@@ -1,6 +1,6 @@
 """The index of a topic's log: sums of what lies in its stretches, so that counting reads next to nothing. Pure.
 
-Two lists, because two kinds of readers count differently, and memory is short:
+Two lists, for two kinds of readers count differently, and memory is short (docs/decisions/0023-two-lists-in-one-index.md):
 - `Buckets`, by publish time: all that a reader without a snapshot gets. Kept from the first row on, and saved by the
   statistics job (kind `index`, docs/formats/system-table.md); what no saved sum covers is read once and added in front.
 - `Blocks`, by id: what readers of committed messages get, with what the markers said. In memory only: readers of ranges add
@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, merged
-from basalt_engine.keys import position_fields
-from basalt_engine.messages import MessageRow
-from basalt_engine.records import BatchSection, RecordBatch, RecordKind, decode
+from basalt_engine.records import BatchSection, Buffer, RecordBatch, RecordKind, decode
 from basalt_engine.snapshot import InvalidList
 from basalt_engine.system import SystemRecord
 
@@ -31,15 +30,14 @@ RECENT_SLOTS = 12
 RECENT_SLOT_MS = 5_000  # so the rate of publishing is over the last minute
 OWN_STEPS = 32  # the expiry of a message with a TTL of its own is rounded up by at most this part of the TTL
 OWN_STEP_MS_MIN = 1_000
+OWN_TTLS_MAX = 100  # different ones that are kept of a writer's staged payloads; where there are more, these are read
 
 BLOCK_MESSAGES = 4_096
 BLOCK_BYTES = 4 << 20
 SPLIT_FRACTION_MIN = 16  # a part of a block that is less than one in so many is no block of its own
 BLOCK_SKIPPED_MAX = 64  # failed writers whose rows a block passes over; each is looked up whenever the block is used
 SKIPPED_PER_ENTRY = 4  # that take as much memory as a block without any
-BLOCK_ENTRIES_MAX = (
-    16_384  # of a topic: 67 million small messages; beyond, neighbours are joined in pairs. 300 bytes each
-)
+BLOCK_ENTRIES_MAX = 16_384  # of a topic: 67 million small messages; beyond, neighbours are joined. 300 bytes each
 FOREVER_MS = (1 << 63) - 1
 
 
@@ -48,6 +46,14 @@ class Count(NamedTuple):
 
     messages: int = 0
     payload_bytes: int = 0
+
+    def plus(self, messages: int, payload_bytes: int) -> Count:
+        """These and others."""
+        return Count(self.messages + messages, self.payload_bytes + payload_bytes)
+
+
+TtlCounts: TypeAlias = Mapping[int, Count]  # messages with a TTL of their own, by that
+NO_TTLS: TtlCounts = MappingProxyType({})
 
 
 class Expiry(NamedTuple):
@@ -71,27 +77,29 @@ def count_batch(publish_ms: int, batch: RecordBatch, ttl_ms: int) -> RowCount:
     """Count the messages of one batch; `ttl_ms` is the topic's."""
     if batch.kind is not RecordKind.USER:  # markers are not messages
         return RowCount(publish_ms, 0, 0)
-    ttls = batch.ttls_ms()
-    if ttls is None:
-        return RowCount(publish_ms, batch.count, batch.payload_bytes)
-    own = OwnExpiry()
-    messages = payload_bytes = 0
-    for index, ttl in enumerate(ttls):
-        length = batch.bytes_between(index, index + 1)
-        if ttl and ttl < ttl_ms:
-            own.add([Expiry(_rounded(publish_ms + ttl, ttl), 1, length)])
-        else:
-            messages += 1
-            payload_bytes += length
-    return RowCount(publish_ms, messages, payload_bytes, own.entries())
+    return count_row(publish_ms, Count(batch.count, batch.payload_bytes), count_ttls(batch), ttl_ms)
 
 
-def count_appended(row: MessageRow, messages: int, payload_bytes: int, ttl_ms: int) -> RowCount:
-    """Count a row that was just appended by the appender's own numbers; only TTLs of messages need a decoded batch."""
-    publish_ms = position_fields(row.position)[0]
-    if row.batch is None or (row.batch[1] == RecordKind.USER and not row.batch[2] & BatchSection.TTLS):
-        return RowCount(publish_ms, messages, payload_bytes)
-    return count_batch(publish_ms, decode(row.batch, verify=False), ttl_ms)
+def count_ttls(batch: RecordBatch) -> TtlCounts:
+    """Count the messages of one batch that have a TTL of their own."""
+    counts: dict[int, Count] = {}
+    for index, ttl_ms in enumerate(batch.ttls_ms() or ()):
+        if ttl_ms:
+            counts[ttl_ms] = counts.get(ttl_ms, Count()).plus(1, batch.bytes_between(index, index + 1))
+    return counts or NO_TTLS
+
+
+def count_staged(batch: Buffer) -> TtlCounts:
+    """The same of a batch as it is stored; only TTLs of messages need a decoded one."""
+    return count_ttls(decode(batch, verify=False)) if batch[2] & BatchSection.TTLS else NO_TTLS
+
+
+def count_row(publish_ms: int, whole: Count, ttls: TtlCounts, ttl_ms: int) -> RowCount:
+    """The counts of a row that was published at this time, of all of it and by TTL; `ttl_ms` is the topic's."""
+    own = [Expiry(_rounded(publish_ms + ttl, ttl), *count) for ttl, count in ttls.items() if ttl < ttl_ms]
+    for _, messages, payload_bytes in own:
+        whole = whole.plus(-messages, -payload_bytes)
+    return RowCount(publish_ms, *whole, OwnExpiry(own).entries() if own else ())
 
 
 def _rounded(expire_ms: int, ttl_ms: int) -> int:
@@ -223,8 +231,7 @@ class OwnExpiry:
         """Count messages; with sign -1, messages that were counted are gone."""
         for expire_ms, messages, payload_bytes in entries:
             known = self._by_time.get(expire_ms, Count())
-            counted = Count(known.messages + sign * messages, known.payload_bytes + sign * payload_bytes)
-            self._by_time[expire_ms] = counted
+            self._by_time[expire_ms] = known.plus(sign * messages, sign * payload_bytes)
 
     def __len__(self) -> int:
         return len(self._by_time)

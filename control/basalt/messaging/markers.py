@@ -213,13 +213,8 @@ class TopicMarkers:
     async def save(self, *, everything: bool = False) -> int:
         """Save the states of topics that went on since; how many."""
         now_ms = self._clock.now_ms()
-        due = [
-            log
-            for log in self._logs.memory.detailed
-            if log.markers is not None
-            and log.markers.persisted
-            and (everything or now_ms - log.markers.saved_ms >= SAVE_AGE_MS)
-        ]
+        logs = [log for log in self._logs.memory.detailed if log.markers is not None and log.markers.persisted]
+        due = [log for log in logs if everything or now_ms - log.markers.saved_ms >= SAVE_AGE_MS]
         saved = 0
         for log in due if everything else due[:SAVE_TOPICS_MAX]:
             with suppress(TopicNotFoundError):
@@ -243,9 +238,8 @@ class TopicMarkers:
 
     def _save(self, log: TopicLog, group: Group) -> int:
         tracked: TrackedMarkers | None = log.markers
-        if (
-            log.ended or tracked is None or not tracked.persisted
-        ):  # a generation never writes over the one that followed
+        # A generation never writes over the one that followed.
+        if log.ended or tracked is None or not tracked.persisted:
             return 0
         tracked.saved_ms = group.now_ms
         if tracked.through == tracked.saved_through:

@@ -178,7 +178,7 @@ class Messages:
         reference = staged.unpublished(log, writer)
         if reference is None:
             return log.skip(group)
-        placed = log.refer(group, reference, writer, staged.unpublished_bytes(log, writer))
+        placed = log.refer(group, reference, writer, *staged.unpublished_counts(log, writer))
         staged.publish_up_to(group, log, writer, reference, placed)
         return placed
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from basalt.api.bodies.json import HexMessageId, message_id
+from basalt.api.bodies.messages import Split, Splits, StableEnd
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError, InternalError
@@ -18,6 +20,7 @@ from basalt.messaging.index import BLOCK_BYTES, BLOCK_MESSAGES, BLOCK_SKIPPED_MA
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.read.first_unstable import FirstUnstable, share_of
 from basalt.messaging.read.last_stable import Settled, StableEnds
 from basalt.messaging.read.log_reader import (
     NO_LIMIT,
@@ -35,11 +38,12 @@ from basalt.messaging.read.log_reader import (
 )
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.records import RecordKind
-from basalt_engine.snapshot import NO_INVALID, TransactionSnapshot
+from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, TransactionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -52,13 +56,6 @@ SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
 
 
 _UNLIMITED = SliceLimits(NO_LIMIT, NO_LIMIT)
-
-
-class RangeEnd(NamedTuple):
-    """Up to where a generation of a topic reads the same for ever; `id` is None where nothing is there yet."""
-
-    id: bytes | None
-    generation: int
 
 
 class RangeAdvance(NamedTuple):
@@ -78,22 +75,6 @@ class RangeAdvance(NamedTuple):
     tasks_property: int | None
 
 
-class RangeSplit(NamedTuple):
-    """A part of a range, and what is in it."""
-
-    after: bytes | None
-    through: bytes
-    messages: int
-    payload_bytes: int
-
-
-class RangeSplits(NamedTuple):
-    """A range in parts, in the order of the log."""
-
-    splits: list[RangeSplit]
-    generation: int
-
-
 class Range(NamedTuple):
     """The messages of a range, or the first of them: then `next_id` is where to go on, exclusively."""
 
@@ -103,15 +84,30 @@ class Range(NamedTuple):
     payload_bytes: int
 
 
+class BlockedReaders(NamedTuple):
+    """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
+
+    `messages` come after it: all that may be shown once every writer has ended (`exact` is false where there may be more).
+    `waiting` long polls wait in the topic.
+    """
+
+    topic: TopicName
+    at: bytes | None
+    messages: int
+    exact: bool
+    waiting: int
+
+
 class RangeScan:
     """One way through a range, from behind an id on, counting what a reader sees of it. Known stretches are not read.
 
-    `snapshot` is that of the stable end up to which it goes; None sees everything. `limits`: the most that it counts.
+    `snapshot` is that of the stable end up to which it goes; None sees everything. `limits`: the most that it counts. Beyond
+    the stable end, `decided` is the snapshot that tells which rows are: a stretch without others is known from then on.
     """
 
     def __init__(
         self, reader: LogReader, log: TopicLog, snapshot: TransactionSnapshot | None, now_ms: int,
-        index: Blocks | None, after: bytes, limits: SliceLimits,
+        index: Blocks | None, after: bytes, limits: SliceLimits, decided: TransactionSnapshot | None = None,
     ) -> None:  # fmt: skip
         self._reader = reader
         self._log = log
@@ -119,6 +115,7 @@ class RangeScan:
         self._now_ms = now_ms
         self._index = index
         self._limits = limits
+        self._decided = decided
         self.at = after  # what lies up to here was passed
         self.messages = 0
         self.payload_bytes = 0
@@ -128,11 +125,7 @@ class RangeScan:
 
     def renew_budget(self) -> None:
         """Reset the budget to that of one call."""
-        self._budget = ReadBudget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
-
-    @property
-    def out_of_budget(self) -> bool:
-        return self._budget.is_spent
+        self.budget = ReadBudget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
 
     @property
     def weight(self) -> int:
@@ -142,7 +135,7 @@ class RangeScan:
     async def to(self, end: bytes) -> None:
         """Go on up to this id, or until a limit is reached, or the budget spent."""
         skipped = 0
-        while self.at < end and not self.is_full and not self.out_of_budget:
+        while self.at < end and not self.is_full and not self.budget.is_spent:
             known = self._known()
             if known is not None and known.through <= end and self._admits(known):
                 self._count(known, known.marker_summary)
@@ -173,10 +166,8 @@ class RangeScan:
     def _left(self, through: bytes | None) -> SliceLimits:
         """What it may still count: at least one message, whatever its bytes, as the first of all."""
         limits = self._limits
-        messages_left, bytes_left = (
-            limits.messages_max - self.messages,
-            limits.bytes_max - _weight(self, limits.message_bytes),
-        )
+        messages_left = limits.messages_max - self.messages
+        bytes_left = limits.bytes_max - _weight(self, limits.message_bytes)
         return SliceLimits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
     def _count(self, part: Block | Fetch, said: MarkerState) -> None:
@@ -187,7 +178,7 @@ class RangeScan:
     async def _read(self, end: bytes) -> Fetch:
         """Read a block, or what lies up to this id."""
         reading = Reading(
-            Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self._budget,
+            Start(self.at, False), self._left(end), self._snapshot, self._now_ms, markers=True, budget=self.budget,
             enough=SliceLimits(BLOCK_MESSAGES, BLOCK_BYTES), skipped_max=BLOCK_SKIPPED_MAX, whole=True,
         )  # fmt: skip
         page = await self._reader.go_on(self._log, reading)
@@ -204,10 +195,13 @@ class RangeScan:
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
         self._count(page, said)
-        if self._index is not None:
+        if self._index is not None and all(map(self._is_decided, page.slices)):
             skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
             self._index.add(Block(after, self.at, page.messages, page.payload_bytes, said, skipped, *times))
         return page
+
+    def _is_decided(self, part: Slice) -> bool:
+        return self._decided is None or self._decided.is_visible(part.written_by)
 
 
 def _weight(part: RangeScan | Block, message_bytes: int) -> int:
@@ -218,8 +212,9 @@ class Ranges:
     """The ranges of one store's topics."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writers: Transactions, ends: StableEnds
-    ) -> None:
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writers: Transactions, ends: StableEnds,
+        first_unstable: FirstUnstable,
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
@@ -228,15 +223,15 @@ class Ranges:
         self._reader = reader
         self._writers = writers
         self._ends = ends
+        self._first_unstable = first_unstable
 
-    async def stable_end(self, title: TopicName, committed: bool = True) -> RangeEnd:
+    async def stable_end(self, title: TopicName, committed: bool = True) -> StableEnd:
         """The highest id such that nothing at or below it can still appear or change who sees it.
 
         For readers that are not `committed`: after the newest durable row.
         """
         log = await self._logs.open(title)
-        settled = await self._settled(log, committed)
-        return RangeEnd(settled.id or None, log.topic.generation)
+        return StableEnd(message_id((await self._settled(log, committed)).id or None), log.topic.generation)
 
     async def read(
         self, log: TopicLog, after: bytes | None, through: bytes, bytes_max: int, *, committed: bool
@@ -267,8 +262,7 @@ class Ranges:
         """
         log = await self._logs.open(title)
         topic, settled = log.topic, await self._settled(log, committed)
-        end = settled.id
-        end = max(after or b"", end if through is None else min(end, through))
+        end = max(after or b"", settled.id if through is None else min(settled.id, through))
         limits = SliceLimits(messages_max or NO_LIMIT, bytes_max or NO_LIMIT)
         scan = self._scan(log, settled, after or b"", end, limits, committed=committed)
         await self._go(scan, log, end)
@@ -280,23 +274,22 @@ class Ranges:
 
     async def splits(
         self, title: TopicName, after: bytes | None, through: bytes, count: int, *, committed: bool = True
-    ) -> RangeSplits:
+    ) -> Splits:
         """The range in at most `count` parts that are about equally much work; where they are cut depends on nothing else.
 
         `ConflictError`: the range is not settled yet. `BusyError`: a long stretch is being read for the first time.
         """
         log = await self._logs.open(title)
         topic, settled = log.topic, await self._settled(log, committed)
-        end = settled.id
         if (after or b"") > through:
             raise InputError(
                 "the range ends before it begins", field="through", hint="give an id that is not before `after`"
             )
-        if through > max(end, after or b""):
+        if through > max(settled.id, after or b""):
             raise undecided(through)
         whole = self._scan(log, settled, after or b"", through, _UNLIMITED, committed=committed)
         await self._go(whole, log, through)
-        while whole.out_of_budget and not committed:  # no try gets further than the one before
+        while whole.budget.is_spent and not committed:  # no try gets further than the one before
             whole.renew_budget()
             await self._go(whole, log, through)
         if whole.at < through:
@@ -304,7 +297,7 @@ class Ranges:
                 f"a long stretch of topic {title} is being read for the first time, up to {whole.at.hex()} so far",
                 hint="send the same call again; or split the topic in shorter ranges",
             )
-        parts: list[RangeSplit] = []
+        parts: list[Split] = []
         at, weight_left = after or b"", whole.weight
         while at < through:
             parts_left = count - len(parts)
@@ -315,14 +308,32 @@ class Ranges:
             while part.at < through and not part.is_full:
                 part.renew_budget()
                 await self._go(part, log, through)
-            parts.append(RangeSplit(at or None, part.at, part.messages, part.payload_bytes))
+            parts.append(Split(message_id(at or None), HexMessageId(part.at), part.messages, part.payload_bytes))
             weight_left -= part.weight
             at = part.at
-        return RangeSplits(parts, topic.generation)
+        return Splits(parts, topic.generation)
 
-    def forget_all(self) -> None:
-        """Forget all blocks: an operator has changed what became of writers."""
-        self._logs.memory.forget_all_blocks()
+    async def blocked_by(self, transaction: Transaction, budget: ReadBudget) -> list[BlockedReaders]:
+        """The topics in which a transaction blocks readers, in the order of its joins. Searches and counts use up the budget."""
+        found: list[BlockedReaders] = []
+        for join in transaction.topics:
+            first = await self._first_unstable.of_transaction(transaction, join, budget)
+            if first is not None:
+                log, where, first_id = first
+                messages, exact = (0, False) if where is None else await self._behind(log, end_of(where), budget)
+                found.append(BlockedReaders(log.topic.title, first_id, messages, exact, log.waiting))
+        return found
+
+    async def _behind(self, log: TopicLog, after: bytes, budget: ReadBudget) -> tuple[int, bool]:
+        """The messages behind an id, but for those of failed writers, and whether these are all."""
+        decided, end = self._first_unstable.decisions.snapshot(), end_of(await self._ends.newest_row(log))
+        all_committed = TransactionSnapshot(POINTER_MAX, invalid=NO_INVALID if decided is None else decided.invalid)
+        settled = Settled(end[:POSITION_BYTES], all_committed)
+        scan = self._scan(log, settled, after, end, _UNLIMITED, committed=decided is not None, decided=decided)
+        share = scan.budget = share_of(budget, SCAN_BYTES_MAX)
+        await self._go(scan, log, end)
+        budget.rows += share.rows
+        return scan.messages, scan.at >= end
 
     async def _settled(self, log: TopicLog, committed: bool) -> Settled:
         if not committed:
@@ -331,8 +342,9 @@ class Ranges:
         return await self._ends.settled(log)
 
     def _scan(
-        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: SliceLimits, *, committed: bool
-    ) -> RangeScan:
+        self, log: TopicLog, settled: Settled, after: bytes, end: bytes, limits: SliceLimits, *, committed: bool,
+        decided: TransactionSnapshot | None = None,
+    ) -> RangeScan:  # fmt: skip
         """A scan from behind an id on, past what has expired."""
         now_ms = self._clock.now_ms()
         oldest = before(position(log.oldest_ms(now_ms), 0))
@@ -342,7 +354,7 @@ class Ranges:
             index = log.present_index().blocks
             index.drop_before(floor)
         begin = min(max(after, floor), end)
-        return RangeScan(self._reader, log, settled.snapshot, now_ms, index, begin, limits)
+        return RangeScan(self._reader, log, settled.snapshot, now_ms, index, begin, limits, decided)
 
     async def _go(self, scan: RangeScan, log: TopicLog, end: bytes) -> None:
         try:
@@ -382,9 +394,8 @@ class Ranges:
 def _end(after: bytes) -> bytes:
     """The position up to which all was passed by who stands at this id: of a row that it is in the midst of, not the row's."""
     tail = after[POSITION_BYTES:]
-    return (
-        after[:POSITION_BYTES] if not tail.strip(b"\0") or not tail.strip(b"\xff") else before(after[:POSITION_BYTES])
-    )
+    is_whole = not tail.strip(b"\0") or not tail.strip(b"\xff")
+    return after[:POSITION_BYTES] if is_whole else before(after[:POSITION_BYTES])
 
 
 def undecided(through: bytes) -> ConflictError:

@@ -269,9 +269,8 @@ class TopicStatistics:
             if position_fields(row.position)[0] < oldest_ms:
                 return None
             # The last payload row first: nearly always the newest message is in it, and no other need be read.
-            for whole in row_slices(
-                search.left(row), partial(self._reads.stored_rows, topic, reverse=True), verify=True
-            ):
+            payload_rows = partial(self._reads.stored_rows, topic, reverse=True)
+            for whole in row_slices(search.left(row), payload_rows, verify=True):
                 living = whole.unexpired(now_ms)
                 if living:
                     return _NewestSearch(row.position, None, living[-1].last_id())

@@ -19,7 +19,8 @@ from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
 from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstable
+from basalt.messaging.ranges import BlockedReaders, Ranges
+from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import ReadBudget, end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
@@ -82,7 +83,7 @@ class Inspection:
 
     def __init__(
         self, store: Store, clock: Clock, transactions: Coordinator, ids: TransactionIds,
-        first_unstable: FirstUnstable, topics: TopicLogs, audit: Audit,
+        first_unstable: FirstUnstable, ranges: Ranges, topics: TopicLogs, audit: Audit,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -90,6 +91,7 @@ class Inspection:
         self._transactions = transactions
         self._ids = ids
         self._first_unstable = first_unstable
+        self._ranges = ranges
         self._topics = topics
         self._audit = audit
 
@@ -119,7 +121,7 @@ class Inspection:
             if budget.is_spent:
                 break
             looked_at += 1
-            blocks = await self._first_unstable.of_transaction(transaction, budget)
+            blocks = await self._ranges.blocked_by(transaction, budget)
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
@@ -135,7 +137,7 @@ class Inspection:
         transaction = state.find(transaction_id)
         if transaction is None:
             return await self._describe_end(state.outcome(transaction_id))
-        blocks = await self._first_unstable.of_transaction(transaction, ReadBudget(CALL_ROWS_MAX))
+        blocks = await self._ranges.blocked_by(transaction, ReadBudget(CALL_ROWS_MAX))
         now_ms, loss = self._clock.now_ms(), transaction.doomed
         fields = self._fields(transaction, now_ms, bool(blocks))
         stored = self._stored_by_topic(transaction)

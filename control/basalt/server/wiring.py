@@ -67,10 +67,11 @@ class RunningServices(services.Services):
         self.collectors.append(self.thrift)
         self.audit = Audit(self.store, self.clock)
         self.inspection = Inspection(
-            self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.topics, self.audit
-        )
+            self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,
+        )  # fmt: skip
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
-        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, self.ranges.forget_all)
+        forget_blocks = self.topics.memory.forget_all_blocks
+        self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
 
     async def start_thrift(self, host: str) -> ThriftFace:
         """The Thrift face, where the settings ask for one."""
@@ -183,7 +184,7 @@ async def _wire(
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reader, manager, ends)
+    ranges = Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     truncation = Truncation(
         clock, topics, markers, ends, first_unstable, ranges, lambda writer: ids.text(transaction_manager.id_of(writer))
     )

@@ -166,7 +166,9 @@ def places(chance: random.Random, items: list[Seen], end: bytes | None) -> bytes
 
 async def check_everywhere(shop: Wired, chance: random.Random) -> None:
     indexed = shop.services.ranges
-    plain = Ranges(shop.store, shop.clock, shop.topics, indexed._reader, indexed._writers, indexed._ends)
+    plain = Ranges(
+        shop.store, shop.clock, shop.topics, indexed._reader, indexed._writers, indexed._ends, indexed._first_unstable
+    )
     items = await seen_by_all(shop)
     end = (await indexed.stable_end(A)).id
     assert not items or items[-1].id <= end
@@ -176,7 +178,7 @@ async def check_everywhere(shop: Wired, chance: random.Random) -> None:
         bytes_max = chance.choice([None, None, 1, 17, 90, 10_000])
         bound = end if through is None else min(end or b"", through)
         wanted = expected(items, after or b"", bound or b"", messages_max or 1 << 60, bytes_max or 1 << 60)
-        plain.forget_all()
+        shop.topics.memory.forget_all_blocks()
         for ranges in (plain, indexed, indexed):
             found = await ranges.advance(A, after, through=through, messages_max=messages_max, bytes_max=bytes_max)
             assert Expected(found.through or b"", found.messages, found.payload_bytes, found.said) == wanted
@@ -204,7 +206,7 @@ async def check_splits(shop: Wired, items: list[Seen], end: bytes | None, chance
     if through is None or (after or b"") > through or (end is not None and through > end):
         return
     found = (await ranges.splits(A, after, through, count)).splits
-    ranges.forget_all()
+    shop.topics.memory.forget_all_blocks()
     assert (await ranges.splits(A, after, through, count)).splits == found
     assert [part.after for part in found] == [after, *(part.through for part in found[:-1])][: len(found)]
     assert (found[-1].through == through) if found else (after or b"") == through
@@ -212,9 +214,9 @@ async def check_splits(shop: Wired, items: list[Seen], end: bytes | None, chance
     assert len(found) <= count
     for part in found:
         own = [item for item in inside if (part.after or b"") < item.id <= part.through]
-        assert (part.messages, part.payload_bytes) == (len(own), sum(item.length for item in own))
+        assert (part.messages, part.bytes) == (len(own), sum(item.length for item in own))
         share = sum(item.length + MESSAGE_WEIGHT_BYTES for item in inside) / count
-        assert part.payload_bytes + MESSAGE_WEIGHT_BYTES * part.messages <= 2 * (share + 20 + MESSAGE_WEIGHT_BYTES)
+        assert part.bytes + MESSAGE_WEIGHT_BYTES * part.messages <= 2 * (share + 20 + MESSAGE_WEIGHT_BYTES)
     assert all(part.messages for part in found) or len(found) == 1
 
 
@@ -297,7 +299,7 @@ async def test_a_reference_is_cut_within_and_read_from_there():
         found.append(await shop.services.ranges.advance(A, at, messages_max=7_000))
         at = found[-1].through
     assert [each.messages for each in found] == [7_000] * 7 + [1_000]
-    shop.services.ranges.forget_all()
+    shop.topics.memory.forget_all_blocks()
     store.rows = 0
     last = await shop.services.ranges.advance(A, found[-2].through)
     assert (last.messages, last.through) == (1_000, found[-1].through)

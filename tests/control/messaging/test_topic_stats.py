@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
-from basalt.messaging import topic_stats
+from basalt.messaging import index, topic_stats
 from basalt.messaging.index import SAVED
-from basalt.messaging.log import stored_log
+from basalt.messaging.log import staged_writers, stored_log
 from basalt.messaging.log.append import RowBuilder
 from basalt.messaging.log.stored_log import entry_name
 from basalt.messaging.log.topic_log import LogLimits
@@ -129,6 +129,28 @@ async def test_messages_with_a_ttl_of_their_own_stop_counting_soon_after_it(shop
     for wired in (shop, await shop.restarted()):
         wired.clock.advance(11_000)
         assert await figures(wired) == (1, 7)
+
+
+@pytest.mark.parametrize("ttls_max", [1, index.OWN_TTLS_MAX])
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_a_stored_message_with_a_ttl_of_its_own_stops_counting_soon_after_it(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, ttls_max: int, ahead: bool
+):
+    monkeypatch.setattr(staged_writers, "OWN_TTLS_MAX", ttls_max)
+    tx = await shop.transactions.begin()
+    for payload, ttl_ms in ((b"lasting", None), (b"brief", 10_000), (b"briefer", 5_000)):
+        await shop.messaging.store(A, [payload, b"too"], tx.write_pointer, [Extras(ttl_ms=ttl_ms), Extras()])
+    if ahead:
+        await shop.messaging.publish(A, [], tx.write_pointer)
+    await shop.commit(tx)
+    await shop.publish(A, "after")
+    assert await figures(shop) == (7, 33)
+    shop.clock.advance(6_000)
+    assert await figures(shop) == (6, 26)
+    await shop.services.topic_stats.save(everything=True)
+    for wired in (shop, await shop.restarted()):
+        wired.clock.advance(6_000)
+        assert await figures(wired) == (5, 21)
 
 
 async def test_a_rolled_back_message_counts_until_retention_removes_it(shop: Wired):

@@ -65,7 +65,7 @@ async def test_every_way_of_reading_begins_at_the_time_of_the_truncation(shop: W
         assert (advance.messages, advance.payload_bytes, advance.at_end, advance.expired) == (2, 7, True, True)
         assert not (await ranges.advance(A, kept[0], committed=committed)).expired
         splits = (await ranges.splits(A, None, end, 2, committed=committed)).splits
-        assert [(part.messages, part.payload_bytes) for part in splits] == [(1, 3), (1, 4)]
+        assert [(part.messages, part.bytes) for part in splits] == [(1, 3), (1, 4)]
     page = await shop.services.peek.peek(A, None, True)
     assert [message.id for message in page.messages] == kept
     assert (await shop.services.peek.message(A, kept[0])).id == kept[0]

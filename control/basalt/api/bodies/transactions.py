@@ -157,7 +157,8 @@ class TransactionLoss(Struct, frozen=True, rename="camel"):
 class BlockedTopic(Struct, frozen=True, rename="camel"):
     """A topic whose readers of committed messages stop at message `at` (null: not found, the search was given up).
 
-    `messages` come after it (`exact` is false where there may be more); `waiting` long polls wait in the topic.
+    `messages` of writers that have not failed come after it (`exact` is false where there may be more); `waiting` long polls
+    wait in the topic.
     """
 
     namespace: str

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from basalt.api.bodies.json import HexMessageId, message_id
-from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Split, Splits, StableEnd, TaskInfo
+from basalt.api.bodies.json import message_id
+from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Splits, StableEnd, TaskInfo
 from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
 from basalt.api.codecs import arrow
 from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_OF_STREAM, Source, Stretch
@@ -64,8 +64,7 @@ class IdRange(NamedTuple):
 @route("GET", TOPIC_PATH + "/stable-end", query=(ISOLATION,), errors=EXISTING)
 async def stable_end(request: Request) -> StableEnd:
     """Up to where the topic reads the same for ever."""
-    end = await request.services.ranges.stable_end(request.topic, _is_committed(request))
-    return StableEnd(message_id(end.id), end.generation)
+    return await request.services.ranges.stable_end(request.topic, _is_committed(request))
 
 
 @route(
@@ -110,12 +109,7 @@ async def splits(request: Request) -> Splits:
     if through is None or count is None:
         field = "through" if through is None else "n"
         raise InputError(f"the query parameter {field} is missing", field=field, hint="give `through`, an id, and `n`")
-    found = await request.services.ranges.splits(request.topic, after, through, count, committed=_is_committed(request))
-    parts = [
-        Split(message_id(each.after), HexMessageId(each.through), each.messages, each.payload_bytes)
-        for each in found.splits
-    ]
-    return Splits(parts, found.generation)
+    return await request.services.ranges.splits(request.topic, after, through, count, committed=_is_committed(request))
 
 
 @route(

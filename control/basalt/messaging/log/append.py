@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
+from basalt.messaging.index import NO_TTLS, TtlCounts
 from basalt_engine.keys import SEQUENCE_MAX, position
 from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, Reference
 from basalt_engine.records import NO_EXTRAS, Buffer, Extras, RecordKind, encode
@@ -92,8 +93,8 @@ class RowBuilder:
     """A row that still may grow within its group."""
 
     __slots__ = (
-        "after", "extras", "kind", "last", "messages", "ms", "payload_bytes", "payloads", "reference", "size_bytes", "topic",
-        "written_by",
+        "after", "extras", "kind", "last", "messages", "ms", "own_ttls", "payload_bytes", "payloads", "reference", "size_bytes",
+        "topic", "written_by",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, written_by: int | None, after: bytes, ms: int) -> None:
@@ -106,6 +107,7 @@ class RowBuilder:
         self.payloads: list[Buffer] = []
         self.extras: list[Extras] | None = None
         self.reference: Reference | None = None
+        self.own_ttls: TtlCounts | None = NO_TTLS  # of what the reference publishes; None: too many
         self.messages = 0
         self.payload_bytes = 0
         self.size_bytes = 0

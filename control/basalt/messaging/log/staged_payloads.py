@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from basalt.catalog.topics import Topic
+from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed, last_of, placed_cuts, places
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
@@ -135,7 +136,7 @@ class StagedPayloads:
         for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
             where, batch = position(ms, last), encode(messages, theirs, compression=topic.compression)
             group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
-            writer.add(where, cut.stop - cut.start, cut.payload_bytes)
+            writer.add(where, cut.stop - cut.start, cut.payload_bytes, count_staged(batch))
         writer.newest = last_of(ranges)
 
     def unpublished(self, log: TopicLog, write_pointer: int) -> Reference | None:
@@ -145,10 +146,10 @@ class StagedPayloads:
             return None
         return Reference(writer.first, writer.last, writer.messages)
 
-    def unpublished_bytes(self, log: TopicLog, write_pointer: int) -> int:
-        """The bytes of the payloads that the writer's next reference would publish."""
+    def unpublished_counts(self, log: TopicLog, write_pointer: int) -> tuple[int, TtlCounts | None]:
+        """The bytes of the payloads that the writer's next reference would publish, and which have a TTL of their own."""
         writer = self._known(log, write_pointer)
-        return 0 if writer is None else writer.payload_bytes
+        return (0, NO_TTLS) if writer is None else (writer.payload_bytes, writer.own_ttls)
 
     def in_memory(self, log: TopicLog, write_pointer: int) -> tuple[int, int] | None:
         """The number and bytes of the messages that the writer has staged and not published; None: not in memory."""
@@ -166,7 +167,7 @@ class StagedPayloads:
         at = None if self._atomic else placed.end
         note = PayloadTable.bind(log.topic.keys, write_pointer, reference.last, writer.published_to, at)
         group.add(PayloadTable.name, note, phase=Phase.INTENT)
-        writer.first, writer.messages, writer.payload_bytes, writer.published_to = None, 0, 0, reference.last
+        writer.publish(reference.last)
         writer.announced = at
 
     def confirm(self, group: Group, log: TopicLog, write_pointer: int, at: bytes) -> None:
@@ -250,13 +251,14 @@ class StagedPayloads:
 
     def _read_page(
         self, topic: Topic, write_pointer: int, start: bytes
-    ) -> tuple[list[tuple[bytes, int, int]], bytes | None]:
-        """Position, messages and bytes of the first rows from a position on; and where there may be more."""
+    ) -> tuple[list[tuple[bytes, int, int, TtlCounts]], bytes | None]:
+        """Position and counts of the first rows from a position on; and where there may be more."""
         stored = self._table.scan(topic.keys, write_pointer, start, LAST_POSITION)
         rows, rest = stored_log.first_rows(stored, lambda row: len(row.batch))
         batches = [decode(row.batch, verify=False) for row in rows]
         return [
-            (row.position, batch.count, batch.payload_bytes) for row, batch in zip(rows, batches, strict=True)
+            (row.position, batch.count, batch.payload_bytes, count_ttls(batch))
+            for row, batch in zip(rows, batches, strict=True)
         ], rest
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from basalt.messaging.index import NO_TTLS, OWN_TTLS_MAX, Count, TtlCounts
 from basalt.messaging.log.append import EMPTY_LOG, LogPosition
 from basalt_engine.keys import position_fields
 from basalt_engine.snapshot import POINTER_MAX
@@ -13,7 +14,7 @@ class StagedWriter:
     """The payloads that one writer staged in one topic: its newest place, and the rows that no reference publishes."""
 
     __slots__ = (
-        "among", "announced", "first", "last", "messages", "newest", "payload_bytes", "pins", "pointer", "published_to",
+        "among", "announced", "first", "last", "messages", "newest", "own_ttls", "payload_bytes", "pins", "pointer", "published_to",
     )  # fmt: skip
 
     def __init__(self, pointer: int, published_to: bytes | None = None) -> None:
@@ -24,17 +25,26 @@ class StagedWriter:
         self.last = b""
         self.messages = 0
         self.payload_bytes = 0
+        self.own_ttls: TtlCounts | None = NO_TTLS  # None: too many
         self.published_to = published_to  # up to where references publish its payloads
         self.announced: bytes | None = None  # the position of the message row on which that relies
         self.pins = 0  # while not 0 it stays in memory: a group has changed it, or a stage that needs it is to run
 
-    def add(self, where: bytes, messages: int, payload_bytes: int) -> None:
+    def add(self, where: bytes, messages: int, payload_bytes: int, own_ttls: TtlCounts) -> None:
         """One more payload row at this position."""
         self.first = self.first or where
         self.last = where
         self.messages += messages
         self.payload_bytes += payload_bytes
         self.newest = LogPosition(*position_fields(where))
+        if own_ttls and self.own_ttls is not None:
+            known = self.own_ttls
+            joined = {**known, **{ttl: count.plus(*known.get(ttl, Count())) for ttl, count in own_ttls.items()}}
+            self.own_ttls = joined if len(joined) <= OWN_TTLS_MAX else None
+
+    def publish(self, to: bytes) -> None:
+        """References publish what is staged up to this position, which is all."""
+        self.first, self.messages, self.payload_bytes, self.own_ttls, self.published_to = None, 0, 0, NO_TTLS, to
 
 
 class StagedWriters:

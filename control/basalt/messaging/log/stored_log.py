@@ -3,7 +3,7 @@
 The notes are entries of the system table (docs/formats/system-table.md), written together with the removal that they tell of:
 - the end (`newest`) is the newest place that was ever given out: a row that is gone cannot tell it after a restart, and a
   place that was given out once must never be given out again;
-- the start (`expired`) is the time before which everything is gone: sums from before a removal leave that out;
+- the start (`expired`) is the time before which everything is gone: sums from before a removal leave that out.
 """
 
 from __future__ import annotations

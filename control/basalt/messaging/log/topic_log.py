@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError
-from basalt.messaging.index import Blocks, TopicIndex, count_appended
+from basalt.messaging.index import Blocks, Count, TopicIndex, TtlCounts, count_row, count_staged
 from basalt.messaging.log.append import (
     EMPTY_LOG,
     LogPosition,
@@ -163,9 +163,8 @@ class TopicLog:
             if not rows:
                 return
             await self.memory.call(_delete_absent, self.memory.rows_table, rows)
-            self.unconfirmed = self.unconfirmed[
-                len(rows) :
-            ]  # a later group may have failed meanwhile, or the topic be gone
+            # A later group may have failed meanwhile, or the topic be gone.
+            self.unconfirmed = self.unconfirmed[len(rows) :]
             if self.unconfirmed:
                 return
             self.memory.with_unconfirmed.discard(self)
@@ -176,12 +175,8 @@ class TopicLog:
     # Appending.
 
     def append(
-        self,
-        group: Group,
-        payloads: Sequence[Buffer],
-        extras: Sequence[Extras] | None = None,
-        written_by: int | None = None,
-    ) -> Placed:
+        self, group: Group, payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None, written_by: int | None = None,
+    ) -> Placed:  # fmt: skip
         """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
         assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
         before = self.newest
@@ -203,12 +198,15 @@ class TopicLog:
         builder.payloads.append(payload)
         return placed
 
-    def refer(self, group: Group, reference: Reference, written_by: int, payload_bytes: int) -> Placed:
-        """Add a row that publishes staged payloads, which have so many bytes."""
+    def refer(
+        self, group: Group, reference: Reference, written_by: int, payload_bytes: int, own_ttls: TtlCounts | None
+    ) -> Placed:
+        """Add a row that publishes staged payloads, which have so many bytes, some with TTLs of their own (None: too many)."""
         builder, placed = self._begin_row(group, written_by)
         builder.reference = reference
         builder.messages = reference.messages
         builder.payload_bytes = payload_bytes
+        builder.own_ttls = own_ttls
         return placed
 
     def skip(self, group: Group) -> Placed:
@@ -242,8 +240,11 @@ class TopicLog:
         memory.payload_bytes_total += payload_bytes
         if self.newest_row is not None:
             self.newest_row = row.position
-        if not self.ended:
-            counted = count_appended(row, messages, payload_bytes, self.topic.metadata.ttl_ms)
+        own_ttls = builder.own_ttls if row.batch is None else count_staged(row.batch)
+        if own_ttls is None:
+            self.index = None  # read anew, with the payloads
+        elif not self.ended:
+            counted = count_row(builder.ms, Count(messages, payload_bytes), own_ttls, self.topic.metadata.ttl_ms)
             self.present_index().observe(row.position, counted, now_ms)
         if memory.meter is not None:
             memory.meter(self.topic.title, messages, payload_bytes)
@@ -659,9 +660,7 @@ class Tails:
         self.bytes -= tail.size_bytes
         self._dead_rows += len(tail.rows) - tail.first
         owner.tail, tail.owner = None, None
-        if self._dead_rows > max(
-            len(self._order) // 2, DEAD_ROWS_MAX
-        ):  # amortised: each row is passed twice on average
+        if self._dead_rows > max(len(self._order) // 2, DEAD_ROWS_MAX):  # each row is passed twice on average
             self._order = deque(each for each in self._order if each.owner is not None)
             self._dead_rows = 0
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from basalt.catalog.topics import TopicName
 from basalt.messaging.log.topic_log import Range, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import LogReader, ReadBudget, row_slices
+from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.rules.transaction import Join, Transaction
@@ -20,7 +19,6 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.messages import MessageRow
-from basalt_engine.records import RecordKind, count_messages
 from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -64,17 +62,12 @@ class FirstUnstableRow(NamedTuple):
     searched_to: bytes | None = None
 
 
-class BlockedReaders(NamedTuple):
-    """Readers of a topic stop at the message `at`; None when the search was given up before a row was found.
+class FirstRow(NamedTuple):
+    """A transaction's first row in a topic, and the id of its first message; None when the search was given up before."""
 
-    `messages` come after it (`exact` is false where there may be more), `waiting` long polls wait in the topic.
-    """
-
-    topic: TopicName
-    at: bytes | None
-    messages: int
-    exact: bool
-    waiting: int
+    log: TopicLog
+    position: bytes | None = None
+    first_id: bytes | None = None
 
 
 class _Search(NamedTuple):
@@ -92,11 +85,11 @@ class FirstUnstable:
         self._clock = clock
         self._logs = logs
         self._reader = reader
-        self._decisions = decisions
+        self.decisions = decisions
 
     async def of_topic(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot, ranges = self._decisions.snapshot(), self._ranges(log)
+        snapshot, ranges = self.decisions.snapshot(), self._ranges(log)
         if snapshot is None or not ranges:
             return FirstUnstableRow()
         stops = [stop for _, stop in ranges if stop is not None]
@@ -108,34 +101,25 @@ class FirstUnstable:
             return FirstUnstableRow(searched_to=found.rest)
         return FirstUnstableRow(found.row.written_by, await self._first_id(log, found.row))
 
-    async def of_transaction(self, transaction: Transaction, budget: ReadBudget) -> list[BlockedReaders]:
-        """The topics in which it blocks readers, in the order of its joins. Each search and count uses up the budget."""
-        found = [await self._in_topic(transaction, join, budget) for join in transaction.topics]
-        return [blocked for blocked in found if blocked is not None]
-
     def surely(self, transaction: Transaction) -> bool:
         """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
         logs = map(self._logs.find_joined, transaction.topics)
         pointers = frozenset(transaction.pointers)
         return any(log.uncommitted_writers(pointers) for log in logs if log is not None)
 
-    async def _in_topic(self, transaction: Transaction, join: Join, budget: ReadBudget) -> BlockedReaders | None:
+    async def of_transaction(self, transaction: Transaction, join: Join, budget: ReadBudget) -> FirstRow | None:
+        """The transaction's first row in one topic; None when it holds nobody up there. The search uses up the budget."""
         log = await self._logs.joined(join)
         stretch = None if log is None else log.uncommitted_range(transaction, position(join.from_ms, 0))
         if log is None or stretch is None:
             return None
         alone = TransactionSnapshot(POINTER_MAX, in_progress=tuple(sorted(transaction.pointers)))
-        share = _share(budget)
+        share = share_of(budget)
         found = await self._search(log, *stretch, alone, share)
         budget.rows += share.rows
         if found.row is None:
-            return None if found.rest is None else BlockedReaders(log.topic.title, None, 0, False, log.waiting)
-        share = _share(budget)
-        messages, rest = await self._messages_after(log, found.row, share)
-        budget.rows += share.rows
-        return BlockedReaders(
-            log.topic.title, await self._first_id(log, found.row), messages, rest is None, log.waiting
-        )
+            return None if found.rest is None else FirstRow(log)
+        return FirstRow(log, found.row.position, await self._first_id(log, found.row))
 
     async def _search(
         self, log: TopicLog, start: bytes, stop: bytes | None, snapshot: TransactionSnapshot, budget: ReadBudget
@@ -149,20 +133,11 @@ class FirstUnstable:
                     return _Search(row)
         return _Search(rest=rest)
 
-    async def _messages_after(self, log: TopicLog, row: MessageRow, budget: ReadBudget) -> tuple[int, bytes | None]:
-        """The messages behind a row, as rows tell without being decoded, and the position from which there may be more."""
-        messages, now_ms = 0, self._clock.now_ms()
-        rest: bytes | None = row.position + b"\0"
-        while rest is not None and not budget.is_spent:
-            rows, rest = await self._reader.page(log, rest, None, budget)
-            messages += sum(_messages_in(row) for row in rows if row.expire_ms is None or row.expire_ms > now_ms)
-        return messages, rest
-
     def _ranges(self, log: TopicLog) -> list[Range]:
         """The ranges of the topic in which rows of transactions in progress may lie."""
         ranges = [
             log.uncommitted_range(transaction, position(join.from_ms, 0))
-            for transaction in self._decisions.in_progress()
+            for transaction in self.decisions.in_progress()
             for join in transaction.topics
             if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation
         ]
@@ -179,18 +154,8 @@ class FirstUnstable:
         return await self._call.about(log.topic.keys, first_id)
 
 
-def _share(budget: ReadBudget) -> ReadBudget:
+def share_of(budget: ReadBudget, bytes_max: int = NO_LIMIT) -> ReadBudget:
     """What the next search or count may read of the budget. It costs a row even when it finds none."""
-    share = ReadBudget(min(max(budget.rows, 0), ROWS_MAX))
+    share = ReadBudget(min(max(budget.rows, 0), ROWS_MAX), bytes_max)
     budget.rows -= share.rows + 1
     return share
-
-
-def _messages_in(row: MessageRow) -> int:
-    """The messages of a row that was not rolled back."""
-    if row.written_by is not None and row.written_by < 0:
-        return 0
-    if row.reference is not None:
-        return row.reference.messages
-    assert row.batch is not None
-    return count_messages(row.batch) if row.batch[1] == RecordKind.USER else 0

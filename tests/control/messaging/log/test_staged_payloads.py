@@ -143,8 +143,8 @@ class Scene:
                 assert self.read(self.logs[topic], writer, reference) == model.unpublished
                 assert reference.messages == len(model.unpublished)
                 log = self.logs[topic]
-                payload_bytes = await self.writer.run(
-                    lambda _, log=log, w=writer: self.payloads.unpublished_bytes(log, w)
+                payload_bytes, _ = await self.writer.run(
+                    lambda _, log=log, w=writer: self.payloads.unpublished_counts(log, w)
                 )  # type: ignore[misc]
                 assert payload_bytes == sum(map(len, model.unpublished))
             for published, messages in model.published:

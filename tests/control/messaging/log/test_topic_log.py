@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.catalog.topics import TopicName, Topics, topic_name
+from basalt.messaging.index import NO_TTLS
 from basalt.messaging.log import append as appending
 from basalt.messaging.log.append import BATCH_BYTES_MAX, Placed, cuts
 from basalt.messaging.log.topic_log import TopicLog
@@ -280,7 +281,7 @@ def test_a_reference_takes_one_place_and_parts_the_rows_around_it() -> None:
     _, placed, _ = run(
         scene.together(
             scene.append(topic, b"1"),
-            lambda group: topic.refer(group, reference, 7, 500),
+            lambda group: topic.refer(group, reference, 7, 500, NO_TTLS),
             scene.append(topic, b"2"),
         )
     )

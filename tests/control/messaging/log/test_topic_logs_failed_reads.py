@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def opened(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> Transaction:
     """A transaction that has stored in both topics, of which the process remembers the second one only."""
-    monkeypatch.setattr(shop.topics.staged, "_writers_max", 1)
+    monkeypatch.setattr(shop.topics.memory.writers, "_idle_max", 1)
     tx = await shop.transactions.begin()
     for title in (A, B):
         await shop.store_aside(title, f"stored in {title.name}", tx=tx)

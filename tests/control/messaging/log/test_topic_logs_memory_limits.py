@@ -269,7 +269,7 @@ async def test_blocks_beyond_the_limit_of_all_topics_go_and_sums_stay() -> None:
     assert [len(index.blocks) for index in indexes if index is not None] == [0, 0, 1, 1, 1]
     assert [len(index.buckets) for index in indexes if index is not None] == [1] * 5
     assert shop.topics.memory.block_entries == 3
-    shop.services.ranges.forget_all()
+    shop.topics.memory.forget_all_blocks()
     assert shop.topics.memory.block_entries == 0
     assert [(await shop.services.ranges.advance(title, None)).messages for title in TOPICS] == [2] * 5
     await shop.services.close()

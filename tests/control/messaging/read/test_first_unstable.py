@@ -6,10 +6,8 @@ import pytest
 
 from basalt.catalog.topics import TopicName
 from basalt.messaging.read import first_unstable
-from basalt.messaging.read.first_unstable import BlockedReaders, FirstUnstableRow
-from basalt.messaging.read.log_reader import ReadBudget
+from basalt.messaging.read.first_unstable import FirstUnstableRow
 from basalt.settings import Settings, TransactionSettings
-from basalt.transactions.rules.transaction import Transaction
 from tests.control.messaging.test_peek import of_every_state
 from tests.wiring import A, B, Wired
 
@@ -75,42 +73,3 @@ async def test_an_expired_message_holds_nobody_up():
     wired.clock.advance(10_000)
     assert (await first_hold(wired, A)).held_by is None
     await wired.services.close()
-
-
-async def blocked_by(wired: Wired, tx: Transaction, rows: int) -> BlockedReaders:
-    """The one topic in which a transaction holds readers up, as a search of so many rows finds it."""
-    known = wired.transactions.state.find(tx.id)
-    assert known is not None
-    (blocked,) = await wired.services.first_unstable.of_transaction(known, ReadBudget(rows))
-    return blocked
-
-
-async def test_what_waits_behind_a_row_is_counted_without_reading_what_rows_refer_to(
-    shop: Wired, monkeypatch: pytest.MonkeyPatch
-):
-    tx, stored = await shop.transactions.begin(), await shop.transactions.begin()
-    await shop.publish(A, "early", "too", tx=tx)
-    await shop.store_aside(A, *map(str, range(300)), tx=stored)
-    await shop.commit(stored)
-    undone = await shop.transactions.begin()
-    await shop.publish(A, "undone", tx=undone)
-    await shop.transactions.abort(undone.id)
-    await shop.publish(A, "plain")
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.services.peek._reader, "stored_rows", None)
-        blocked = await blocked_by(shop, tx, 100)
-    assert (blocked.topic, blocked.messages, blocked.exact, blocked.waiting) == (A, 301, True, 0)
-    page = await shop.messaging.fetch(A, None, True, committed=True)
-    assert page.held_by == tx.write_pointer
-    assert blocked.at == (await first_hold(shop, A)).held_at
-
-
-async def test_a_spent_budget_says_that_there_may_be_more(shop: Wired):
-    tx = await shop.transactions.begin()
-    await shop.publish(A, "early", tx=tx)
-    await shop.publish(A, "behind")
-    given_up = await blocked_by(shop, tx, 0)
-    assert (given_up.at, given_up.messages, given_up.exact) == (None, 0, False)
-    found = await blocked_by(shop, tx, 1)
-    assert found.at is not None
-    assert (found.messages, found.exact) == (0, False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from basalt.api.bodies.messages import StableEnd
 from basalt.errors import InputError
 from basalt.messaging.read import first_unstable
 from basalt.messaging.read.log_reader import end_of
@@ -32,7 +33,7 @@ async def end_of_newest(shop: Wired) -> bytes:
 
 
 async def test_it_is_behind_the_newest_message_and_nothing_where_there_is_none(shop: Wired):
-    assert (await shop.services.ranges.stable_end(A)) == (None, 1)
+    assert (await shop.services.ranges.stable_end(A)) == StableEnd(None, 1)
     for number in range(3):
         await shop.publish(A, str(number))
         assert await end(shop) == await end(shop, committed=False) == await end_of_newest(shop)
@@ -101,7 +102,7 @@ async def test_another_generation_begins_anew(shop: Wired):
     await shop.publish(A, "one")
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
-    assert await shop.services.ranges.stable_end(A) == (None, 2)
+    assert await shop.services.ranges.stable_end(A) == StableEnd(None, 2)
 
 
 async def test_a_place_without_a_row_is_not_part_of_it():
