@@ -32,7 +32,7 @@ ROCKS_KILL_ROUNDS = 60 if SOAK else 5
 # Rounds in which two leaders fence the same regions at once, in tests/hbase/test_mini_cluster_fence_races.py: seconds each.
 FENCE_RACES = 25 if SOAK else 5
 
-# Requests that schemathesis makes up for each of some eighty calls, the same ones in every `make test`; Hypothesis counts them, and so a soak
+# Requests that schemathesis makes up for each of some eighty calls, the same ones in every `make test`; a soak
 # multiplies them as it does all examples.
 SCHEMATHESIS_EXAMPLES = 12
 

@@ -22,14 +22,15 @@ import pytest
 PROCESSES_PER_CORE = 2
 PROCESSES_MAX = 4
 
-# An HBase of its own has the test that kills a whole one, and so it needs no company.
+# What starts an HBase or a Spark of its own, to kill it, needs no company: it would only make a long group longer.
 ALONE = "tests/hbase/test_standalone.py"
+SPARK_DEMO = "tests/demo/test_spark_demo.py"
 
 # By the first of these that is found in a test's name.
 GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
-    "spark": re.compile(r"^tests/spark/|/test_\w*spark\w*\.py"),
+    "spark": re.compile(rf"^(?!{SPARK_DEMO})(tests/spark/|.*/test_\w*spark\w*\.py)"),
     "docs": re.compile(r"^tests/docs/"),  # each process that checks the tree parses all of it
 }
 
@@ -38,13 +39,19 @@ FIRST = (
     "hbase",
     "mini-cluster",
     "spark",
+    SPARK_DEMO,
     "tests/sim/test_simulation.py",
+    "tests/system/test_kill_loop.py",
+    ALONE,
+    "docs",
     "tests/system/test_cli.py",
+    "tests/system/test_signals.py",
     "tests/system/test_schemathesis.py",
     "tests/system/test_outbox_kills.py",
-    "tests/system/test_kill_loop.py",
-    "tests/system/test_damage.py",
-    ALONE,
+    "tests/system/test_starting.py",
+    "tests/demo/test_demo.py",
+    "tests/system/test_bad_input.py",
+    "tests/control/messaging/read/test_log_reader_guarantees.py",
 )
 
 # Fixtures, and marks, that ask for what a group shares, and the groups in which there may be one.
@@ -54,7 +61,7 @@ FIXTURES = {
     "hbase_gateways": {"hbase"},
     "spark": {"spark", "hbase"},
 }
-MARKS = {"hbase": {"hbase", "mini-cluster", ALONE}, "tephra": {"hbase"}, "spark": {"spark", "hbase"}}
+MARKS = {"hbase": {"hbase", "mini-cluster", ALONE}, "tephra": {"hbase"}, "spark": {"spark", "hbase", SPARK_DEMO}}
 
 
 def group(name: str) -> str:

@@ -33,7 +33,8 @@ class Item:
         ("tests/hbase/test_mini_cluster_jars.py::test_jars", "mini-cluster"),
         ("tests/control/hbase_admin/test_check.py::test_check", "tests/control/hbase_admin/test_check.py"),
         ("tests/spark/test_writers.py::test_writers", "spark"),
-        ("tests/demo/test_spark_demo.py::test_demo", "spark"),
+        ("tests/control/cli/test_spark_commands.py::test_jobs", "spark"),
+        ("tests/demo/test_spark_demo.py::test_demo", "tests/demo/test_spark_demo.py"),
     ],
 )
 def test_the_name_of_a_test_tells_its_group(name: str, expected: str):

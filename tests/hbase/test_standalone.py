@@ -11,13 +11,16 @@ import happybase
 import pytest
 
 from deploy.hbase.standalone import Standalone
+from tests.hbase.gateways import SHORT_LIVED_JAVA
 
 pytestmark = pytest.mark.hbase
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hbase_runtime")
-def test_what_was_written_survives_a_sigkill_of_the_whole_hbase(tmp_path: Path):
+def test_what_was_written_survives_a_sigkill_of_the_whole_hbase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in SHORT_LIVED_JAVA.items():
+        monkeypatch.setenv(name, value)
     hbase = Standalone(tmp_path / "hbase")
     rows = {b"%04d" % number: {b"m:x": b"value"} for number in range(200)}
     try:
