@@ -135,7 +135,7 @@ class TopicStatistics:
 
     # What the `stats` job does.
 
-    async def save(self, topics_max: int | None = SAVE_TOPICS_MAX, *, everything: bool = False) -> int:
+    async def save(self, *, everything: bool = False) -> int:
         """Save the counts of topics that changed much or long ago (`everything`: that changed); how many were saved."""
         now_ms = self._clock.now_ms()
         due = [
@@ -148,7 +148,7 @@ class TopicStatistics:
             )
         ]
         saved = 0
-        logs = iter(due[:topics_max])
+        logs = iter(due if everything else due[:SAVE_TOPICS_MAX])
         while some := list(islice(logs, SAVE_GROUP_TOPICS)):
             for log in some:
                 if not log.ended:
