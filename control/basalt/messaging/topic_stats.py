@@ -61,7 +61,7 @@ class TopicStats(NamedTuple):
 
 
 class _NewestSearch(NamedTuple):
-    """How far the search for the newest message has come: to the rows before this position (None: to none yet).
+    """The place that the search for the newest message has come to: the rows before this position (None: to none yet).
 
     Of the last of these, the payload rows after `payload_stop` have been passed.
     """

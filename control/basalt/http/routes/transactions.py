@@ -212,7 +212,7 @@ async def take_part(request: Request, asked: bodies.OutsideParticipant | bodies.
 
 @route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
 async def timeline(request: Request) -> bodies.Timeline:
-    """What happened to a transaction, step by step."""
+    """Tell what happened to a transaction, step by step."""
     return await request.services.inspection.timeline(request.transaction_id)
 
 

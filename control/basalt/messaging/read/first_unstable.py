@@ -177,7 +177,7 @@ class FirstUnstable:
 
 
 def _share(budget: Budget) -> Budget:
-    """What the next search or count may read of the budget. It costs a row even when it finds none."""
+    """The part of the budget for the next search or count. It costs a row even when it finds none."""
     share = Budget(min(max(budget.rows, 0), ROWS_MAX))
     budget.rows -= share.rows + 1
     return share
