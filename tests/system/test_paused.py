@@ -8,22 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 TIMEOUT_MS = 1_000
-
-
-@pytest.fixture
-def server(tmp_path: Path):
-    """A server with one topic."""
-    process = ServerProcess(tmp_path)
-    process.start("--set", "log.level=warning")
-    process.ask_json("PUT", ORDERS)
-    yield process
-    process.kill()
 
 
 def begun(server: ServerProcess, message: str) -> str:

@@ -8,28 +8,16 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 STOP_SECONDS_MAX = 10.0  # what is promised
 WAIT_MS = 60_000
-
-
-@pytest.fixture
-def server(tmp_path: Path):
-    """A server with one topic."""
-    process = ServerProcess(tmp_path)
-    process.start("--set", "log.level=warning")
-    process.ask_json("PUT", ORDERS)
-    yield process
-    process.kill()
 
 
 def everything(server: ServerProcess) -> list[str]:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 FILES_MAX = 64
 HALF_REQUESTS = 200
 CALLS = 50
