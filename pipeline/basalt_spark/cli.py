@@ -22,6 +22,7 @@ from basalt.cli.options import (
     common_options,
     dry_run_option,
     pass_invocation,
+    stacked,
 )
 from basalt.cli.output import Column, counted, progress, size_text, time_text
 from basalt.cli.root import group
@@ -39,28 +40,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 jobs = group("jobs", "Audit, archive, copy and count topics with Spark.")
 
 
-def _together(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Decorate a command as if these stood above it, in their order."""
-
-    def decorated(command: F) -> F:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorated
-
-
 _job_id_option = click.option(
     "--job-id", required=True, metavar="ID",
     help="Id of the job. Repeated with the same id it goes on, or finds that it is done.",
 )  # fmt: skip
-_store_options = _together(
+_store_options = stacked(
     click.option("--hbase", metavar="HOST:PORT", help="Read an HBase through its second Thrift gateway."),
     click.option("--prefix", default="basalt", show_default=True, metavar="NAME", help="Prefix of its tables."),
     click.option("--checkpoint", metavar="DIR", help="Read a backup, or the data directory of a stopped server."),
     click.option("--ask-server", is_flag=True, help="Take the invalid list from the server: a checkpoint has none."),
 )
-_range_options = _together(
+_range_options = stacked(
     click.option(
         "--from", "start", type=PositionText(), default="start", metavar="SPEC", help="First position that is taken."
     ),
@@ -71,8 +61,8 @@ _range_options = _together(
 _master_option = click.option(
     "--master", metavar="MASTER", help="Spark's master. [default: Spark's own settings, else this machine]"
 )
-_on_spark = _together(_master_option, common_options, pass_invocation)
-_on_spark_or_dry = _together(_master_option, dry_run_option, common_options, pass_invocation)
+_on_spark = stacked(_master_option, common_options, pass_invocation)
+_on_spark_or_dry = stacked(_master_option, dry_run_option, common_options, pass_invocation)
 
 
 @jobs.command("prune-audit", cls=Command)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt_engine import snapshot as snapshot_module
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot, Visibility
 
 relaxed = settings(deadline=None)
@@ -101,10 +104,13 @@ def test_an_invalid_list_holds_what_it_was_made_of(pointers: set[int], pointer: 
 
 
 @relaxed
-@given(SOME, SOME, SOME)
-def test_adding_and_removing_leave_the_list_itself_alone(before: set[int], added: set[int], gone: set[int]) -> None:
+@given(SOME, SOME, SOME, st.sampled_from([0, 2, snapshot_module.SEARCHED_MAX]))
+def test_adding_and_removing_leave_the_list_itself_alone(
+    before: set[int], added: set[int], gone: set[int], searched_max: int
+) -> None:
     invalid = InvalidList(tuple(sorted(before)), 7)
-    more = invalid.with_added(added)
+    with patch.object(snapshot_module, "SEARCHED_MAX", searched_max):  # of more the list is sorted anew
+        more = invalid.with_added(added)
     fewer = more.without(gone)
     assert (set(invalid.pointers), invalid.version) == (before, 7)
     assert (more.pointers, more.version) == (tuple(sorted(before | added)), 8)

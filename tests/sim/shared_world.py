@@ -14,7 +14,7 @@ from basalt.server.wiring import open_services
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
-from tests.sim.faulty_store import FaultyStore, ProcessDied
+from tests.sim.faulty_store import FaultyStore
 from tests.sim.history import Told
 from tests.sim.world import CLIENTS, TOPICS, World
 from tests.wiring import Wired
@@ -92,27 +92,17 @@ class SharedWorld(World):
             _store_of(former).let_go()
         await self._check()
 
-    async def _start(self, fault_rate: float) -> None:
-        while True:
-            self.epoch += 1
-            handle = self.inner.another()
-            handle.lead(self.epoch)
-            self.store = StallingStore(handle, self.chances, fault_rate)
-            starting = asyncio.ensure_future(self._wire(self.store))
-            while not self.store.dead and not starting.done():
-                await asyncio.sleep(0)
-            starting.cancel()
-            try:
-                self.wired = await starting
-                return
-            except (BasaltError, ProcessDied, asyncio.CancelledError):
-                fault_rate /= 2
+    def _opened(self, fault_rate: float) -> StallingStore:
+        self.epoch += 1
+        handle = self.inner.another()
+        handle.lead(self.epoch)
+        return StallingStore(handle, self.chances, fault_rate)
 
-    async def _wire(self, store: StallingStore) -> Wired:
+    async def _wire(self) -> Wired:
         services = await open_services(
-            self._settings(), None, store=store, clock=self.clock, epoch=self.epoch, memory=self.memory
+            self._settings(), None, store=self.store, clock=self.clock, epoch=self.epoch, memory=self.memory
         )
-        return Wired(services, self.clock, store)
+        return Wired(services, self.clock, self.store)
 
     async def _ask_a_former_one(self) -> None:
         """A client that does not know yet who leads, and a network that delivers late; readers look on in between."""

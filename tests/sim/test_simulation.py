@@ -22,6 +22,7 @@ from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.seeds import (
     first_failure,
+    first_failure_across_limits,
     first_failure_of_jobs,
     first_failure_of_markers,
     first_failure_of_one_shots,
@@ -105,6 +106,10 @@ def test_no_seed_breaks_a_promise_of_named_transactions_and_their_segments(pool:
 
 def test_no_seed_breaks_a_promise_of_servers_that_keep_little_in_memory(pool: ProcessPoolExecutor) -> None:
     run(pool, first_failure_with_little_memory, slices(SHARED_SEEDS, SHARED_SLICE))
+
+
+def test_no_seed_breaks_a_promise_of_servers_that_cross_their_limits(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_across_limits, slices(SHARED_SEEDS, SHARED_SLICE))
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.fault.__name__)

@@ -71,11 +71,9 @@ class World:
 
     async def _start(self, fault_rate: float) -> None:
         """A new process over what the last one left."""
-        self.store = self._opened(fault_rate)
         while True:
-            starting = asyncio.ensure_future(
-                Wired.start(self.store, self.clock, settings=self._settings(), memory=self.memory)
-            )
+            self.store = self._opened(fault_rate)
+            starting = asyncio.ensure_future(self._wire())
             while not self.store.dead and not starting.done():
                 await asyncio.sleep(0)
             starting.cancel()
@@ -84,7 +82,9 @@ class World:
                 return
             except (BasaltError, ProcessDied, asyncio.CancelledError):  # recovery writes too, and may fail as well
                 fault_rate /= 2
-                self.store = self._opened(fault_rate)
+
+    async def _wire(self) -> Wired:
+        return await Wired.start(self.store, self.clock, settings=self._settings(), memory=self.memory)
 
     def _settings(self) -> Settings:
         messaging = MessagingSettings(cache_bytes_max=(1 << 20) if self.cached else 0)

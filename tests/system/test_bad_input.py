@@ -20,14 +20,13 @@ from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkMar
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro import encode_long
 from tests.control.api.codecs import client_codecs
-from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
+from tests.system.server_process import ANSWER_SECONDS_MAX, ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
 JSON, AVRO, LINES = "application/json", "avro/binary", "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 VECTORS = Path(__file__).parents[1] / "vectors" / "arrow-streams.tsv"
-ORDERS = "/v1/namespaces/shop/topics/orders"
 PUBLISH, STORE, POLL, ROLLBACK, RECORDS = (
     f"{ORDERS}/{call}" for call in ("publish", "store", "poll", "rollback", "records")
 )

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 # Small ones, and large ones, which RocksDB keeps in a blob file.
 MESSAGES = [f"{number}" * (10_000 if number % 10 == 0 else 10) for number in range(60)]
 

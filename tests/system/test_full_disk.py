@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import Reply, ServerProcess
+from tests.system.server_process import ORDERS, Reply, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 INVOICES = "/v1/namespaces/shop/topics/invoices"
 ROOM_BYTES = 300_000
 MESSAGE_BYTES = 20_000

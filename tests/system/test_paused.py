@@ -8,22 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 TIMEOUT_MS = 5_000  # the client must have stored by then, even if it is paused as well
-
-
-@pytest.fixture
-def server(tmp_path: Path):
-    """A server with one topic."""
-    process = ServerProcess(tmp_path)
-    process.start("--set", "log.level=warning")
-    process.ask_json("PUT", ORDERS)
-    yield process
-    process.kill()
 
 
 def begun(server: ServerProcess, message: str, timeout_ms: int = 60_000) -> str:

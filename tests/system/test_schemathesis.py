@@ -18,11 +18,10 @@ from basalt.http.app import OPERATIONS
 from basalt.http.openapi import describe
 from basalt_engine.keys import NAME_PATTERN
 from tests.budgets import SCHEMATHESIS_EXAMPLES, examples
-from tests.system.server_process import ANSWER_SECONDS_MAX, ServerProcess
+from tests.system.server_process import ANSWER_SECONDS_MAX, ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 STOCK = "/v1/namespaces/shop/tables/stock"
 
 # What a schema cannot say: that a topic must exist, that a publish needs messages or a writer, that ids are known.

@@ -8,32 +8,20 @@ import signal
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from basalt.http.asgi.requests import BODY_SECONDS_MAX
 from basalt.server.process import GRACE_S
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 STOP_SECONDS_PROMISED = 10.0
 STOP_SECONDS_FOR_THE_STORE = 2.0
 STOP_SECONDS_MAX = 45.0  # on a machine that is slow or stands still; who waited for others would wait for a minute
 WAIT_MS = 60_000
-
-
-@pytest.fixture
-def server(tmp_path: Path):
-    """A server with one topic."""
-    process = ServerProcess(tmp_path)
-    process.start("--set", "log.level=warning")
-    process.ask_json("PUT", ORDERS)
-    yield process
-    process.kill()
 
 
 def everything(server: ServerProcess) -> list[str]:

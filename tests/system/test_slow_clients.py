@@ -12,11 +12,10 @@ import pytest
 
 from basalt.http.asgi.protocol import HEAD_SECONDS_MAX
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 FILES_MAX = 64
 HALF_REQUESTS = 200
 CALLS = 50

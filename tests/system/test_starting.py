@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-ORDERS = "/v1/namespaces/shop/topics/orders"
 NOBODY = 65_534
 
 

@@ -103,7 +103,7 @@ class LedTable:
         rows_max: int | None = None,
         bytes_max: int | None = None,
     ) -> Iterator[Row]:
-        return self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
+        return self._read(self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max))
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         return self._inner.size_bytes(start, stop)
@@ -114,6 +114,9 @@ class LedTable:
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
         return _within(self._term, lambda: self._inner.check_and_write(key, column, expected, columns))
 
+    def _read(self, rows: Iterator[Row]) -> Iterator[Row]:
+        return rows
+
 
 class LedCells(LedTable):
     """The table of cells: a row counts only if the term still lasted when it had been read, and so does their end."""
@@ -123,16 +126,8 @@ class LedCells(LedTable):
         self._term.check()
         return found
 
-    def scan(
-        self,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        reverse: bool = False,
-        rows_max: int | None = None,
-        bytes_max: int | None = None,
-    ) -> Iterator[Row]:
-        for row in self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max):
+    def _read(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
             self._term.check()
             yield row
         self._term.check()

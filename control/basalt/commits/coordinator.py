@@ -18,7 +18,7 @@ from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
-from basalt.transactions.rules.edits import Proposal, Pruned, Restored, SessionOpened
+from basalt.transactions.rules.edits import Invalidated, Proposal, Pruned, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
@@ -279,7 +279,7 @@ class Coordinator:
     def _stage_expire(self, group: Group) -> int:
         made = self.state.expire(group.now_ms).edits
         self._stages.apply(group, made)
-        return len(made)
+        return sum(len(edit.ids) if isinstance(edit, Invalidated) else 1 for edit in made)
 
     async def list(self) -> list[Transaction]:
         return self.state.transactions()

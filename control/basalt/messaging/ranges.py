@@ -164,7 +164,7 @@ class RangeScan:
         return block.messages <= left.messages_max and _weight(block, left.message_bytes) <= left.bytes_max
 
     def _left(self, through: bytes | None) -> SliceLimits:
-        """What it may still count: at least one message, whatever its bytes, as the first of all."""
+        """The limits of what it may still count: at least one message, whatever its bytes, as the first of all."""
         limits = self._limits
         messages_left = limits.messages_max - self.messages
         bytes_left = limits.bytes_max - _weight(self, limits.message_bytes)

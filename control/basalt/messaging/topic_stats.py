@@ -60,7 +60,7 @@ class TopicFigures(NamedTuple):
 
 
 class _NewestSearch(NamedTuple):
-    """How far the search for the newest message has come: to the rows before this position (None: to none yet).
+    """The place that the search for the newest message has come to: the rows before this position (None: to none yet).
 
     Of the last of these, the payload rows after `payload_stop` have been passed.
     """
@@ -134,7 +134,7 @@ class TopicStatistics:
 
     # What the `stats` job does.
 
-    async def save(self, topics_max: int | None = SAVE_TOPICS_MAX, *, everything: bool = False) -> int:
+    async def save(self, *, everything: bool = False) -> int:
         """Save the counts of topics that changed much or long ago (`everything`: that changed); how many were saved."""
         now_ms = self._clock.now_ms()
         due = [
@@ -147,7 +147,7 @@ class TopicStatistics:
             )
         ]
         saved = 0
-        logs = iter(due[:topics_max])
+        logs = iter(due if everything else due[:SAVE_TOPICS_MAX])
         while some := list(islice(logs, SAVE_GROUP_TOPICS)):
             for log in some:
                 if not log.ended:

@@ -91,7 +91,7 @@ class RunningServices(services.Services):
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)
-                await self.topic_stats.save(None, everything=True)
+                await self.topic_stats.save(everything=True)
         await self.writer.stop()
         self.store.close()
 

@@ -17,11 +17,6 @@ MANY = 40
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_a_commit_looks_only_at_checkpoints_and_topics_that_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each checkpoint stores in a topic of its own: of 41 x 40 pairs 40 exist."""
     shop = await Wired.start(MemoryStore(atomic=True))

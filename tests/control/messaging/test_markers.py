@@ -8,8 +8,10 @@ import pytest
 
 from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
+from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging import markers as topic_markers
+from basalt.messaging.log.stored_log import entry_name
 from basalt.messaging.read.log_reader import SliceLimits, start_from
 from basalt_engine.records import RecordKind
 from basalt_engine.system import SystemTable
@@ -210,6 +212,31 @@ async def test_a_restart_knows_the_same(shop: Wired, saved: bool):
     assert await again.services.markers.facts(A) == before
     with pytest.raises(MarkerRefusedError):
         await emit(again, "b", 9)
+
+
+async def test_runs_of_a_bounded_number_of_topics_save_all_in_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(topic_markers, "SAVE_TOPICS_MAX", 2)
+    titles = [topic_name("shop", f"many{number}") for number in range(5)]
+    for title in titles:
+        await shop.topics.create(title, {})
+        await emit(shop, "a", 5, 1, title)
+    shop.clock.advance(topic_markers.SAVE_AGE_MS)
+    total = 0
+    # Those that were saved change again at once, and yet the others have their turn first.
+    for event_time_ms in (6, 7, 8):
+        total += await shop.services.markers.save()
+        for title in titles[:2]:
+            await emit(shop, "a", event_time_ms, 1, title)
+        shop.clock.advance(topic_markers.SAVE_AGE_MS)
+    assert total > 2
+    for number in range(5):
+        assert shop.services.system.get(topic_markers.SAVED.kind, entry_name(b"shop:many%d:" % number)) is not None, (
+            number
+        )
+    await shop.services.markers.save(everything=True)
+    assert await shop.services.markers.save(everything=True) == 0
+    for title in titles:
+        assert await said(await shop.restarted(), title) == await said(shop, title)
 
 
 async def test_an_end_stays_when_its_marker_has_expired(shop: Wired):

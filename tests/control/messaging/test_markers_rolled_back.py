@@ -13,7 +13,7 @@ from basalt.messaging.markers import TopicMarkers
 from basalt.transactions.rules.one_shots import LOST_OWNER
 from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.table import TableWrite
-from tests.control.messaging.test_lost_one_shots import LosingStore, faults, is_entry, is_rows
+from tests.control.commits.test_recovery_lost_one_shots import LosingStore, faults, is_entry, is_rows
 from tests.control.messaging.test_markers import emit, said, work
 from tests.wiring import A, B, Wired, shop_work
 

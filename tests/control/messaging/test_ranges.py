@@ -306,9 +306,15 @@ async def test_a_reference_is_cut_within_and_read_from_there():
     assert store.rows < 8, "the first 49 payload rows are not read for the last"
 
 
-async def test_one_call_reads_a_bounded_part_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("limit", "value"), [("SCAN_ROWS_MAX", 12), ("SCAN_ROWS_MAX", 2), ("SCAN_BYTES_MAX", 2_000), ("SCAN_BYTES_MAX", 1)]
+)
+async def test_one_call_reads_a_bounded_part_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+):
     shop, _ = await counting(40, 100)
-    monkeypatch.setattr(range_scan, "SCAN_ROWS_MAX", 12)
+    monkeypatch.setattr(range_scan, limit, value)
+    monkeypatch.setattr(range_scan, "SKIPS_MAX", 2)
     at, messages, calls = None, 0, 0
     while True:
         found = await shop.services.ranges.advance(A, at)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.api.bodies.work import RecordIn
+from basalt.catalog.topics import topic_name
 from basalt.messaging import index, topic_stats
 from basalt.messaging.index import SAVED
 from basalt.messaging.log import staged_writers, stored_log
@@ -188,12 +189,39 @@ async def test_counts_are_saved_after_minutes_or_megabytes(shop: Wired, monkeypa
     assert await shop.services.topic_stats.save() == 1
 
 
-async def test_one_run_saves_a_bounded_number_of_topics(shop: Wired):
-    await shop.publish(A, "x")
-    await shop.publish(B, "y")
-    assert await shop.services.topic_stats.save(1, everything=True) == 1
-    assert await shop.services.topic_stats.save(1, everything=True) == 1
-    assert await shop.services.topic_stats.save(1, everything=True) == 0
+async def test_runs_of_a_bounded_number_of_topics_save_all_in_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(topic_stats, "SAVE_TOPICS_MAX", 2)
+    monkeypatch.setattr(topic_stats, "SAVE_GROUP_TOPICS", 1)
+    titles = [topic_name("shop", f"many{number}") for number in range(5)]
+    for title in titles:
+        await shop.topics.create(title, {})
+        await shop.publish(title, "x")
+    shop.clock.advance(topic_stats.SAVE_AGE_MS)
+    # Those that were saved change again at once, and yet the others have their turn first.
+    for saved_now in (2, 2, 2, 2, 2):
+        assert await shop.services.topic_stats.save() == saved_now
+        for title in titles[:2]:
+            await shop.publish(title, "y")
+        shop.clock.advance(topic_stats.SAVE_AGE_MS)
+    for number in range(5):
+        assert shop.services.system.get(SAVED.kind, entry_name(b"shop:many%d:" % number)) is not None, number
+    assert await shop.services.topic_stats.save(everything=True) > 0
+    assert await shop.services.topic_stats.save(everything=True) == 0
+
+
+@pytest.mark.parametrize(("expired_rows", "is_found"), [(1, True), (2, False), (3, False)])
+async def test_the_newest_message_is_looked_for_behind_a_bounded_number_of_rows(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, expired_rows: int, is_found: bool
+):
+    monkeypatch.setattr(topic_stats, "LAST_ROWS_MAX", 2)
+    await shop.publish(A, "kept")
+    newest = (await shop.services.topic_stats.stats(A)).newest_id
+    assert newest is not None
+    for _ in range(expired_rows):
+        await shop.messaging.publish(A, [b"x"], extras=[Extras(ttl_ms=5_000)])
+        shop.clock.advance(10)
+    shop.clock.advance(10_000)
+    assert (await shop.services.topic_stats.stats(A)).newest_id == (newest if is_found else None)
 
 
 async def test_a_restart_reads_only_what_no_saved_count_covers(shop: Wired, monkeypatch: pytest.MonkeyPatch):

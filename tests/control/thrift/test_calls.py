@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from thriftpy2.thrift import TApplicationException
 
+from basalt.thrift import calls
 from basalt.thrift.wire import METHODS, types
 from basalt.transactions.rules.transaction import State
 from tests.control.thrift.conftest import Serving
@@ -243,6 +244,24 @@ def test_ids_are_taken_off_the_invalid_list_by_name_and_by_time(serving: Serving
             assert client.truncateInvalidTxBefore(far).value is False
         with pytest.raises(types.TInvalidTruncateTimeException):
             client.truncateInvalidTxBefore((1 << 63) - 1)
+
+
+def test_a_truncation_of_more_than_one_log_entry_takes_is_one_call(serving: Serving, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(calls, "EDIT_POINTERS_MAX", 2)
+    monkeypatch.setattr(calls, "ENTRIES_MAX", 5)
+    with serving.client() as client:
+        ids = []
+        for _ in range(6):
+            ids.append(client.startShort().id)
+            client.invalidateTx(ids[-1])
+        with pytest.raises(TApplicationException, match="6"):
+            client.truncateInvalidTx(set(ids))
+    with serving.client() as client:
+        assert client.startShort().invalids == ids
+        assert client.truncateInvalidTx(set(ids[:5])).value is True
+        assert client.startShort().invalids == ids[5:]
+    (done,) = serving.do(lambda services: services.audit.newest(10))
+    assert done.outcome.startswith("5 writers forgotten")
 
 
 def test_a_truncation_leaves_a_line_in_the_audit(serving: Serving):

@@ -9,6 +9,7 @@ import pytest
 
 from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.rocks import table as rocks_table
 from basalt_engine.stores.rocks.database import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
 from basalt_engine.stores.rocks.table import ROWS_COUNTED_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Put, TableWrite
@@ -27,6 +28,23 @@ def test_everything_is_there_after_closing_and_opening(directory, open_store):
     store = open_store(directory)
     assert {name: [*store.table(name).scan(b"", None)] for name in TABLE_NAMES} == before
     assert [row.key for row in before["message"]] == [b"k0", b"k1", b"k2", b"k4", b"k5", b"k9"]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"CHUNK_ROWS_MAX": 3}, {"CHUNK_BYTES_MAX": 1}, {"CHUNK_ROWS_MAX": 2, "CHUNK_BYTES_MAX": 250}]
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_goes_on_from_chunk_to_chunk(directory, open_store, monkeypatch, limits, reverse):
+    table = open_store(directory).table("message")
+    table.write([Put(b"k%02d" % number, {b"a": bytes([number]) * 100, b"p": LARGE}) for number in range(20)])
+    whole = [*table.scan(b"k03", b"k17", reverse=reverse)]
+    assert len(whole) == 14
+    for name, value in {"CHUNK_ROWS_FIRST": 2, **limits}.items():
+        monkeypatch.setattr(rocks_table, name, value)
+    assert [*table.scan(b"k03", b"k17", reverse=reverse)] == whole
+    for rows_max in (1, 2, 3, 5, 14, 15):
+        assert [*table.scan(b"k03", b"k17", reverse=reverse, rows_max=rows_max)] == whole[:rows_max]
+    assert len([*table.scan(b"k03", b"k17", reverse=reverse, bytes_max=3 * 30_103)]) == 3
 
 
 def test_a_small_change_of_a_row_does_not_write_its_large_values_again(directory, open_store):

@@ -80,7 +80,7 @@ async def stable_end(request: Request) -> StableEnd:
     errors=EXISTING,
 )
 async def advance(request: Request) -> Advance:
-    """How far a reader may go within limits, and what the markers on the way say."""
+    """Tell how far a reader may go within limits, and what the markers on the way say."""
     after, through = _id_range(request)
     run = await request.services.ranges.advance(
         request.topic, after, through=through, messages_max=request.integer("messagesMax"),

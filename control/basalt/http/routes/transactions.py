@@ -216,7 +216,7 @@ async def take_part(
 
 @route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
 async def timeline(request: Request) -> bodies.Timeline:
-    """What happened to a transaction, step by step."""
+    """Tell what happened to a transaction, step by step."""
     return await request.services.inspection.timeline(request.transaction_id)
 
 

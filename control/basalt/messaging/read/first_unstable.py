@@ -155,7 +155,7 @@ class FirstUnstable:
 
 
 def share_of(budget: ReadBudget, bytes_max: int = NO_LIMIT) -> ReadBudget:
-    """What the next search or count may read of the budget. It costs a row even when it finds none."""
+    """The part of the budget for the next search or count. It costs a row even when it finds none."""
     share = ReadBudget(min(max(budget.rows, 0), ROWS_MAX), bytes_max)
     budget.rows -= share.rows + 1
     return share

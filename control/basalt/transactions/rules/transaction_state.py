@@ -303,12 +303,12 @@ class TransactionState(TransactionTable):
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
         return Proposal((), transaction_id)
 
-    def expire(self, now_ms: int, count_max: int = EXPIRED_MAX) -> Proposal:
+    def expire(self, now_ms: int) -> Proposal:
         """End open transactions whose deadline has come, earliest first; call again while there are edits.
 
         One with cells, or writes outside Basalt, becomes invalid, all its pointers together; any other is aborted.
         """
-        due = self.deadlines.due(now_ms)[:count_max]
+        due = self.deadlines.due(now_ms)[:EXPIRED_MAX]
         return Proposal(forced_ends([self.by_id[key] for key in due], now_ms, timed_out=True))
 
     def prune(self, pointers: Iterable[int]) -> Proposal:

@@ -148,7 +148,7 @@ async def with_counts_to_complete() -> Wired:
 
 async def test_counts_that_are_saved_are_those_of_the_present_generation():
     async def save_counts(shop: Wired) -> None:
-        await shop.services.topic_stats.save(None, everything=True)
+        await shop.services.topic_stats.save(everything=True)
 
     async def story(shop: Wired, paused: PausedCall) -> None:
         await shop.publish(A, "new")

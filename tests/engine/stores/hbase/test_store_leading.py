@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import basalt_engine.stores.hbase.gateway as gateway_module
+import basalt_engine.stores.hbase.store as store_module
 from basalt_engine.errors import CorruptionError, FencedError, InputError, StoreError, UnknownOutcomeError
 from basalt_engine.regions import Region, find_hole
 from basalt_engine.stores.hbase.gateway import NoTableError, refused_read, refused_write
@@ -138,6 +139,30 @@ def test_a_region_that_splits_while_it_is_fenced_is_fenced_in_its_daughters(fake
     fake.handler.deleteSingle = without_lock
     store.lead(7)
     assert [table for table, _ in fences(fake)].count(b"t.message") == 3
+
+
+@pytest.mark.parametrize(("splits", "leads"), [(2, True), (3, False)])
+def test_regions_that_go_on_splitting_are_fenced_for_a_bounded_number_of_rounds(
+    fake, store, monkeypatch, splits, leads
+):
+    monkeypatch.setattr(store_module, "FENCE_ROUNDS_MAX", 4)  # the last one sees that nothing is left
+    for number, table in enumerate(TABLE_NAMES):
+        add_region(fake, table, b"", b"", number)
+    fence, left = store.table("message").fence, list(range(splits))
+
+    def fence_and_split(start, values):
+        fence(start, values)
+        if left:
+            number = 100 - left.pop()
+            add_region(fake, "message", start, b"k", number)
+
+    monkeypatch.setattr(store.table("message"), "fence", fence_and_split)
+    if leads:
+        store.lead(7)
+        assert [table for table, _ in fences(fake)].count(b"t.message") == 1 + splits
+    else:
+        with pytest.raises(InputError, match=r"table t.message change faster than they can be fenced"):
+            store.lead(7)
 
 
 def test_each_mutation_carries_the_epoch_once_the_store_leads(fake, store, regions):

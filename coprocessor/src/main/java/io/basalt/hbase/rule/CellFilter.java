@@ -9,8 +9,6 @@ import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.hbase.ByteBufferExtendedCell;
 import org.apache.hadoop.hbase.Cell;
-import org.apache.hadoop.hbase.CellUtil;
-import org.apache.hadoop.hbase.ExtendedCell;
 
 /**
  * Versions of cells of transactional tables, each a row of its own with the one column {@code c}. A scan sees those of one
@@ -30,7 +28,6 @@ public final class CellFilter extends RowFilter {
   private static final int NOTHING = -1;
 
   private final long purgeBound;
-  private final byte[] name = new byte[1];
 
   // The cell of the row before: its key up to the write pointer.
   private byte[] run = {};
@@ -77,7 +74,7 @@ public final class CellFilter extends RowFilter {
   /** Whether the key can be read; if it is of another cell than the one before, nothing newer of it was seen. */
   private boolean isKeyReadable() {
     int length = Math.max(0, keyLength - CellKey.POINTER_BYTES);
-    if (!isSameCell(length)) {
+    if (length != runLength || !keyHas(run, 0, length)) {
       if (run.length < length) {
         run = new byte[key.length];
       }
@@ -89,35 +86,15 @@ public final class CellFilter extends RowFilter {
     return isRunReadable;
   }
 
-  private boolean isSameCell(int length) {
-    if (length != runLength) {
-      return false;
-    }
-    for (int index = length - 1; index >= 0; index--) { // neighbours differ at the end
-      if (key[index] != run[index]) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   /** Of several contents the newest comes first, and counts. */
   private void read(List<Cell> cells, int from) {
     isReadable = false;
     for (int index = from; index < cells.size(); index++) {
       Cell cell = cells.get(index);
-      if (isPut(cell) && !isReadable && isContent(cell)) {
+      if (isPut(cell) && !isReadable && column(cell) == CONTENT) {
         readContent(cell);
       }
     }
-  }
-
-  private boolean isContent(Cell cell) {
-    if (cell.getQualifierLength() != 1) {
-      return false;
-    }
-    CellUtil.copyQualifierTo(cell, name, 0);
-    return name[0] == CONTENT;
   }
 
   private void readContent(Cell cell) {
@@ -136,10 +113,5 @@ public final class CellFilter extends RowFilter {
       return inBuffer.getValueByteBuffer().get(inBuffer.getValuePosition());
     }
     return cell.getValueArray()[cell.getValueOffset()];
-  }
-
-  @Override
-  ExtendedCell rolledBack(Cell cell) {
-    return null; // no verdict over a cell rolls back
   }
 }

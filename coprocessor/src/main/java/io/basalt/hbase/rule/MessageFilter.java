@@ -2,7 +2,6 @@ package io.basalt.hbase.rule;
 
 import io.basalt.hbase.format.BigEndian;
 import io.basalt.hbase.format.MessageKey;
-import io.basalt.hbase.format.TopicPrefix;
 import io.basalt.hbase.format.TopicRule;
 import io.basalt.hbase.format.WritePointers;
 import io.basalt.hbase.rule.Verdict.Fate;
@@ -28,7 +27,6 @@ public final class MessageFilter extends RowFilter {
   private static final int REFERENCE = 'r';
   private static final int EXPIRY = 'x';
   private static final int REFERENCE_BYTES = 24;
-  private static final int OTHER = -1;
 
   private final boolean allFiles;
   private final byte[] number = new byte[BigEndian.LONG_BYTES];
@@ -46,11 +44,6 @@ public final class MessageFilter extends RowFilter {
   public MessageFilter(Map<String, TopicRule> rules, FilterPass pass, long nowMs, boolean allFiles, Counters counters) {
     super(rules, pass, nowMs, counters);
     this.allFiles = allFiles;
-  }
-
-  @Override
-  int prefixEnd(byte[] rowKey, int length) {
-    return TopicPrefix.end(rowKey, length);
   }
 
   @Override
@@ -172,14 +165,6 @@ public final class MessageFilter extends RowFilter {
         .setTags(old.cloneTags())
         .setSequenceId(old.getSequenceId()) // else an equal cell of another file would come before it
         .build();
-  }
-
-  private int column(Cell cell) {
-    if (cell.getQualifierLength() != 1) {
-      return OTHER;
-    }
-    CellUtil.copyQualifierTo(cell, number, 0);
-    return number[0];
   }
 
   private long number(Cell cell) {

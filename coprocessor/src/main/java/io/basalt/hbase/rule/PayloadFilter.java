@@ -2,13 +2,11 @@ package io.basalt.hbase.rule;
 
 import io.basalt.hbase.format.MessageKey;
 import io.basalt.hbase.format.PayloadKey;
-import io.basalt.hbase.format.TopicPrefix;
 import io.basalt.hbase.format.TopicRule;
 import io.basalt.hbase.rule.Verdict.Fate;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.hbase.Cell;
-import org.apache.hadoop.hbase.ExtendedCell;
 
 /** Payload rows: the key says it all, so each part of a row gets the verdict of the whole. */
 public final class PayloadFilter extends RowFilter {
@@ -20,11 +18,6 @@ public final class PayloadFilter extends RowFilter {
   public PayloadFilter(Map<String, TopicRule> rules, FilterPass pass, long nowMs, Counters counters) {
     super(rules, pass, nowMs, counters);
     lifetimeMsMax = pass.snapshot() == null ? UNKNOWN_LIFETIME_MS : pass.snapshot().lifetimeMsMax;
-  }
-
-  @Override
-  int prefixEnd(byte[] rowKey, int length) {
-    return TopicPrefix.end(rowKey, length);
   }
 
   @Override
@@ -47,10 +40,5 @@ public final class PayloadFilter extends RowFilter {
       pass.kept(writePointer);
     }
     return verdict;
-  }
-
-  @Override
-  ExtendedCell rolledBack(Cell cell) {
-    return null; // no verdict over a payload row rolls back
   }
 }

@@ -23,6 +23,7 @@ public abstract class RowFilter {
   private static final Count[] COUNTS = Count.values();
   /** Room for most keys; it grows for longer ones. */
   private static final int KEY_BYTES = 128;
+  private static final int OTHER = -1;
 
   final FilterPass pass;
   final long nowMs;
@@ -36,6 +37,7 @@ public abstract class RowFilter {
   int keyLength;
   int prefixEnd;
 
+  private final byte[] name = new byte[1];
   private byte[] lastPrefix = {};
   private TopicRule lastRule;
 
@@ -51,10 +53,14 @@ public abstract class RowFilter {
   abstract Verdict judge(List<Cell> cells, int from);
 
   /** Where the prefix of the row's key ends that says whose row it is; {@link TopicPrefix#NONE} when it has none. */
-  abstract int prefixEnd(byte[] rowKey, int length);
+  int prefixEnd(byte[] rowKey, int length) {
+    return TopicPrefix.end(rowKey, length);
+  }
 
   /** Instead of a roll back's cell: the same, with its write pointer negated. Null: this cell stays as it is. */
-  abstract ExtendedCell rolledBack(Cell cell);
+  ExtendedCell rolledBack(Cell cell) {
+    return null; // of all verdicts only one over a message row rolls back
+  }
 
   /** Removes from the list, or replaces in it, what the row's verdict says; the row begins at {@code from}. */
   public final void filter(List<Cell> cells, int from) {
@@ -139,6 +145,15 @@ public abstract class RowFilter {
     return cell.getType() == Cell.Type.Put;
   }
 
+  /** The column's name where it is one byte, as all names are that we write; otherwise what is no byte. */
+  final int column(Cell cell) {
+    if (cell.getQualifierLength() != 1) {
+      return OTHER;
+    }
+    CellUtil.copyQualifierTo(cell, name, 0);
+    return name[0];
+  }
+
   private void readKey(Cell cell) {
     keyLength = cell.getRowLength();
     if (keyLength > key.length) {
@@ -159,11 +174,13 @@ public abstract class RowFilter {
   /** No topic's prefix starts another's, so that this says it is the same topic. */
   private boolean startsWithLastPrefix() {
     int length = lastPrefix.length;
-    if (length == 0 || keyLength <= length) {
-      return false;
-    }
+    return length != 0 && keyLength > length && keyHas(lastPrefix, 1, length);
+  }
+
+  /** Whether so many bytes of the key, from this place on, are the first ones of {@code bytes}. */
+  final boolean keyHas(byte[] bytes, int from, int length) {
     for (int index = length - 1; index >= 0; index--) { // neighbours differ at the end
-      if (key[1 + index] != lastPrefix[index]) {
+      if (key[from + index] != bytes[index]) {
         return false;
       }
     }

@@ -21,11 +21,6 @@ from tests.wiring import A, Wired, shop_work
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class GatedStore(MemoryStore):
     """A far store, whose writes wait at the gate and then fail, if they are to."""
 

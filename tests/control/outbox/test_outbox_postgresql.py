@@ -1,6 +1,6 @@
 """The outbox on PostgreSQL, through whichever drivers are there.
 
-BASALT_TEST_POSTGRESQL="host=127.0.0.1 port=5432 user=postgres" pytest tests/control/outbox/test_postgresql.py
+BASALT_TEST_POSTGRESQL="host=127.0.0.1 port=5432 user=postgres" pytest tests/control/outbox/test_outbox_postgresql.py
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import pytest
 from basalt.errors import (
     TransactionEndedError,
 )
+from basalt.transactions.rules import transaction_state
 from basalt.transactions.rules.transaction import Join, Kind, State
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
@@ -66,10 +67,11 @@ def test_many_time_outs_cost_one_copy_of_the_invalid_list(scene):
     assert scene.state.invalid.version == version + 1
 
 
-def test_one_call_of_expire_ends_a_bounded_number_earliest_first(scene):
+def test_one_call_of_expire_ends_a_bounded_number_earliest_first(scene, monkeypatch):
+    monkeypatch.setattr(transaction_state, "EXPIRED_MAX", 2)
     opened = [scene.begin(timeout_ms=timeout_ms) for timeout_ms in (300, 100, 200)]
     scene.clock.advance(1_000)
-    proposal = scene.state.expire(scene.now_ms, count_max=2)
+    proposal = scene.state.expire(scene.now_ms)
     assert [edit.id for edit in proposal.edits] == [opened[1].id, opened[2].id]
 
 

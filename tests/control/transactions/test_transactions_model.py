@@ -638,8 +638,8 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         for one in due:
             self.time_out(one)
         for _ in range(0, len(due), self.expired_max):
-            self.call(lambda: self.state.expire(self.now_ms, self.expired_max), None, edits=True)
-        self.call(lambda: self.state.expire(self.now_ms, self.expired_max), None, edits=False)
+            self.call(lambda: self.state.expire(self.now_ms), None, edits=True)
+        self.call(lambda: self.state.expire(self.now_ms), None, edits=False)
 
     @rule(number=PICKS)
     def prune(self, number: int):
@@ -808,7 +808,15 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
         (session_rules, {"FORGOTTEN_MAX": forgotten_max, "IDLE_LOOKED_AT_MAX": looked_at_max}),
         (sessions, {"REPLACED_RUNS_MAX": replaced_max}),
         (transaction, {"CHUNK_POINTERS_MAX": 2}),
-        (transaction_state, {"CHECKPOINTS_MAX": checkpoints_max, "TOPICS_MAX": topics_max, "TABLES_MAX": tables_max}),
+        (
+            transaction_state,
+            {
+                "CHECKPOINTS_MAX": checkpoints_max,
+                "EXPIRED_MAX": expired_max,
+                "TOPICS_MAX": topics_max,
+                "TABLES_MAX": tables_max,
+            },
+        ),
         (transaction_table, {"PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),

@@ -1,0 +1,107 @@
+"""What regions are told and report: the bytes are those of the vectors, and whatever is not exactly so is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from basalt_engine.errors import CorruptionError
+from basalt_engine.regions import RegionReport, RegionSnapshot, StoreFile
+from tests.vector_lines import lines
+
+relaxed = settings(deadline=None)
+LONGS = st.integers(0, 2**63 - 1)
+LISTS = st.frozensets(st.integers(1, 2**63 - 1), max_size=6).map(lambda found: tuple(sorted(found)))
+FORMATS: dict[str, type[RegionReport] | type[RegionSnapshot]] = {
+    "region-report": RegionReport,
+    "region-snapshot": RegionSnapshot,
+}
+WHOLE = [pytest.param(name, *line[1:], id=f"{name} {line[0]}") for name in FORMATS for line in lines(name)]
+CORRUPT = [pytest.param(name, line[1], id=f"{name} {line[0]}") for name in FORMATS for line in lines(f"{name}-corrupt")]
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> RegionSnapshot:
+    write_pointer, in_progress = draw(LONGS), draw(LISTS)
+    decided = draw(st.integers(0, min(write_pointer, in_progress[0] - 1 if in_progress else write_pointer)))
+    times = [draw(LONGS) for _ in range(4)]
+    return RegionSnapshot._make((*times, write_pointer, decided, draw(LONGS), draw(LONGS), in_progress, draw(LISTS)))
+
+
+def made(name: str, meaning: dict[str, Any]) -> RegionReport | RegionSnapshot:
+    if name == "region-snapshot":
+        lists = {key: tuple(meaning[key]) for key in ("in_progress", "invalid")}
+        return RegionSnapshot(**{**meaning, **lists})
+    keys = {key: bytes.fromhex(meaning[key]) for key in ("region_name", "start_key")}
+    stop = bytes.fromhex(meaning["end_key"])
+    files = tuple(StoreFile(**file) for file in meaning["files"])
+    rest = {key: value for key, value in meaning.items() if key not in (*keys, "end_key", "files")}
+    return RegionReport(**rest, **keys, stop_key=stop, files=files)
+
+
+@pytest.mark.parametrize(("name", "data", "meaning"), WHOLE)
+def test_each_reads_and_writes_as_its_vector(name, data, meaning):
+    assert FORMATS[name].decode(data) == made(name, meaning)
+    assert made(name, meaning).encode() == data
+
+
+@pytest.mark.parametrize(("name", "data"), CORRUPT)
+def test_a_corrupt_one_is_refused_by_name(name, data):
+    with pytest.raises(CorruptionError, match=name.replace("-", " ")):
+        FORMATS[name].decode(data)
+
+
+@pytest.mark.parametrize(("name", "data", "meaning"), WHOLE)
+def test_one_that_is_cut_anywhere_or_goes_on_is_refused(name, data, meaning):
+    for size in range(len(data)):
+        with pytest.raises(CorruptionError):
+            FORMATS[name].decode(data[:size])
+    for more in (b"\x00", b"\x01"):
+        with pytest.raises(CorruptionError):
+            FORMATS[name].decode(data + more)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@relaxed
+@given(st.data())
+def test_a_flipped_bit_is_refused_or_means_something_else_that_is_whole(name, data):
+    _, body, _ = data.draw(st.sampled_from(lines(name)))
+    place = data.draw(st.integers(0, 8 * len(body) - 1))
+    flipped = bytearray(body)
+    flipped[place // 8] ^= 1 << place % 8
+    try:
+        read = FORMATS[name].decode(bytes(flipped))
+    except CorruptionError:
+        return
+    assert read.encode() == bytes(flipped)
+
+
+@relaxed
+@given(snapshots())
+def test_a_snapshot_comes_back_as_it_was(snapshot):
+    assert RegionSnapshot.decode(snapshot.encode()) == snapshot
+
+
+def test_copies_are_ordered_by_epoch_and_then_by_sequence():
+    one = RegionSnapshot(3, 9, 0, 0, 0, 0, 0, 0)
+    assert one.order < one._replace(epoch=4, sequence=1).order < one._replace(epoch=4, sequence=2).order
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": -1},
+        {"in_progress": (5, 5)},
+        {"in_progress": (0,)},
+        {"invalid": (7, 6)},
+        {"decided": 11},
+        {"in_progress": (9,)},
+    ],
+    ids=str,
+)
+def test_what_no_reader_would_take_is_not_written(change):
+    with pytest.raises(ValueError, match=r"."):
+        RegionSnapshot(1, 1, 1, 10, 10, 10, 10, 1)._replace(**change).encode()
