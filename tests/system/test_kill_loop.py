@@ -40,7 +40,6 @@ ANSWERS_MAX = 300  # that the clients get before a kill at any moment: about hal
 LOAD_SECONDS_MAX = 60.0  # for them, on a machine that is slow
 POINT_SECONDS_MAX = 3.0  # a point that is not reached by then ends as a random moment does
 RECOVERY_STARTS_MAX = 5  # a recovery keeps a processor busy for less than so many first starts
-
 KILLER = (str(Path(killing_server.__file__)),)
 REAL = ("-m", "basalt.cli.main")
 
