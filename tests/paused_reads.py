@@ -12,7 +12,7 @@ from basalt_engine.metadata import MetadataTable
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Columns, Row
 
-WAIT_SECONDS_MAX = 30  # for a test that is wrong; nothing waits that long
+WAIT_SECONDS_MAX = 60  # for a test that is wrong; nothing waits that long
 UNPAUSED = MetadataTable.name  # who reads of a topic here keeps others from changing it meanwhile
 READS_MAX = 50  # of one call
 

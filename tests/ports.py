@@ -11,8 +11,7 @@ from contextlib import contextmanager
 def reserved_port() -> Iterator[int]:
     """A port of 127.0.0.1 on which nobody listens. Who names it may listen on it; nobody who asks for any port is given it meanwhile."""
     with socket.socket() as held:
-        held.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # servers set it too, and so may bind it beside this one
+        # Servers set it too, and so may bind the port beside this one.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

@@ -127,7 +127,7 @@ def test_run_stops_everything_when_it_is_ended(hbase: Standalone, fake_java: Pat
             process.send_signal(signal.Signals[end])
         else:
             process.stdin.close()
-        process.wait(20)
+        process.wait(60)
     assert hbase.pids() == {}
 
 
@@ -137,7 +137,7 @@ def test_a_start_that_is_interrupted_half_way_leaves_nothing(hbase: Standalone, 
         while set(hbase.pids()) != set(ROLES):
             assert process.poll() is None
         process.terminate()
-        process.wait(20)
+        process.wait(60)
     assert hbase.pids() == {}
 
 

@@ -12,7 +12,7 @@ from basalt_spark.options import SinkColumns
 from basalt_spark.sink.commit import Segment
 from basalt_spark.sink.segment_writer import SegmentWriter
 
-WAIT_S = 20  # for what comes at once, unless nothing overlaps
+WAIT_S = 60  # for what comes at once, unless nothing overlaps
 
 
 def rows_of(body: bytes) -> list[bytes]:

@@ -20,9 +20,7 @@ FILES_MAX = 64
 HALF_REQUESTS = 200
 CALLS = 50
 OTHERS_SECONDS_MAX = 1.0  # for most calls beside 200 slow ones; they take a few milliseconds
-WAIT_SECONDS_MAX = (
-    15.0  # for any of them, on a machine that is slow or stands still; a half head is waited for for longer
-)
+WAIT_SECONDS_MAX = 15.0  # for any of them, on a machine that stands still; a half head is waited for for longer
 
 
 @pytest.fixture

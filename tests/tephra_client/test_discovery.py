@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:No chroot path exists"),  # it is made with the node
 ]
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 RUN_SECONDS_MAX = 120
 
 

@@ -7,7 +7,6 @@ The rules are in `lease`; what follows from a term that is over, in `led_store`.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 
@@ -113,7 +112,7 @@ class Leadership:
                 except BasaltError as error:
                     self._answered(False, error.message)
                     self._apply(rules.Unanswered())
-                self._next_ms = math.inf
+                self._next_ms = float("inf")
             self._next_ms = min(self._next_ms, self._due_ms())  # a step before it puts nothing off
             return max(0.0, self._next_ms - self._clock.monotonic_ms())
 
@@ -186,14 +185,13 @@ class Leadership:
                 log.warning("the lease can be neither read nor renewed: %s", why)
 
     def _due_ms(self) -> float:
-        now_ms, lease = self._clock.monotonic_ms(), self._lease
-        if lease.role is Role.LEADER and lease.known:
-            assert lease.since_ms is not None
-            return lease.since_ms + self.candidate.lease_ms / rules.RENEWALS_PER_LEASE
-        if lease.role is Role.STANDBY and lease.known and self._seeking:
-            assert lease.since_ms is not None
-            ripe_ms = lease.since_ms + (0 if lease.record is None else lease.record.lease_ms)
-            return min(now_ms + self._look_ms(), max(now_ms, ripe_ms))
+        now_ms, lease, since_ms = self._clock.monotonic_ms(), self._lease, self._lease.since_ms
+        if lease.known and since_ms is not None:
+            if lease.role is Role.LEADER:
+                return since_ms + self.candidate.lease_ms / rules.RENEWALS_PER_LEASE
+            if self._seeking:
+                ripe_ms = since_ms + (0 if lease.record is None else lease.record.lease_ms)
+                return min(now_ms + self._look_ms(), max(now_ms, ripe_ms))
         return now_ms + self._look_ms()
 
     def _look_ms(self) -> float:

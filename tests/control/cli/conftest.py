@@ -82,11 +82,11 @@ def served(open_them: Callable[[], Awaitable[RunningServices]]) -> Iterator[str]
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(30)
+    assert started.wait(60)
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     loop, server = running[0]
     loop.call_soon_threadsafe(setattr, server, "should_exit", True)
-    thread.join(30)
+    thread.join(60)
 
 
 async def services_with_jobs() -> RunningServices:

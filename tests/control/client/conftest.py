@@ -88,7 +88,7 @@ class Side:
     clients: list[Any] = field(default_factory=list)
 
     def connect(
-        self, url: str, *, timeout_ms: int = 5_000, attempts_max: int = 4, headers: Mapping[str, str] | None = None
+        self, url: str, *, timeout_ms: int = 60_000, attempts_max: int = 4, headers: Mapping[str, str] | None = None
     ) -> Any:
         """A client that hardly pauses between attempts."""
         retries = RetryPolicy(timeout_ms, attempts_max, backoff_ms_base=1, backoff_ms_max=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
+from tests.ports import reserved_port
 
 A, B, C = (parse_url(f"http://{name}:4780") for name in "abc")
 
@@ -77,9 +77,8 @@ def test_a_call_follows_the_leader_and_stays_with_it(side, server, another):
 
 
 def test_a_server_that_is_down_is_passed_by(side, another):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    side.do(side.connect(f"http://127.0.0.1:{port},{another.url}").topic("orders").publish(b"a"))
+    with reserved_port() as port:
+        side.do(side.connect(f"http://127.0.0.1:{port},{another.url}").topic("orders").publish(b"a"))
     assert len(another.seen) == 1
 
 
@@ -106,7 +105,7 @@ def test_a_standby_that_knows_no_leader_is_asked_again(side, server):
 
 
 def test_nobody_there_names_all_that_were_asked(side):
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        urls = ",".join(f"http://127.0.0.1:{closed.getsockname()[1]}" for closed in (one, two))
-    with pytest.raises(UnavailableError, match=urls):
-        side.do(side.connect(urls, attempts_max=1).topic("orders").publish(b"a"))
+    with reserved_port() as one, reserved_port() as two:
+        urls = f"http://127.0.0.1:{one},http://127.0.0.1:{two}"
+        with pytest.raises(UnavailableError, match=urls):
+            side.do(side.connect(urls, attempts_max=1).topic("orders").publish(b"a"))

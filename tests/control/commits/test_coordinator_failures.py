@@ -30,10 +30,12 @@ class GatedStore(MemoryStore):
         super().__init__(atomic=True)
         self.gate = threading.Event()
         self.gate.set()
+        self.reached = threading.Event()  # the gate, by a write
         self.failing = False
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        self.gate.wait(10)
+        self.reached.set()
+        assert self.gate.wait(60)
         if self.failing:
             raise StoreError("the disk is gone")
         super().write(writes)
@@ -95,9 +97,10 @@ async def test_nobody_is_told_of_a_commit_that_is_not_durable(ask: str, fails: b
     shop = await Wired.start(store)
     begun = await shop.transactions.begin()
     store.gate.clear()
+    store.reached.clear()
     commit = asyncio.ensure_future(shop.transactions.commit(begun.id))
     if ask != "invalidate":  # which meets the commit in its group
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(store.reached.wait, 60)
     asked: asyncio.Future[object] = asyncio.ensure_future(getattr(shop.transactions, ask)(begun.id))
     assert not await soon(commit)
     assert not await soon(asked)

@@ -29,7 +29,7 @@ class HeldStore(MemoryStore):
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         self.writing.set()
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         super().write(writes)
 
 

@@ -28,7 +28,7 @@ def connect(tmp_path: Path) -> Callable[[], sqlite3.Connection]:
     path = tmp_path / "application.db"
 
     def connected() -> sqlite3.Connection:
-        return sqlite3.connect(path, timeout=10)
+        return sqlite3.connect(path, timeout=60)
 
     with connected() as connection:
         connection.execute("PRAGMA journal_mode=WAL")

@@ -28,7 +28,7 @@ class Breaking(sqlite3.Connection):
 
 @pytest.fixture
 def connection(tmp_path, outbox):
-    opened = sqlite3.connect(tmp_path / "application.db", timeout=10, factory=Breaking)
+    opened = sqlite3.connect(tmp_path / "application.db", timeout=60, factory=Breaking)
     yield opened
     opened.close()
 

@@ -48,7 +48,7 @@ class RecordingStore(MemoryStore):
         self.gate.set()
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.threads.add(threading.get_ident())
         error = self.errors.pop(0) if self.errors else None
         if error is not None:

@@ -44,7 +44,7 @@ class HeldStore(MemoryStore):
         if what == self.held:
             self.held = None
             self.began.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         for write in writes:

@@ -149,10 +149,7 @@ def test_a_flood_of_changes_is_refused_before_it_is_read(serving: Serving):
     count = 3_000_000
     announced = SET + b"\x00\x02\x0b" + struct.pack(">i", count)
     with serving.socket() as connection:
-        for changes in (
-            bytes(4 * count) + b"\x00",
-            b"\xff" * 20,
-        ):  # who read the second one would not find a set at all
+        for changes in (bytes(4 * count) + b"\x00", b"\xff" * 20):  # there is no set in the second one
             body = message("canCommitOrThrow", I64 + b"\x00\x01" + struct.pack(">q", tx.id) + announced + changes)
             connection.sendall(frame(body))
             answer = receive(connection)

@@ -481,7 +481,7 @@ class GatedStore(FailingStore):
         self.gate = threading.Event()
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         super().write(writes)
 
 

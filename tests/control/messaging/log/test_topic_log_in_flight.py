@@ -28,7 +28,7 @@ class SlowlySynced(MemoryStore):
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         super().write(writes)
-        self.synced.wait(10)
+        self.synced.wait(60)
 
 
 async def test_a_row_is_not_read_before_it_is_durable():
@@ -71,7 +71,7 @@ class SlowlyReadTable:
 
     def scan(self, *args: Any, **kwargs: Any):
         self._store.asked.set()
-        self._store.reading.wait(10)
+        self._store.reading.wait(60)
         return self._inner.scan(*args, **kwargs)
 
 

@@ -44,7 +44,7 @@ class Store(MemoryStore):
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         self.writing.set()
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         if self.fails == "refused":
             raise StoreError("the disk is full")
         super().write(writes)

@@ -11,6 +11,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway
 from basalt_engine.stores.hbase.store import HBaseStore
 from tests.engine.stores.hbase.fake_gateway import HANG_S, FakeGateway
+from tests.ports import reserved_port
 
 TIMEOUTS = ("CALL_TIMEOUT_MS", "CONNECT_TIMEOUT_MS", "LEND_TIMEOUT_MS", "PING_TIMEOUT_MS", "TOTAL_MS_MAX")
 
@@ -19,9 +20,10 @@ TIMEOUTS = ("CALL_TIMEOUT_MS", "CONNECT_TIMEOUT_MS", "LEND_TIMEOUT_MS", "PING_TI
 def fake(monkeypatch):
     for name in TIMEOUTS:
         monkeypatch.setattr(gateway_module, name, int(HANG_S * 1_000))
-    gateway = FakeGateway()
-    yield gateway
-    gateway.stop()
+    with reserved_port() as port:  # its own, also while it is away
+        gateway = FakeGateway(port)
+        yield gateway
+        gateway.stop()
 
 
 @pytest.fixture

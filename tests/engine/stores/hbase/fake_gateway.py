@@ -141,14 +141,14 @@ def nothing():
 class FakeGateway:
     """Listens until it is stopped; `start` listens at the same port again."""
 
-    def __init__(self):
+    def __init__(self, port):
         self.handler = Handler()
         self.calls = Counter()
         self.connections = 0
         self.deaf = False  # hangs up before it has read a request
         self._faults = []
         self._open = set()
-        self._port = 0
+        self._port = port
         self.start()
 
     @property
@@ -161,7 +161,6 @@ class FakeGateway:
 
     def start(self):
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self._port = self._listener.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
         self._accepting.start()
 
