@@ -73,19 +73,6 @@ class RegionReport(NamedTuple):
     files: tuple[StoreFile, ...] = ()
     counters: Mapping[str, int] = {}
 
-    def encode(self) -> bytes:
-        """The body of the row."""
-        parts = [bytes([FORMAT]), *map(_sized, (self.table.encode(), self.region_name, self.server.encode()))]
-        parts += map(_NUMBER.pack, self[3:8])
-        parts += map(_sized, (self.start_key, self.stop_key))
-        parts.append(len(self.files).to_bytes(4, "big"))
-        for file in self.files:
-            parts += (_sized(file.name.encode()), *map(_NUMBER.pack, file[1:]))
-        parts.append(len(self.counters).to_bytes(2, "big"))
-        for name, value in self.counters.items():
-            parts += (_sized(name.encode("ascii")), _NUMBER.pack(value))
-        return b"".join(parts)
-
     @classmethod
     def decode(cls, data: bytes) -> RegionReport:
         """The report that a body holds; `CorruptionError` for anything else."""

@@ -240,30 +240,30 @@ class _Text(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     tasks: dict[str, tuple[int | None, bool, int]]
 
 
-def parse_marked_position(text: str, field: str = "position") -> MarkedPosition:
+def parse_marked_position(text: str) -> MarkedPosition:
     """The position that `str` of it wrote; `InputError` names what is wrong with any other text."""
     if len(text) > TEXT_CHARS_MAX:
-        raise _refused(field, f"has {len(text)} characters")
+        raise _refused(f"has {len(text)} characters")
     try:
         found = msgspec.json.decode(text.encode(), type=_Text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise _refused(field, f"does not decode ({error})") from None
+        raise _refused(f"does not decode ({error})") from None
     if found.v != POSITION_VERSION:
-        raise _refused(field, f"has version {found.v}; this Basalt reads version {POSITION_VERSION}")
+        raise _refused(f"has version {found.v}; this Basalt reads version {POSITION_VERSION}")
     if found.generation < 1 or (found.after is not None and _ID.fullmatch(found.after) is None):
-        raise _refused(field, "names no place in a topic")
+        raise _refused("names no place in a topic")
     if (found.task_count is None) != (not found.tasks) or found.task_count not in (None, *range(1, TASKS_MAX + 1)):
-        raise _refused(field, f"says {found.task_count} tasks and tells of {len(found.tasks)}")
+        raise _refused(f"says {found.task_count} tasks and tells of {len(found.tasks)}")
     tasks = {name: TaskState(*task) for name, task in found.tasks.items()}
     if any(not 0 < len(name) <= TASK_CHARS_MAX or task.published_ms < 0 for name, task in tasks.items()):
-        raise _refused(field, "tells of a task that cannot be")
+        raise _refused("tells of a task that cannot be")
     after = None if found.after is None else bytes.fromhex(found.after)
     return MarkedPosition(found.generation, after, MarkerState(found.task_count, tasks), found.watermark_ms)
 
 
-def _refused(field: str, what: str) -> InputError:
+def _refused(what: str) -> InputError:
     return InputError(
-        f"{field} {what}; it is none that reading with markers gives",
-        field=field,
+        f"position {what}; it is none that reading with markers gives",
+        field="position",
         hint="Give back the text exactly as it was.",
     )

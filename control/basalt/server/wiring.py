@@ -23,7 +23,7 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader
-from basalt.messaging.read.slices import TransactionLimits as FetchLimits
+from basalt.messaging.read.slices import SliceLimits
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -162,7 +162,7 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look = FetchLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
+    look = SliceLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
     messaging = Messages(
         clock, topics, reader, roll_backs, writer, manager,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,

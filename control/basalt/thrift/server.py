@@ -125,7 +125,7 @@ class TephraServer:
         self._metrics.connections = len(self._connections)
         return True
 
-    def leave(self, connection: ThriftConnection, error: Exception | None) -> None:
+    def leave(self, connection: ThriftConnection) -> None:
         self._connections.discard(connection)
         self._metrics.connections = len(self._connections)
         if self._stopping and not self._connections:
@@ -224,7 +224,7 @@ class ThriftConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leaving = True
-        self._server.leave(self, exc)
+        self._server.leave(self)
         self._server.hold(-len(self._buffer))
         self._buffer.clear()
 

@@ -93,13 +93,6 @@ class VisibleCells:
         return self.done and version.value is not None
 
 
-def visible(
-    versions: Iterable[CellVersion], snapshot: TransactionSnapshot, *, all_own: bool = False
-) -> Iterator[CellVersion]:
-    """Of versions in the order of their keys, those that a reader gets."""
-    return filter(VisibleCells(snapshot, all_own=all_own).shows, versions)
-
-
 class CellRows(Protocol):
     """The part of a table that reading cells needs."""
 

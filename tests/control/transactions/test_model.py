@@ -43,7 +43,7 @@ from basalt.transactions.rules.transaction import (
     TransactionLimits,
 )
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.transactions.whole_bytes import encode_snapshot
+from tests.control.transactions.whole_bytes import encode_snapshot, snapshot_mutations
 
 LIMITS = TransactionLimits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
@@ -649,7 +649,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(written=st.integers(0, 3))
     def the_log_is_snapshot_and_a_crash_may_cut_it_short(self, written: int):
-        self.table.write(self.log.draft(self.state).mutations()[:written])
+        self.table.write(snapshot_mutations(self.log.draft(self.state))[:written])
 
     @rule()
     def the_process_crashes(self):

@@ -36,9 +36,9 @@ from basalt.client.plans import (
     Steps,
     TopicScope,
     ask,
-    header_id,
     id_of,
     media_type_of,
+    next_id_of,
     nothing,
     query_of,
 )
@@ -245,20 +245,20 @@ def _response_in_json(answer: Answer) -> PublishResponse | None:
 def _page(answer: Answer) -> Page:
     if media_type_of(answer) != BATCHES:
         raise ValueError("it is no message batches")
-    return Page(answer.body, header_id(answer), answer.headers.get("basalt-held-by"))
+    return Page(answer.body, next_id_of(answer), answer.headers.get("basalt-held-by"))
 
 
 def _arrow_page(answer: Answer) -> ArrowPage:
     if media_type_of(answer) != ARROW:
         raise ValueError("it is no Arrow stream")
-    return ArrowPage(answer.body, header_id(answer), int(answer.headers["basalt-generation"]))
+    return ArrowPage(answer.body, next_id_of(answer), int(answer.headers["basalt-generation"]))
 
 
 def _end_position(answer: Answer) -> Position:
     came_meanwhile = avro.decode_records(answer.body)
     if came_meanwhile:
         return at_id(came_meanwhile[0].id)
-    next_id = header_id(answer)
+    next_id = next_id_of(answer)
     return START if next_id is None else after_id(next_id)
 
 

@@ -38,7 +38,7 @@ from basalt.client.calls.messages import (
     start_from,
 )
 from basalt.client.calls.pages import Message, Page
-from basalt.client.plans import AVRO, BATCHES, Answer, Await, Call, Effect, Query, Steps, TopicScope, ask, header_id
+from basalt.client.plans import AVRO, BATCHES, Answer, Await, Call, Effect, Query, Steps, TopicScope, ask, next_id_of
 from basalt.errors import InputError, MalformedBodyError
 
 Item: TypeAlias = Message | MarkerFrame
@@ -345,7 +345,7 @@ def _marked_page(answer: Answer) -> MarkedPage:
     if generation is None:
         raise ValueError("it does not say of which generation of the topic it is")
     try:
-        return MarkedPage(answer.body, header_id(answer), int(generation), None if tasks is None else int(tasks))
+        return MarkedPage(answer.body, next_id_of(answer), int(generation), None if tasks is None else int(tasks))
     except MalformedBodyError as error:
         raise ValueError(error.message) from None
 

@@ -218,13 +218,13 @@ def _id_range(request: Request) -> IdRange:
 def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
     yield arrow.encode_start(names)
     with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
-    for some in _batches(slices, with_carried):
+    for some in _batches(slices):
         stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
         yield arrow.encode_batch(names, stretches, source)
     yield END_OF_STREAM
 
 
-def _batches(slices: Sequence[Slice], with_carried: bool) -> Iterator[list[Slice]]:
+def _batches(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
     """The slices cut into record batches. Where depends on the messages alone, not on the rows or looks they came in."""
     batch: list[Slice] = []
     rows = size_bytes = 0

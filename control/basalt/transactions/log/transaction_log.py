@@ -89,11 +89,6 @@ class SnapshotDraft:
             DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
         ]
 
-    def mutations(self) -> list[Mutation]:
-        """All of it in the order in which it may be written; any prefix does no harm."""
-        first, *others = self.parts()
-        return [*others, first, *self.replaced()]
-
 
 def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in parts of `PART_BYTES_MAX`, the last one shorter."""

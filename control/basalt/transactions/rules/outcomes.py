@@ -125,11 +125,6 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
     def memory_bytes(self) -> int:
         return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
 
-    def unpack(self) -> list[Outcome]:
-        """The outcomes, by id. `CorruptionError` when the bytes are not what `pack` made."""
-        ids, columns = self.unpack_columns()
-        return [self._outcome(ids[index], index, columns) for index in range(self.count)]
-
     def get(self, transaction_id: int) -> Outcome | None:
         ids, columns = self.unpack_columns()
         index = bisect_left(ids, transaction_id)

@@ -78,7 +78,7 @@ class TransactionState(TransactionTable):
             raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            raise refusals.timed_out(transaction, "write", now_ms)
+            raise refusals.timed_out(transaction, now_ms)
         return transaction
 
     # What may be.
@@ -124,7 +124,7 @@ class TransactionState(TransactionTable):
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "checkpoint", now_ms)
+            return self._too_late(transaction, now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
             raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
         self.check_room()
@@ -135,7 +135,7 @@ class TransactionState(TransactionTable):
         """A topic takes part in an open transaction. No edits when it already does, from this time or an earlier one."""
         transaction = self._usable(transaction_id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "write", now_ms)
+            return self._too_late(transaction, now_ms)
         for known in transaction.topics:
             if known[:2] == join[:2] and known.from_ms <= join.from_ms:
                 return Proposal((), transaction_id)
@@ -150,7 +150,7 @@ class TransactionState(TransactionTable):
         """
         transaction = self._usable(transaction_id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "write", now_ms)
+            return self._too_late(transaction, now_ms)
         if join in transaction.tables:
             return Proposal((), transaction_id)
         if len(transaction.tables) >= TABLES_MAX:
@@ -168,7 +168,7 @@ class TransactionState(TransactionTable):
         """
         transaction = self._usable(transaction_id, Event.CHANGE, "change set")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "change set", now_ms)
+            return self._too_late(transaction, now_ms)
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
         self.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
@@ -211,7 +211,7 @@ class TransactionState(TransactionTable):
         """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
         transaction = self._usable(transaction_id, Event.CHANGE, "participant")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "participant", now_ms)
+            return self._too_late(transaction, now_ms)
         if transaction.external_writes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
@@ -238,7 +238,7 @@ class TransactionState(TransactionTable):
         if transaction.doomed is not None:
             raise refusals.lost(transaction, transaction.doomed)
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "commit", now_ms)
+            return self._too_late(transaction, now_ms)
         changes = deferred_changes if transaction.changes_unlogged else transaction.changes or frozenset()
         if changes is None:
             raise refusals.changes_lost(transaction)
@@ -377,9 +377,9 @@ class TransactionState(TransactionTable):
         doomed = edits.Doomed(transaction.id, loss, request_id, now_ms)
         return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
 
-    def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
+    def _too_late(self, transaction: Transaction, now_ms: int) -> Proposal:
         ended = forced_ends([transaction], now_ms, timed_out=True)
-        return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
+        return Proposal(ended, transaction.id, refusals.timed_out(transaction, now_ms))
 
 
 def _reused(request: RequestUse, call: str) -> RequestReusedError:

@@ -11,6 +11,7 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, Loss, State
 from basalt.transactions.rules.transaction_state import TransactionState
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.whole_bytes import snapshot_mutations
 
 T0 = 1_700_000_000_000
 FIRST, SECOND = T0 * POINTERS_PER_MS, (T0 + 1) * POINTERS_PER_MS
@@ -146,7 +147,7 @@ def test_after_a_restart_it_begins_with_what_the_log_holds_behind_its_snapshot(t
     log = TransactionLog(table)
     state = log.recover()
     write(table, log, state, began(FIRST))
-    table.write(log.draft(state).mutations())
+    table.write(snapshot_mutations(log.draft(state)))
     write(table, log, state, edits.Joined(FIRST, Join(b"shop:orders:", 1, T0)))
     write(table, log, state, edits.Aborting(FIRST, True), edits.Aborted(FIRST, T0 + 40, False))
     journal = Journal()
@@ -179,7 +180,7 @@ def test_a_gap_makes_it_begin_anew(table):
     journal = Journal()
     journal.add(T0, [began(FIRST)])
     write(table, log, state, began(SECOND))
-    table.write(log.draft(state).mutations())  # another server led meanwhile
+    table.write(snapshot_mutations(log.draft(state)))  # another server led meanwhile
     log.recover(journal)
     assert journal.entries() == []
     assert journal.since_ms(T0 + 77) == T0 + 77
