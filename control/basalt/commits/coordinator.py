@@ -1,6 +1,6 @@
 """The calls about transactions and sessions: each asks the rules for a proposal, makes it durable, then answers.
 
-Every call is a stage of the group commit over the manager's state: ask `TransactionState` what may happen, apply its edits,
+Every call is a stage of the group commit over the manager's state: ask `TransactionProposals` what may happen, apply its edits,
 add the rows that go with them. Callers are answered once the group is written.
 """
 
@@ -22,7 +22,7 @@ from basalt.transactions.rules.edits import Proposal, Pruned, Restored, SessionO
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 
@@ -49,7 +49,7 @@ class Coordinator:
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         """The working state, for showing: it may be a group ahead of what is durable."""
         return self.manager.state
 

@@ -11,7 +11,7 @@ from basalt.commits.commit_stage import CommitStage, TopicParticipant
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import Join, State, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import BasaltError, RowExistsError
 
 TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
@@ -58,7 +58,7 @@ class Recovery:
             finally:
                 del held
 
-    def _take_over(self, state: TransactionState, unknown: Mapping[int, Sequence[Join]], group: Group) -> None:
+    def _take_over(self, state: TransactionProposals, unknown: Mapping[int, Sequence[Join]], group: Group) -> None:
         """In a stage: lead, and decide what the log leaves open: a commit of which it has no outcome did not happen.
 
         Nothing is rolled back before this entry has its place: an outcome that is still under way comes too late then.

@@ -29,7 +29,7 @@ from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, Tran
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
@@ -190,7 +190,7 @@ class TransactionManager:
         self._clock = clock
         self._writer = writer
         self._log = transaction_log
-        self._state: TransactionState | None = None
+        self._state: TransactionProposals | None = None
         self._current = TransactionSnapshot(0)
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
@@ -209,7 +209,7 @@ class TransactionManager:
             await self._recover()
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         """The working state, which may be a group ahead of what is durable; `UnavailableError` until the log is read."""
         if self._state is None:
             raise UnavailableError("the transaction manager is reading its log", hint="try again")
@@ -323,13 +323,13 @@ class TransactionManager:
 
     # For recovery, which `basalt.commits` drives.
 
-    async def read_log(self) -> TransactionState:
+    async def read_log(self) -> TransactionProposals:
         """The state that the log holds, which nobody sees before `adopt`. `FencedError` when another server leads."""
         state = await self._call(self._log.recover, self.journal)
         state.lead(self._epoch)
         return state
 
-    def adopt(self, group: Group, state: TransactionState) -> None:
+    def adopt(self, group: Group, state: TransactionProposals) -> None:
         """In the stage that takes over: the state counts from here on, and this server leads."""
         self._state, self._current, self.known_since = state, state.view(), state.last_pointer
         self.apply(group, state.lead(self._epoch).edits)
@@ -411,7 +411,7 @@ class ExternalTransactions:
     """
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
 
     def current(self) -> TransactionSnapshot:

@@ -376,7 +376,7 @@ def test_the_time_out_of_a_long_transaction_of_a_session_rolls_it_back(scene):
 
 def test_a_transaction_has_many_segments_and_no_more(scene, monkeypatch):
     one = begin(scene, kind=Kind.LONG)
-    monkeypatch.setattr("basalt.transactions.rules.transaction_state.CHECKPOINTS_MAX", 3)
+    monkeypatch.setattr("basalt.transactions.rules.transaction_proposals.CHECKPOINTS_MAX", 3)
     for _ in range(3):
         one = scene.checkpoint(one)
     with pytest.raises(BasaltError, match="has 3 checkpoints"):

@@ -20,7 +20,7 @@ from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pi
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, TransactionLimits
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
@@ -122,7 +122,7 @@ class TransactionLog:
     def table_name(self) -> str:
         return self._table.name
 
-    def recover(self, journal: Journal | None = None) -> TransactionState:
+    def recover(self, journal: Journal | None = None) -> TransactionProposals:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
 
         To be called before anything else, and again after a write that failed or may have: what was encoded since the
@@ -130,7 +130,7 @@ class TransactionLog:
         """
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        state = TransactionState(self._limits, image)
+        state = TransactionProposals(self._limits, image)
         if journal is not None:
             journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
         # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
@@ -152,7 +152,7 @@ class TransactionLog:
         self._count(len(data))
         return entry
 
-    def draft(self, state: TransactionState) -> SnapshotDraft:
+    def draft(self, state: TransactionProposals) -> SnapshotDraft:
         """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
         assert state.edits_applied == self._edits, (
             f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
@@ -171,7 +171,7 @@ class TransactionLog:
         self.entries_since_snapshot += 1
         self.bytes_since_snapshot += entry_bytes
 
-    def _replay(self, state: TransactionState, row: Row, journal: Journal | None) -> None:
+    def _replay(self, state: TransactionProposals, row: Row, journal: Journal | None) -> None:
         what = self._named(row.key)
         if row.key != entry_key(self._position):
             raise CorruptionError(

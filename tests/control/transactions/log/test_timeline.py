@@ -9,7 +9,7 @@ from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, Loss, State
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.whole_bytes import snapshot_mutations
 
@@ -116,7 +116,7 @@ def test_long_lists_count_as_several_and_change_sets_are_not_kept():
 def test_what_the_journal_has_lost_is_taken_from_what_is_known():
     journal = Journal()
     journal.add(T0 + 500, [edits.Joined(FIRST, Join(b"shop:orders:", 1, T0))])
-    state = TransactionState()
+    state = TransactionProposals()
     state.apply(began(FIRST))
     open_one = state.get(FIRST)
     found = timeline_of((FIRST,), journal.entries(), open_one, T0 + 500)
@@ -137,7 +137,7 @@ def table():
     return MemoryStore().table("transaction_log")
 
 
-def write(table, log: TransactionLog, state: TransactionState, *made: edits.Edit) -> None:
+def write(table, log: TransactionLog, state: TransactionProposals, *made: edits.Edit) -> None:
     for edit in made:
         state.apply(edit)
     table.write([log.encode_next(made)])

@@ -9,7 +9,7 @@ from basalt.transactions.log.entry_format import encode_entry, sealed
 from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
 from basalt.transactions.rules.edits import Committed
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, Row
@@ -28,7 +28,7 @@ class Logged:
         self.now_ms = NOW_MS
         self.restart()
 
-    def restart(self) -> TransactionState:
+    def restart(self) -> TransactionProposals:
         self.log = TransactionLog(self.table, self.limits)
         self.state = self.log.recover()
         return self.state
@@ -78,7 +78,7 @@ def busy(logged: Logged) -> None:
 
 
 def test_an_empty_log_is_a_new_state(logged):
-    assert logged.state.image() == TransactionState().image()
+    assert logged.state.image() == TransactionProposals().image()
     assert logged.state.edits_applied == 0
 
 

@@ -39,7 +39,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
 
 
-class TransactionState(TransactionTable):
+class TransactionProposals(TransactionTable):
     """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
     def __init__(self, limits: TransactionLimits | None = None, image: StateImage | None = None) -> None:
