@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a run of calls took."""
+    """The time that a run of calls took."""
 
     calls: int
     seconds: float

@@ -56,7 +56,7 @@ class Compression(enum.IntEnum):
 
 
 class BatchSection:
-    """Which optional sections a batch has; plain numbers, for an enumeration's `&` costs more than the rest of a decode."""
+    """The optional sections of a batch; plain numbers, for an enumeration's `&` costs more than the rest of a decode."""
 
     EVENT_TIMES = 1
     TTLS = 2

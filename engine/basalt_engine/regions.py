@@ -88,7 +88,7 @@ class RegionReport(NamedTuple):
 
 
 class RegionSnapshot(NamedTuple):
-    """Which writers have failed and which are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
+    """The writers that have failed and those that are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
 
     `decided`: every writer up to it has committed, is undone, or is in `invalid`. Below `visibility_upper_bound` no
     reader needs an older version of anything. Both lists rise strictly; `in_progress` has checkpoints, too.
@@ -188,7 +188,7 @@ class _Reader:
 
 
 def _report_fault(report: RegionReport, counters: int) -> str | None:
-    """Why these values are no report: something is there twice, or a number is below 0 where that has no meaning."""
+    """The reason why these values are no report: something is there twice, or a number is below 0 where that has no meaning."""
     snapshot = report[5:8]
     if report.report_ms < 0 or report.oldest_edit_ms < EMPTY_MEMSTORE:
         return "a time is negative"
@@ -204,7 +204,7 @@ def _report_fault(report: RegionReport, counters: int) -> str | None:
 
 
 def _snapshot_fault(snapshot: RegionSnapshot) -> str | None:
-    """Why these values are no snapshot; None when they are. The invalid list is checked by its encoding."""
+    """The reason why these values are no snapshot; None when they are one. The invalid list is checked by its encoding."""
     if min(snapshot[:8]) < 0:
         return "a number is negative"
     rising = (0, *snapshot.in_progress)

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Callable
 
-from basalt.api.bodies.work import PublishResponse, Work, WorkPublish
+from basalt.api.bodies.messages import PublishResponse, Work, WorkPublish
 from basalt.catalog.tables import TableCatalog, TableName, table_name
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError

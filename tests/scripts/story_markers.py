@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.api.markers import Marker
 from basalt.messaging.markers import MarkerFacts
 
 
-def marker(task: str, said: str) -> Marker:
+def marker(task: str, marker_state: str) -> Marker:
     """The marker."""
     name, _, count = task.partition("/")
-    return Marker(name, int(count or "1"), None if said == "end" else int(said))
+    return Marker(name, int(count or "1"), None if marker_state == "end" else int(marker_state))
 
 
-def work_marker(topic: str, task: str, said: str) -> WorkMarker:
+def work_marker(topic: str, task: str, marker_state: str) -> WorkMarker:
     """The same as part of a commit's work."""
-    made = marker(task, said)
+    made = marker(task, marker_state)
     return WorkMarker("shop", topic, made.task, made.task_count, made.kind, made.event_time_ms)
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import topic_name
 from basalt.retention import cells as sweep

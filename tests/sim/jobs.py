@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import SessionBinding, Transaction

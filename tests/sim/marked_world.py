@@ -13,7 +13,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker
 from basalt.catalog.topics import topic_name
 from basalt.messaging.markers import MarkerFacts
@@ -122,8 +122,10 @@ class MarkedWorld(OneShotWorld):
         generation = self.history.generations[MARKED]
         for answer in self.answers:
             if answer.generation == generation:
-                said = _together([each for each in committed if answer.at is not None and each.id <= answer.at])
-                assert answer.state == said, f"markers say {answer.state} where those committed say {said}"
+                marker_state = _together([each for each in committed if answer.at is not None and each.id <= answer.at])
+                assert answer.state == marker_state, (
+                    f"markers say {answer.state} where those committed say {marker_state}"
+                )
         assert self.answers[-1].state == _together(committed), "markers at the end of the log do not count"
         shown = {each.marker.event_time_ms for each in committed}
         for (of, event_time_ms), told in self.told.items():

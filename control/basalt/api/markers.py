@@ -99,14 +99,14 @@ NOTHING_KNOWN = MarkerState()
 
 
 class Idle(NamedTuple):
-    """When a reader leaves silent tasks out: after how long, and how many others must be active then."""
+    """The rule by which a reader leaves silent tasks out: after how long, and how many others must be active then."""
 
     timeout_ms: int
     quorum: int
 
 
 class Refusal(NamedTuple):
-    """Why a marker must not be emitted: the field at fault, what is wrong with it, what to do."""
+    """The reason why a marker must not be emitted: the field at fault, its fault, and the next step."""
 
     field: str
     what: str
@@ -140,7 +140,7 @@ def merged(state: MarkerState, later: MarkerState) -> MarkerState:
 
 
 def malformed(marker: Marker) -> Refusal | None:
-    """Why this can be no marker of any topic; None when it can."""
+    """The reason why this can be no marker of any topic; None when it can."""
     if not 1 <= len(marker.task) <= TASK_CHARS_MAX or not marker.task.isprintable():
         return Refusal("task", "a task's name is text of 1 to 255 printable characters", "name the producing task")
     if not 1 <= marker.task_count <= TASKS_MAX:
@@ -150,7 +150,7 @@ def malformed(marker: Marker) -> Refusal | None:
 
 
 def refusal(state: MarkerState, marker: Marker) -> Refusal | None:
-    """Why this marker must not follow; None when it may. A repeated end, or a watermark that says less, may."""
+    """The reason why this marker must not follow; None when it may. A repeated end, or a watermark that says less, may."""
     if state.task_count is not None and marker.task_count != state.task_count:
         what = f"task {marker.task!r} says that there are {marker.task_count} tasks, and the topic knows {state.task_count}"
         return Refusal("taskCount", what, "give the same number as before, or set the topic's property `tasks`")

@@ -24,7 +24,7 @@ log = logging.getLogger("basalt.leadership")
 
 
 class Leadership:
-    """Who leads, as this server knows it. `step` is for its thread, and for tests that have none."""
+    """The leader, as this server knows it. `step` is for its thread, and for tests that have none."""
 
     def __init__(self, store: Store, clock: Clock, candidate: Candidate, *, on_term: Callable[[Term], None]) -> None:
         self.candidate = candidate

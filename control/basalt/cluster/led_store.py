@@ -68,7 +68,7 @@ class Term:
 
     @property
     def over(self) -> str | None:
-        """Why it is over; None while nobody has said or noticed so."""
+        """The reason why the term is over; None while it is not known to be."""
         return self._over
 
     def when_over(self, call: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of, topic_name
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
@@ -141,10 +141,10 @@ class CommitStage:
             manager.apply(group, made.edits)
         else:
             logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
-            joins = [join for join in self._joins(plan) if join[:2] not in logged]
+            joins = [join for join in self._joins(plan) if join.key not in logged]
             use = state.one_shots.use(made.transaction_id, joins)
             self._topics.commit(group, plan, made.transaction_id, None)
-            logged.update(join[:2] for join in joins)
+            logged.update(join.key for join in joins)
             manager.apply(group, use.before)
             manager.apply(group, made.edits)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
@@ -174,7 +174,7 @@ class CommitStage:
 
     def _joins(self, plan: TopicPlan) -> list[Join]:
         """The plan's topics, each once, as they are before its rows."""
-        topics = {topic.keys[:2]: topic for topic in plan.topics}
+        topics = {topic.keys.generation_key: topic for topic in plan.topics}
         return [Join(*key, self._topics.newest_ms(topic)) for key, topic in topics.items()]
 
 

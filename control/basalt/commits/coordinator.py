@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from basalt.api.bodies.work import Work
+from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
 from basalt.commits.commit_stage import Beginning, CommitStage, TopicParticipant, TopicPlan
 from basalt.commits.recovery import Recovery

@@ -62,7 +62,7 @@ class RangeAdvance(NamedTuple):
     at_end: bool
     generation: int
     expired: bool
-    said: MarkerState
+    marker_state: MarkerState
     tasks_property: int | None
 
 
@@ -110,7 +110,7 @@ class RangeScan:
         self.at = after  # what lies up to here was passed
         self.messages = 0
         self.payload_bytes = 0
-        self.said: MarkerState = NOTHING_KNOWN
+        self.marker_state: MarkerState = NOTHING_KNOWN
         self.is_full = False  # it ends right before the first message that is over the limits
         self.renew_budget()
 
@@ -159,7 +159,7 @@ class RangeScan:
         return block.messages <= left.messages_max and _weight(block, left.message_bytes) <= left.bytes_max
 
     def _left(self, through: bytes | None) -> SliceLimits:
-        """What it may still count: at least one message, whatever its bytes, as the first of all."""
+        """The limits that are left: at least one message, whatever its bytes, while it has counted none."""
         limits = self._limits
         messages_left, bytes_left = (
             limits.messages_max - self.messages,
@@ -167,10 +167,10 @@ class RangeScan:
         )
         return SliceLimits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
-    def _count(self, part: Block | Fetch, said: MarkerState) -> None:
+    def _count(self, part: Block | Fetch, marker_state: MarkerState) -> None:
         self.messages += part.messages
         self.payload_bytes += part.payload_bytes
-        self.said = merged(self.said, said)
+        self.marker_state = merged(self.marker_state, marker_state)
 
     async def _read(self, end: bytes) -> Fetch:
         """Read a block, or what lies up to this id."""
@@ -181,20 +181,20 @@ class RangeScan:
         page = await self._reader.go_on(self._log, reading)
         if page.held_at is not None:
             raise InternalError(f"row {page.held_at.hex()} is undecided, and lies before the stable end of its topic")
-        after, said = self.at, NOTHING_KNOWN
+        after, marker_state = self.at, NOTHING_KNOWN
         for part in page.slices:
             # A rolled back marker counts for nobody; a message does for those who see everything.
             if part.batch.kind is not RecordKind.USER and (part.written_by is None or part.written_by > 0):
-                said = apply(said, part.marker(), part.publish_ms)
+                marker_state = apply(marker_state, part.marker(), part.publish_ms)
         if page.full_at is not None:
             # Whatever was read or skipped on the way here, the scan ends right before what did not fit.
             self.at, self.is_full = before(page.full_at), True
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
-        self._count(page, said)
+        self._count(page, marker_state)
         if self._index is not None:
             skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
-            self._index.add(Block(after, self.at, page.messages, page.payload_bytes, said, skipped, *times))
+            self._index.add(Block(after, self.at, page.messages, page.payload_bytes, marker_state, skipped, *times))
         return page
 
 
@@ -262,7 +262,7 @@ class Ranges:
         await self._go(scan, log, end)
         expired = await self._has_expired(log, after or b"", settled)
         return RangeAdvance(
-            scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.said,
+            scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.marker_state,
             topic.tasks,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Who did what by hand: one durable line for each operator's act, kind `audit` of docs/formats/system-table.md.
+"""The audit: one durable line for each act of an operator, kind `audit` of docs/formats/system-table.md.
 
 The line is written before the act, as `unfinished`, and again after it with its outcome: a crash in between leaves a trace.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger("basalt.audit")
 
 
 class Author(msgspec.Struct, frozen=True):
-    """Who asked: the address that the call came from, the program, and the name that was given, if any."""
+    """The author of an act: the address that the call came from, the program, and the name that was given, if any."""
 
     address: str
     agent: str = ""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from basalt.api.bodies import transactions as bodies
-from basalt.api.bodies.messages import Holder
+from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
 from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
@@ -25,7 +25,7 @@ from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
-from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.manager import EXTERNAL_WRITERS
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import (
@@ -41,7 +41,7 @@ from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 
 SEARCHED_MAX = 1_000  # transactions whose topics one call looks into for rows that hold readers back
@@ -203,8 +203,7 @@ class Inspection:
 
     async def wrote_externally(self, outcome: Outcome) -> bool:
         """Read an invalid transaction's note: did it write outside Basalt?"""
-        name = ExternalWriter.name(outcome.id)
-        return await self._call(self._system.get, ExternalWriter.KIND, name) is not None
+        return await self._call(EXTERNAL_WRITERS.get, self._system, number_name(outcome.id)) is not None
 
     async def _describe_end(self, outcome: Outcome) -> bodies.EndDescription:
         invalid = self._transactions.state.invalid
@@ -429,7 +428,7 @@ def held_back(image: StateImage, transaction: Transaction) -> bodies.HeldBack:
 
 
 def waits_for(transaction: Transaction, now_ms: int) -> str:
-    """Who has to do something next."""
+    """The next step, and the person or part that has to do it."""
     topics = f"{len(transaction.topics)} topic" + ("" if len(transaction.topics) == 1 else "s")
     if transaction.state is State.COMMITTING:
         return f"the rows of its commit, which are being written to {topics}"
@@ -480,7 +479,7 @@ def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
 def why_hanging(
     transaction: Transaction, now_ms: int, older_than_ms: int | None, holds_readers: bool
 ) -> tuple[str, ...]:
-    """Why somebody should look at it: held readers, its age, the half of its time-out; empty when there is no reason."""
+    """The reasons to look at it: readers that wait for it, its age, half of its time-out; empty when there is none."""
     if transaction.was_invalid:
         return ()
     reasons = []

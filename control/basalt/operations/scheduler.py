@@ -74,7 +74,7 @@ RUNS = SystemRecord("job-runs", "", Runs)
 
 
 def next_start_ms(planned_ms: int, now_ms: int, interval_ms: int, window: DayWindow | None) -> int:
-    """When a job starts that was to start at `planned_ms`: then, or at the first of its times after that is not past.
+    """The start of a job that was planned for `planned_ms`: then, or at the first of its later times that is not past.
 
     However many starts were missed, one is made up for at most. With a window: the first moment within it from then on.
     """

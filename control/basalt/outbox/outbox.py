@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
-from basalt.api.bodies.work import Buffer
+from basalt.api.bodies.messages import Buffer
 from basalt.client import Transaction, TransactionInfo
 from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError

@@ -34,12 +34,12 @@ from basalt.pruning.state import STATE, PruneState
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
 from basalt.tables import garbage_cells
-from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
+from basalt.transactions.manager import EXTERNAL_WRITERS, ManagerSnapshot, external_writers
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.snapshot import POINTER_MAX
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Pruner:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_external_writers else ExternalWriter.all(self._system)
+        held = frozenset[int]() if self._forget_external_writers else external_writers(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:
@@ -244,10 +244,10 @@ class Pruner:
     async def _remove_old_notes(self, survey: Survey, result: PruneResult) -> None:
         """Of writers that are on the invalid list no more: pruned, truncated, or aborted late."""
         left = frozenset(survey.invalid) - frozenset(result.pruned)
-        noted = await self._call(ExternalWriter.all, self._system)
+        noted = await self._call(external_writers, self._system)
         ended = [writer for writer in noted - left if survey.terms.end_ms(writer) < survey.terms.now_ms]
         for writer in ended[:NOTES_MAX]:
-            await self._call.write(self._system.remove, ExternalWriter.KIND, ExternalWriter.name(writer))
+            await self._call.write(EXTERNAL_WRITERS.remove, self._system, number_name(writer))
 
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))

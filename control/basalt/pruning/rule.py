@@ -29,7 +29,7 @@ CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among th
 
 
 class Cause(enum.Enum):
-    """Why a writer cannot be forgotten yet."""
+    """The causes for which a writer cannot be forgotten yet."""
 
     LIFETIME = "lifetime"  # its lifetime, and what clocks may differ by, is not over
     REPORT = "no report"  # the region has none, or none that can be read
@@ -170,7 +170,7 @@ def certain_until(region: Region, reports: Reports, terms: Terms) -> tuple[int, 
 
 
 def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold | None:
-    """Why a report vouches for nothing at all; None when it does."""
+    """The reason why a report vouches for nothing at all; None when it vouches."""
     if report is None:
         return Hold(Cause.REPORT, "there is no report", region)
     if not region.server or report.server != region.server:
@@ -208,7 +208,7 @@ def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_m
 
 
 def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -> list[range]:
-    """Which of the ascending writers some file of the region may hold: ranges of their indexes, ascending and apart."""
+    """The ascending writers that some file of the region may hold: ranges of their indexes, ascending and apart."""
     spans = []
     for file in report.files:
         # What was restored needs a later snapshot; without that, writers up to `decided` were filtered out.

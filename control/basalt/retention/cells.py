@@ -150,9 +150,11 @@ class CellVersions:
         """Begin or go on with the pass over a table; False when this run has looked at enough."""
         if self._pass is not None and self._pass.keys != keys:
             self._pass = None  # the table that it was about is gone
-        if self._pass is None and not notes and self._activity.is_quiet(keys[:2]):
+        if self._pass is None and not notes and self._activity.is_quiet(keys.generation_key):
             return True
-        writes = self._activity.writes(keys[:2])  # first: what was written before is there for the pass to see
+        writes = self._activity.writes(
+            keys.generation_key
+        )  # first: what was written before is there for the pass to see
         moment = await self._transactions.manager_snapshot()
         if self._pass is None:
             stop = prefix_stop(keys.start)
@@ -181,7 +183,7 @@ class CellVersions:
     def _end(self, current: Pass) -> None:
         self._pass = None
         if not current.waiting:
-            self._activity.set_quiet(current.keys[:2], current.writes)
+            self._activity.set_quiet(current.keys.generation_key, current.writes)
 
     def _look(self, current: Pass, horizon: Horizon) -> Looked:
         """Read the next rows and judge them."""

@@ -108,7 +108,7 @@ class ExpiredRows:
             await self._remove(plans, counts)
 
     async def _plan(self, topic: Topic) -> _Plan | None:
-        key = topic.keys[:2]
+        key = topic.keys.generation_key
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= TOPICS_REMEMBERED_MAX:
@@ -198,7 +198,7 @@ class ExpiredRows:
         return [(MessageTable.name, mutation) for mutation in before]
 
     def _gone(self, log: TopicLog, before_ms: int) -> None:
-        key = log.topic.keys[:2]
+        key = log.topic.keys.generation_key
         self._logs.tails.remove_before(log.tail, position(before_ms, 0))
         if log.index is not None:
             log.index.expired(before_ms)

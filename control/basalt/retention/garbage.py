@@ -21,7 +21,7 @@ from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.stored_log import counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.expired import last_payload_key
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -56,7 +56,7 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions,
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, known_transactions: KnownTransactions,
         lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
@@ -67,7 +67,7 @@ class GarbageRows:
         self._logs = logs
         self._statistics = statistics
         self._writer = writer
-        self._decisions = decisions
+        self._known_transactions = known_transactions
         self._lifetime_ms = lifetime_ms_max
         self._next = ""  # the name of the note with which the next run begins
 
@@ -141,7 +141,7 @@ class GarbageRows:
         if not log.live:  # deleted, or changed: the next run looks at it again
             return reasons
         current = log.topic
-        snapshot = self._decisions.snapshot()
+        snapshot = self._known_transactions.snapshot()
         gone: list[tuple[bytes, RowCount]] = []
         for note, rows, _, rest in found:
             decided = True

@@ -92,7 +92,7 @@ class GroupPart(Protocol):
 
 
 class Waiter(Protocol[T_contra]):
-    """Who is told what became of a stage, once and in the event loop. A future is one."""
+    """The receiver of a stage's result, called once and in the event loop. A future is one."""
 
     def cancelled(self) -> bool:
         """Nobody wants the answer any more: a stage that has not run yet need not."""

@@ -33,8 +33,8 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.system import SystemTable, number_name
-from basalt_engine.table import Mutation, Put, Store
+from basalt_engine.system import SystemRecord, SystemTable, number_name
+from basalt_engine.table import Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
@@ -127,24 +127,13 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     owner: str
 
-    KIND = "external_writer"
 
-    @staticmethod
-    def name(pointer: int) -> str:
-        """Under which name a writer's note lies: names sort by time."""
-        return number_name(pointer)
+EXTERNAL_WRITERS = SystemRecord("external_writer", "", ExternalWriter)  # by `number_name` of the write pointer
 
-    @classmethod
-    def notes(cls, transaction: Transaction) -> list[Mutation]:
-        if not transaction.external_writes:
-            return []
-        body = msgspec.json.encode(cls(transaction.owner))
-        return [SystemTable.put(cls.KIND, cls.name(pointer), body) for pointer in transaction.pointers]
 
-    @classmethod
-    def all(cls, system: SystemTable) -> frozenset[int]:
-        """All writers that there is a note about; to be read after the invalid list that is asked about."""
-        return frozenset(int(found) for found, _ in system.scan(cls.KIND))
+def external_writers(system: SystemTable) -> frozenset[int]:
+    """All writers that have a note. Read them after the invalid list for which they are asked."""
+    return frozenset(int(name) for name, _ in EXTERNAL_WRITERS.scan(system))
 
 
 class EndedTransaction(NamedTuple):
@@ -297,10 +286,13 @@ class TransactionManager:
             return [] if ending is None else [EndedTransaction(ending, end)]
         if not isinstance(edit, edits.Invalidated):
             return [EndedTransaction(transaction, None) for transaction in self.state.transactions()]
-        found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
-        for transaction in found:
-            group.add(SystemTable.name, *ExternalWriter.notes(transaction))
-        return [EndedTransaction(transaction, State.INVALID) for transaction in found]
+        invalid = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
+        for transaction in invalid:
+            if transaction.external_writes:
+                note = ExternalWriter(transaction.owner)
+                notes = (EXTERNAL_WRITERS.put(note, number_name(pointer)) for pointer in transaction.pointers)
+                group.add(SystemTable.name, *notes)
+        return [EndedTransaction(transaction, State.INVALID) for transaction in invalid]
 
     def _entry(self, group: Group) -> _GroupEdits:
         return group.part(self, lambda: _GroupEdits(self))

@@ -64,7 +64,7 @@ class VersionsPage(NamedTuple):
 
 
 class VisibleCells:
-    """Which of the versions that come by, in the order of their keys, a reader gets.
+    """The judge of the versions that a reader gets. They come by in the order of their keys.
 
     With `all_own` it gets every version of its own transaction, tombstones too, and then what it would see of others.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.api.markers import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 class SinkWork:
     """A version of a named session, which is done once.
 
-    `run` is the attempt at it, `ledger` the one that counts versions.
+    `run` is the attempt at it, `counter_owner` the one that counts versions.
     """
 
     app_id: str
     run: str
     version: int
-    ledger: str
+    counter_owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def named(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Name
         work.app_id,
         work.run,
         work.version,
-        ledger=work.ledger,
+        counter_owner=work.counter_owner,
         kind="long",
         timeout_ms=timeout_ms,
         owner=owner_of(work.app_id),

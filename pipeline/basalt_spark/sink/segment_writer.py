@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.connection import QualifiedTopic, topic_name

@@ -23,7 +23,7 @@ from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.api.bodies.messages import Advance, StableEnd
+    from basalt.api.bodies.ranges import Advance, StableEnd
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class BatchEndSearch:
         topic, markers, after = topic_of(self._options.server, name), NOTHING_KNOWN, None
         while True:
             step = topic.advance(after, through=end, isolation=self._options.isolation)
-            markers = merged(markers, step.said).expecting(step.tasks_property)
+            markers = merged(markers, step.marker_state).expecting(step.tasks_property)
             if step.at_end or step.through is None or step.through == after:
                 return markers
             after = step.through
@@ -245,7 +245,7 @@ class BatchEndSearch:
 
 
 def _moved(reached: TopicOffset, step: Advance) -> TopicOffset:
-    markers = merged(reached.markers, step.said).expecting(step.tasks_property)
+    markers = merged(reached.markers, step.marker_state).expecting(step.tasks_property)
     return replace(reached, id=reached.id if step.through is None else step.through, markers=markers)
 
 

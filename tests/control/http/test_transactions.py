@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import Kind

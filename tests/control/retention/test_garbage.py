@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import PublishResponse
+from basalt.api.bodies.messages import PublishResponse
 from basalt.messaging.log import garbage_notes, roll_back, stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import garbage

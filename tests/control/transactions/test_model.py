@@ -88,7 +88,7 @@ class NaiveSession:
     epoch: int
     used_ms: int
     version: int | None = None
-    ledger: str | None = None
+    counter_owner: str | None = None
     replaced: list[str] = field(default_factory=list)
 
 
@@ -431,7 +431,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
                 other != name
                 and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
                 and not self.live_in(other)
-                and (self.sessions[other].ledger is None or self.sessions[other].version is None)
+                and (self.sessions[other].counter_owner is None or self.sessions[other].version is None)
             ):
                 self.forget(other)
         if known is None:
@@ -446,13 +446,15 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         name=NAMES,
         run=RUNS,
         version=st.integers(0, 4),
-        ledger=st.sampled_from([None, None, "a", "b"]),
+        counter_owner=st.sampled_from([None, None, "a", "b"]),
         kind=st.sampled_from([Kind.SHORT, Kind.LONG]),
         external_writes=st.booleans(),
     )
-    def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, external_writes: bool):
-        """A process of a run begins; of one that was replaced, or of another ledger, too."""
-        named, known = WorkVersion(name, run, version, ledger), self.sessions.get(name)
+    def begin_by_name(
+        self, name: str, run: str, version: int, counter_owner: str | None, kind: Kind, external_writes: bool
+    ):
+        """A process of a run begins; of one that was replaced, or of another counter owner, too."""
+        named, known = WorkVersion(name, run, version, counter_owner), self.sessions.get(name)
         refused = None if known is None else self.refused_by_name(known, named)
         if refused is not None:
             self.call(lambda: Proposal((), int(self.state.sessions.done_before(named) is None)), refused)
@@ -462,7 +464,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if done is not None:
             return
         joined = None if known is None or known.run != run else self.joinable(name, version)
-        claims = ledger is not None and (known is None or known.ledger != ledger)
+        claims = counter_owner is not None and (known is None or known.counter_owner != counter_owner)
         if joined is None:
             if known is None or known.run != run:
                 self.taken(name, run)
@@ -478,13 +480,13 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             )
             assert key == joined.id
         if claims:
-            self.sessions[name].ledger = ledger
+            self.sessions[name].counter_owner = counter_owner
 
     def refused_by_name(self, known: NaiveSession, named: WorkVersion) -> type[BasaltError] | None:
         if named.run in known.replaced:
             return SessionFencedError
-        counted = known.version is not None or (known.run == named.run and known.ledger is not None)
-        return SessionForeignError if counted and named.counter_owner not in (None, known.ledger) else None
+        counted = known.version is not None or (known.run == named.run and known.counter_owner is not None)
+        return SessionForeignError if counted and named.counter_owner not in (None, known.counter_owner) else None
 
     def joinable(self, name: str, version: int) -> Naive | None:
         for one in self.live_in(name):
@@ -710,7 +712,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             for one in self.state.sessions.known()
         }
         assert found == {
-            name: (one.run, one.epoch, one.version, one.used_ms, one.ledger, one.replaced)
+            name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, one.replaced)
             for name, one in self.sessions.items()
         }
         for name in found:

@@ -16,7 +16,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
     With a `session`, `session_epoch` is the one that opening it answered, and `version` that of the work, if it is to be
     committed once. With a `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
-    version; `ledger` says whose version that is. `snapshot` false leaves the snapshot's bytes out of the answer.
+    version; `counter_owner` says whose version that is. `snapshot` false leaves the snapshot's bytes out of the answer.
     """
 
     kind: TransactionKind = "short"
@@ -28,7 +28,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     session_epoch: int | None = None
     version: int | None = None
     run: str | None = None
-    ledger: str | None = None
+    counter_owner: str | None = None
 
 
 class CheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -306,7 +306,7 @@ class OpenedSession(Struct, frozen=True):
 class SessionInfo(Struct, frozen=True, rename="camel"):
     """A session: the run that holds it, the newest version that was committed, and the ids of what is open in it.
 
-    `committed_by` is the transaction that committed `version`; `ledger` says whose count the versions are, if anybody
+    `committed_by` is the transaction that committed `version`; `counter_owner` says whose count the versions are, if anybody
     said so; `replaced` are the runs before, newest last, which cannot begin by their names any more.
     """
 
@@ -317,7 +317,7 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
     committed_by: str | None
     used_ms: int
     transactions: tuple[str, ...]
-    ledger: str | None
+    counter_owner: str | None
     replaced: tuple[str, ...]
 
 

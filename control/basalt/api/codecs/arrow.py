@@ -20,7 +20,7 @@ from itertools import accumulate, chain, repeat
 from operator import is_not
 from typing import Any, NamedTuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     HEADER_NAME_BYTES_MAX,
     LONG_MAX,
     MESSAGE_ID_BYTES,

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     INT_MAX,
     LONG_MAX,
     MESSAGE_ID_BYTES,

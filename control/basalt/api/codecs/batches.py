@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from basalt.api.bodies.work import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
 from basalt.errors import MalformedBodyError
 
 START = b"\x01"  # the version

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     LONG_MAX,
     PUBLISH_MESSAGES_MAX,
     PUBLISH_RESPONSE,

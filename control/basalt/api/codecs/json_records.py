@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     PUBLISH_MESSAGES_MAX,
     RECORD_HEADERS_MAX,
     Buffer,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.api.positions import END, START, Position, after_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (

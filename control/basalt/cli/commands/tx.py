@@ -26,7 +26,7 @@ from basalt_engine.retention import POINTERS_PER_MS
 sessions = group("sessions", "List, show and delete named sessions.")
 
 _SESSIONS = columns("name run epoch version used_ms transactions")
-_SESSION = (*_SESSIONS, *columns("committed_by ledger replaced"))
+_SESSION = (*_SESSIONS, *columns("committed_by counter_owner replaced"))
 
 
 @sessions.call("list")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     PUBLISH_MESSAGES_MAX,
     Buffer,
     ConsumeRequest,
@@ -22,6 +21,7 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
 )
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.positions import START, Position, PositionKind, after_id, at_id, at_time, parse_position
 from basalt.client.calls.pages import Message, Page

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from basalt.api.bodies.work import MESSAGE_ID_BYTES, ConsumeRequest
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES, ConsumeRequest
 from basalt.api.codecs import avro, batches
 from basalt.api.codecs.batches import MarkerFrame
 from basalt.api.markers import (

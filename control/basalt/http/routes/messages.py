@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName

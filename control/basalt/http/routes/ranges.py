@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from basalt.api.bodies.json import HexMessageId, message_id
-from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Split, Splits, StableEnd, TaskInfo
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer
+from basalt.api.bodies.ranges import Advance, MarkerRequest, MarkersInfo, Split, Splits, StableEnd, TaskInfo
 from basalt.api.codecs import arrow
 from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_OF_STREAM, Source, Stretch
 from basalt.api.markers import Marker, MarkerState
@@ -81,7 +81,7 @@ async def stable_end(request: Request) -> StableEnd:
     errors=EXISTING,
 )
 async def advance(request: Request) -> Advance:
-    """How far a reader may go within limits, and what the markers on the way say."""
+    """Advance a reader within limits, with the state of the markers on the way."""
     after, through = _id_range(request)
     run = await request.services.ranges.advance(
         request.topic, after, through=through, messages_max=request.integer("messagesMax"),
@@ -89,7 +89,7 @@ async def advance(request: Request) -> Advance:
     )  # fmt: skip
     return Advance(
         message_id(run.through), run.messages, run.payload_bytes, run.at_end, run.generation, run.expired,
-        run.said.task_count, run.tasks_property, _tasks(run.said),
+        run.marker_state.task_count, run.tasks_property, _tasks(run.marker_state),
     )  # fmt: skip
 
 

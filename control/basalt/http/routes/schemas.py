@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import TypeAlias
 
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, PUBLISH_MESSAGES_MAX, SEGMENTS_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
+from basalt.api.bodies.messages import (
+    INT_MAX,
+    LONG_MAX,
+    PUBLISH_MESSAGES_MAX,
+    SEGMENTS_MAX,
+    SEQUENCE_MAX,
+    WORK_ENTRIES_MAX,
+)
 from basalt.api.markers import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
 from basalt.http.asgi.requests import AVRO, JSON
 from basalt_engine.keys import NAME_CHARS_MAX

@@ -31,13 +31,13 @@ admin = "admin"
 
 @route("GET", "/livez")
 async def live(request: Request) -> bodies.Alive:
-    """Whether the process answers."""
+    """Tell that the process answers."""
     return bodies.Alive(True)
 
 
 @route("GET", "/readyz", answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
 async def ready(request: Request) -> Response:
-    """Whether every part works."""
+    """Check each part of the server."""
     readiness = await request.services.readiness()
     return json_response(readiness, 200 if readiness else 503)
 
@@ -169,7 +169,7 @@ async def backups(request: Request) -> list[bodies.Backup]:
     tag=admin,
 )
 async def audit(request: Request) -> list[AuditLine]:
-    """What operators did by hand, newest first."""
+    """List the acts of operators, newest first."""
     lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
 

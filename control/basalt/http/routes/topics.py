@@ -7,9 +7,9 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from basalt import errors
-from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
+from basalt.api.bodies.messages import LONG_MAX
+from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
-from basalt.api.bodies.work import LONG_MAX
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName

@@ -149,7 +149,7 @@ class RowBuilder:
         return MessageRow(where, self.written_by, batch, None, self._expire_ms())
 
     def _expire_ms(self) -> int | None:
-        """When the last message of the row expires by its own TTL; None when one lives as long as the topic says."""
+        """The time at which the row's last message expires by its own TTL; None when a message lives as long as the topic says."""
         if self.extras is None:
             return None
         longest = 0

@@ -322,7 +322,7 @@ class Journal:
 
 
 def _time_in(edit: Any) -> int | None:
-    """When it was made, if the edit itself says so."""
+    """The time at which it was made, if the edit itself says so."""
     if type(edit) is edits.Checkpointed:
         return int(edit.write_pointer // POINTERS_PER_MS)
     for name in ("ended_ms", "at_ms", "began_ms"):

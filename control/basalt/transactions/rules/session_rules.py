@@ -113,7 +113,7 @@ class SessionRules:
         return self.get(session.name).covers(session.version)
 
     def loss(self, binding: SessionBinding) -> Loss | None:
-        """Why a transaction may not commit: another one of its session has committed, or is committing, its version."""
+        """The reason why a transaction may not commit: another one of its session has committed, or is committing, its version."""
         name, version = binding.name, binding.version
         if version is None:
             return None
@@ -244,14 +244,18 @@ def _replaced(session: SessionState, run: str) -> SessionFencedError:
 
 
 def _foreign(session: SessionState, counter_owner: str) -> SessionForeignError:
-    writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
+    writer = (
+        "a writer that named no counter owner"
+        if session.counter_owner is None
+        else f"counter owner {session.counter_owner!r}"
+    )
     so_far = (
         "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
     )
     return SessionForeignError(
-        f"session {session.name!r} was written by {writer}, this is ledger {counter_owner!r}: its versions ({so_far}) would be taken"
+        f"session {session.name!r} was written by {writer}, this is counter owner {counter_owner!r}: its versions ({so_far}) would be taken"
         " for this one's, and work be left out that was never done",
-        field="ledger",
+        field="counterOwner",
         hint="Use a session of its own, or delete this one, if what it counts is of no more use.",
     )
 

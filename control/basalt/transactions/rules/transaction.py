@@ -205,7 +205,7 @@ class Kind(enum.IntEnum):
 
 
 class VisibilityLevel(enum.IntEnum):
-    """Which of its own writes a transaction sees."""
+    """The part of its own writes that a transaction sees."""
 
     SNAPSHOT = 1
     SNAPSHOT_EXCLUDE_CURRENT = 2  # all but those under its newest pointer
@@ -275,6 +275,10 @@ class Join(NamedTuple):
     generation: int
     from_ms: int
 
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self[:2]
+
 
 class TableJoin(NamedTuple):
     """A transactional table that takes part in a transaction: cells of the writer lie in it, or may.
@@ -295,7 +299,7 @@ class SessionBinding(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Why a transaction is doomed: another one changed `key` and committed first."""
+    """The lost conflict that dooms a transaction: another one changed `key` and committed first."""
 
     winner: int
     key: bytes
@@ -447,9 +451,9 @@ def check_counter_owner(owner: str | None) -> None:
     """`InputError` unless the identity of who counts a session's versions, if there is one, can be shown in one line of a message."""
     if owner is not None and not _is_text(owner, COUNTER_OWNER_CHARS_MAX):
         raise InputError(
-            f"a ledger is 1 to {COUNTER_OWNER_CHARS_MAX} printable characters, not {owner[:40]!r}; use what names the one whose"
+            f"a counter owner is 1 to {COUNTER_OWNER_CHARS_MAX} printable characters, not {owner[:40]!r}; use what names the one whose"
             " versions these are, such as the id of a query",
-            field="ledger",
+            field="counterOwner",
         )
 
 

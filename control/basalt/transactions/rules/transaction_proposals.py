@@ -47,7 +47,7 @@ class TransactionProposals(TransactionTable):
         self.sessions = SessionRules(self)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` will next have something to do."""
+        """The time at which `expire` will next have something to do."""
         return self.deadlines.next_ms()
 
     def get(self, transaction_id: int) -> Transaction:
@@ -137,7 +137,7 @@ class TransactionProposals(TransactionTable):
         if now_ms >= transaction.deadline_ms:
             return self._too_late(transaction, now_ms)
         for known in transaction.topics:
-            if known[:2] == join[:2] and known.from_ms <= join.from_ms:
+            if known.key == join.key and known.from_ms <= join.from_ms:
                 return Proposal((), transaction_id)
         if len(transaction.topics) >= TOPICS_MAX:
             raise refusals.too_much(transaction, TOPICS_MAX, "topics")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName, topic_name
