@@ -90,7 +90,7 @@ def test_a_new_run_ends_the_old_one_s_and_fences_it(client):
     assert (shown["run"], shown["epoch"], shown["replaced"], shown["counterOwner"]) == ("r2", 2, ["r1"], None)
 
 
-def test_another_ledger_is_refused_and_told_whose_the_versions_are(client):
+def test_another_counter_owner_is_refused_and_told_whose_the_versions_are(client):
     tx = begin(client, version=0, counterOwner="query A").json()
     commit(client, tx, [])
     foreign = begin(client, run="r2", version=0, counterOwner="query B")

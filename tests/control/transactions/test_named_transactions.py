@@ -231,7 +231,7 @@ def test_a_forgotten_zombie_whose_version_is_committed_takes_nothing_over(scene)
 # Whose versions they are.
 
 
-def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scene):
+def test_a_session_keeps_the_counter_owner_of_its_versions_and_refuses_another_one(scene):
     scene.commit(begin(scene, "r1", 0, "query A"))
     assert session(scene).counter_owner == "query A"
     before = scene.state.image()
@@ -246,7 +246,7 @@ def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scen
     assert session(scene).counter_owner == "query A"
 
 
-def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene):
+def test_before_anything_is_committed_another_run_may_bring_another_counter_owner(scene):
     first = begin(scene, "r1", 0, "query A")
     with pytest.raises(SessionForeignError, match="none is committed yet"):
         begin(scene, "r1", 0, "query B")
@@ -254,7 +254,7 @@ def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene
     assert session(scene).counter_owner == "query B"
 
 
-def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_counted(scene):
+def test_a_counter_owner_may_be_named_late_but_not_for_versions_that_somebody_else_counted(scene):
     first = begin(scene, version=0)
     assert begin(scene, version=0, counter_owner="query A").id == first.id
     assert session(scene).counter_owner == "query A"
@@ -317,7 +317,7 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     assert [known.name for known in scene.state.sessions.known()] == ["other"]
 
 
-def test_a_session_that_counts_for_a_ledger_is_remembered_however_long_nobody_uses_it(scene):
+def test_a_session_that_counts_for_a_counter_owner_is_remembered_however_long_nobody_uses_it(scene):
     """Its query may have been paused before it noted down what it had committed."""
     scene.commit(begin(scene, version=7, counter_owner="query 1"))
     scene.commit(begin(scene, name="uncounted"))
@@ -389,7 +389,7 @@ def test_a_transaction_has_many_segments_and_no_more(scene, monkeypatch):
 # What is on disk.
 
 
-def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_replaced(scene):
+def test_a_session_survives_a_snapshot_with_its_counter_owner_and_the_runs_that_were_replaced(scene):
     begin(scene, "r1", 0, "query A")
     open_one = begin(scene, "r2", 0, "query A")
     scene.join(open_one, TOPIC)
@@ -404,7 +404,7 @@ def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_re
 
 
 @pytest.mark.parametrize("edit", [edits.CounterOwnerClaimed("never", "q"), edits.CounterOwnerClaimed("etl", "query A"), edits.CounterOwnerClaimed("etl", "")])  # fmt: skip
-def test_a_ledger_that_could_not_have_been_claimed_is_refused(scene, edit):
+def test_a_counter_owner_that_could_not_have_been_claimed_is_refused(scene, edit):
     begin(scene, counter_owner="query A")
     before = scene.state.image()
     with pytest.raises(CorruptionError):

@@ -68,7 +68,7 @@ def test_a_run_that_was_replaced_is_fenced_for_good(side, connected):
     assert (info.run, info.replaced, info.counter_owner) == ("r2", ("r1",), None)
 
 
-def test_versions_of_another_ledger_are_not_taken_for_one_s_own(side, connected):
+def test_versions_of_another_counter_owner_are_not_taken_for_one_s_own(side, connected):
     side.do(connected.transactions.commit_segments(begun(side, connected, counter_owner="query A").id, []))
     with pytest.raises(
         SessionForeignError, match="written by counter owner 'query A', this is counter owner 'query B'"
