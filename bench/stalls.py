@@ -290,7 +290,6 @@ SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
 
 
 def table(results: Sequence[Stalled]) -> str:
-    """The results for people."""
     rows = [("scenario", "size", "latest tick", "CPU between ticks", "took", "memory", "")]
     rows += [
         (

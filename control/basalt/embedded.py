@@ -98,7 +98,6 @@ class EmbeddedTransport:
             raise
 
     def close(self) -> None:
-        """Close the store."""
         self._server.close()
 
 
@@ -114,7 +113,6 @@ class AsyncEmbeddedTransport:
         return await asyncio.wrap_future(self._server.call(request, self._headers))
 
     async def close(self) -> None:
-        """Close the store."""
         await asyncio.to_thread(self._server.close)
 
 

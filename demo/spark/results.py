@@ -44,7 +44,6 @@ class Hours:
 
     @classmethod
     def counted(cls, lines: Iterable[bytes]) -> Hours:
-        """A direct count of the lines."""
         views = views_of(lines)
         clients: defaultdict[str, set[str]] = defaultdict(set)
         for view in views:

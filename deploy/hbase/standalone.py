@@ -56,12 +56,10 @@ class Gateways:
 
     @property
     def thrift_port(self) -> int:
-        """The port of the Thrift 1 gateway."""
         return int(self.thrift.rpartition(":")[2])
 
     @property
     def thrift2_port(self) -> int:
-        """The port of the Thrift 2 gateway."""
         return int(self.thrift2.rpartition(":")[2])
 
     def answer(self) -> bool:

@@ -225,7 +225,7 @@ def read_options_given(given: Mapping[str, str], use: FrameUse) -> dict[str, Any
     `InputError` names the first option that is unknown, is for another use, has a wrong value, or does not go together
     with the others.
     """
-    named = {option.name: _value(option, text) for name, text in given.items() if (option := _known(name, use))}
+    named = {option.name: _value(option, text) for name, text in given.items() if (option := _option_for(name, use))}
     for group in EXCLUDING:
         together = [name for name in group if name in named]
         if len(together) > 1:
@@ -245,10 +245,10 @@ def read_options_given(given: Mapping[str, str], use: FrameUse) -> dict[str, Any
 def refuse_unknown(given: Mapping[str, str]) -> None:
     """Raise `InputError` for an option that no use has."""
     for name in given:
-        _known(name, FrameUse.ALL)
+        _option_for(name, FrameUse.ALL)
 
 
-def _known(name: str, use: FrameUse) -> Option | None:
+def _option_for(name: str, use: FrameUse) -> Option | None:
     option = _BY_NAME.get(name.lower())
     if option is not None and use & option.use:
         return option

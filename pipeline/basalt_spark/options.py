@@ -76,17 +76,17 @@ def edges_of(text: str, topics: tuple[QualifiedTopic, ...], namespace: str, opti
     if text.strip().lower() in _WORDS:
         return Edges(_WORDS[text.strip().lower()])
     try:
-        found = msgspec.json.decode(text)
+        parsed = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise InputError(f"option {option}: {text!r} is neither earliest, latest nor a JSON object", field=option)
     offset = None
-    if isinstance(found.get("v"), int):  # a topic may be called v, too, but its edge is no number
-        offset = parse_offset(found)
+    if isinstance(parsed.get("v"), int):  # a topic may be called v, too, but its edge is no number
+        offset = parse_offset(parsed)
         by_topic = {topic: Edge("id", reached.id) for topic, reached in offset.topics.items()}
     else:
-        by_topic = {topic_name(name, namespace, option): _edge(value, name, option) for name, value in found.items()}
+        by_topic = {topic_name(name, namespace, option): _edge(value, name, option) for name, value in parsed.items()}
     if set(by_topic) != set(topics):
         what = f"names {_list(by_topic)}, and what is read is {_list(topics)}: name each of them once"
         raise InputError(f"option {option} {what}", field=option)

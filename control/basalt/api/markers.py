@@ -245,20 +245,20 @@ def parse_marked_position(text: str) -> MarkedPosition:
     if len(text) > TEXT_CHARS_MAX:
         raise _refused(f"has {len(text)} characters")
     try:
-        found = msgspec.json.decode(text.encode(), type=_Text)
+        parsed = msgspec.json.decode(text.encode(), type=_Text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise _refused(f"does not decode ({error})") from None
-    if found.v != POSITION_VERSION:
-        raise _refused(f"has version {found.v}; this Basalt reads version {POSITION_VERSION}")
-    if found.generation < 1 or (found.after is not None and _ID.fullmatch(found.after) is None):
+    if parsed.v != POSITION_VERSION:
+        raise _refused(f"has version {parsed.v}; this Basalt reads version {POSITION_VERSION}")
+    if parsed.generation < 1 or (parsed.after is not None and _ID.fullmatch(parsed.after) is None):
         raise _refused("names no place in a topic")
-    if (found.task_count is None) != (not found.tasks) or found.task_count not in (None, *range(1, TASKS_MAX + 1)):
-        raise _refused(f"says {found.task_count} tasks and tells of {len(found.tasks)}")
-    tasks = {name: TaskState(*task) for name, task in found.tasks.items()}
+    if (parsed.task_count is None) != (not parsed.tasks) or parsed.task_count not in (None, *range(1, TASKS_MAX + 1)):
+        raise _refused(f"says {parsed.task_count} tasks and tells of {len(parsed.tasks)}")
+    tasks = {name: TaskState(*task) for name, task in parsed.tasks.items()}
     if any(not 0 < len(name) <= TASK_CHARS_MAX or task.published_ms < 0 for name, task in tasks.items()):
         raise _refused("tells of a task that cannot be")
-    after = None if found.after is None else bytes.fromhex(found.after)
-    return MarkedPosition(found.generation, after, MarkerState(found.task_count, tasks), found.watermark_ms)
+    after = None if parsed.after is None else bytes.fromhex(parsed.after)
+    return MarkedPosition(parsed.generation, after, MarkerState(parsed.task_count, tasks), parsed.watermark_ms)
 
 
 def _refused(what: str) -> InputError:

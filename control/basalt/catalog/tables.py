@@ -87,7 +87,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
         async with self.changing(title):
             return await self._get(title)
 
-    def known(self, title: TableName) -> HostedTable:
+    def loaded(self, title: TableName) -> HostedTable:
         """In a stage, before it changes anything: the same at once. `NotLoadedError` when it is to be read first."""
         known = self._known.get(title)
         if known is None:

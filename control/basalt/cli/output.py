@@ -242,7 +242,6 @@ class Output:
             self.record(row)
 
     def line(self, text: str) -> None:
-        """One line as it is."""
         sys.stdout.write(text + "\n")
 
     def _listing(self, pairs: Sequence[tuple[str, str]]) -> None:

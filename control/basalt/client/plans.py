@@ -228,14 +228,10 @@ class NamedScope:
 
 @dataclass(frozen=True, slots=True)
 class TableScope(NamedScope):
-    """One transactional table."""
-
     KIND = "tables"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicScope(NamedScope):
-    """One topic."""
-
     KIND = "topics"
     now_ms: Callable[[], int]

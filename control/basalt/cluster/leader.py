@@ -133,7 +133,7 @@ class Leadership:
 
     def _act(self) -> None:
         if not self._may_write():
-            self._look()
+            self._read_lease()
         if self._may_write():
             leads, now_ms = self._lease.role is Role.LEADER, self._clock.now_ms()
             record = rules.renewed(self._lease, now_ms) if leads else rules.taken(self._lease, self.candidate, now_ms)
@@ -146,7 +146,7 @@ class Leadership:
         now_ms = self._clock.monotonic_ms()
         return self._seeking and rules.is_free(self._lease, self.candidate.instance, now_ms)
 
-    def _look(self) -> None:
+    def _read_lease(self) -> None:
         stored = self._system.get(LEASE.kind, LEASE.name)
         self._apply(rules.Read(stored, self._clock.monotonic_ms()), "another server has taken the lease")
 

@@ -241,7 +241,7 @@ class TopicParticipant:
         """
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
         await self._logs.confirm_or_delete_all()
-        found: dict[int, list[Join]] = {}
+        joins_of_writer: dict[int, list[Join]] = {}
         for join in topics:
             log = await self._logs.joined(join)
             if log is None:
@@ -249,8 +249,8 @@ class TopicParticipant:
             rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
             for writer, (first, last) in rows.items():
                 log.found_uncommitted(writer, first, last)
-                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
-        return found
+                joins_of_writer.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
+        return joins_of_writer
 
     async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
         """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
@@ -371,15 +371,15 @@ class TopicParticipant:
 
     def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
         """The payloads staged under the pointers that no reference publishes yet, by topic and pointer."""
-        found = []
+        unpublished = []
         places = {pointer: place for place, pointer in enumerate(pointers)}
         # A topic that was deleted took along all that was stored in it.
         for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
             for pointer in self._staged.writers_in(log, places):  # not every pointer: of hundreds, few have staged here
                 reference = self._staged.unpublished(log, pointer)
                 if reference is not None:
-                    found.append((log, pointer, reference))
-        return found
+                    unpublished.append((log, pointer, reference))
+        return unpublished
 
     async def roll_back(self, transaction: Transaction) -> None:
         """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""

@@ -55,7 +55,7 @@ class Coordinator:
 
     async def recover(self) -> None:
         """Read the log, and finish what was being ended when the last process stopped, as far as that succeeds."""
-        await self._recovery.known()
+        await self._recovery.ensure_known()
         await self._recovery.drive(self.state.unfinished())
 
     async def manager_snapshot(self) -> ManagerSnapshot:
@@ -87,7 +87,7 @@ class Coordinator:
 
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise.
         """
-        await self.manager.known()
+        await self.manager.ensure_known()
         try:
             plan = await self._topics.plan(work, self.state.find(transaction_id))
         except InputError:
@@ -96,7 +96,7 @@ class Coordinator:
                 return before
             raise
         stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes)
-        return _told(await self._run(stage, plan.payload_bytes))
+        return _answer_or_raise(await self._run(stage, plan.payload_bytes))
 
     async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing."""
@@ -274,7 +274,7 @@ class Coordinator:
             self._stages.apply(group, proposal.edits)
             return proposal.refusal or self.state.get(transaction_id)
 
-        return _told(await self._run(stage))
+        return _answer_or_raise(await self._run(stage))
 
     def _stage_expire(self, group: Group) -> int:
         made = self.state.expire(group.now_ms).edits
@@ -285,7 +285,7 @@ class Coordinator:
         return self.state.transactions()
 
 
-def _told(answer: T | BasaltError) -> T:
+def _answer_or_raise(answer: T | BasaltError) -> T:
     """The answer, or the refusal that is durable now."""
     if isinstance(answer, BasaltError):
         raise answer
@@ -377,7 +377,7 @@ class SessionCalls:
 
     async def list(self) -> list[SessionStanding]:
         def stage(group: Group) -> list[SessionStanding]:
-            found = sorted(self._manager.state.sessions.known(), key=lambda session: session.name)
+            found = sorted(self._manager.state.sessions.all(), key=lambda session: session.name)
             return [self._standing(session) for session in found]
 
         return await self._manager.run(stage)

@@ -30,10 +30,10 @@ class Recovery:
         self._topics = topics
         self._writer = writer
         self._reading = asyncio.Lock()
-        manager.recovered_by(self.known)
+        manager.recovered_by(self.ensure_known)
         self._driven: dict[int, asyncio.Event] = {}  # roll backs that a call drives right now, set when it is through
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         """Read the log, if what it holds is unknown: at the start, and after a write that failed."""
         if not self._manager.is_known:
             async with self._reading:
@@ -90,7 +90,7 @@ class Recovery:
         assert transaction.state is State.ABORTING, "a commit without an outcome is given up when the log is read"
         while (driven := self._driven.get(transaction.id)) is not None:
             await driven.wait()
-            await self.known()
+            await self.ensure_known()
             if self._manager.state.find(transaction.id) is None:
                 return  # the other call has done it; else it failed, or was cancelled
         driven = self._driven[transaction.id] = asyncio.Event()

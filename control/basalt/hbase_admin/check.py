@@ -1,6 +1,6 @@
 """The findings of `basalt hbase check`, and the view of an installation that they are made of.
 
-`look` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
+`read_installation` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
 rules over a view: each yields one line, with a level, what was found and what to do about it.
 """
 
@@ -159,9 +159,9 @@ def _answer_ms(gateway: Thrift2, clock: Clock) -> float:
     return clock.monotonic_ms() - started_ms
 
 
-def look(gateway: Thrift2, before: InstallationView, clock: Clock) -> InstallationView:
+def read_installation(gateway: Thrift2, before: InstallationView, clock: Clock) -> InstallationView:
     """The view with what there is of the installation, read through a Thrift 2 gateway."""
-    tables = Installation(gateway, before.prefix, clock).found()
+    tables = Installation(gateway, before.prefix, clock).existing_tables()
     regions = {name: gateway.regions(name) for name in tables}
     rows = SystemRows(gateway, before.prefix)
     view = replace(before, now_ms=clock.now_ms(), tables=tables, regions=regions)

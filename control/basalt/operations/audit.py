@@ -72,7 +72,7 @@ class Audit:
 
     async def act(
         self, act: str, what: str, author: Author, reason: str, request_id: str,
-        do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done",
+        do: Callable[[], Awaitable[T]], outcome_text: Callable[[T], str] = lambda _: "done",
     ) -> T:  # fmt: skip
         """Do it, with a line about it. Nothing is done when the line cannot be written."""
         line = Line(
@@ -87,7 +87,7 @@ class Audit:
             outcome = f"{_verdict(error)}: {error}"
             await self._finish(name, line, outcome)
             raise
-        await self._finish(name, line, told(done))
+        await self._finish(name, line, outcome_text(done))
         return done
 
     async def newest(self, limit: int) -> list[Line]:

@@ -115,7 +115,7 @@ class Inspection:
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
         budget, looked_at = ReadBudget(CALL_ROWS_MAX), 0
-        found: list[bodies.HangingTransaction] = []
+        listed: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
                 break
@@ -126,9 +126,9 @@ class Inspection:
                 fields = self._fields(transaction, now_ms, bool(blocks))
                 step = next_step(transaction, fields["id"], now_ms)
                 worst = _worst_first(blocks)
-                found.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
-        found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(found))
+                listed.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
+        listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
+        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed))
 
     async def describe(self, transaction_id: int) -> bodies.TransactionDescription | bodies.EndDescription:
         """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
@@ -160,21 +160,21 @@ class Inspection:
         """The steps of one transaction, those that operators forced among them."""
         state = self._transactions.state
         try:
-            known: Transaction | Outcome | None = state.find(transaction_id) or state.outcome(transaction_id)
+            last_state: Transaction | Outcome | None = state.find(transaction_id) or state.outcome(transaction_id)
         except TransactionNotFoundError:
-            known = None
-        pointers: Sequence[int] = known.pointers if known is not None else ()
+            last_state = None
+        pointers: Sequence[int] = last_state.pointers if last_state is not None else ()
         journal = self._transactions.journal
         since_ms = journal.since_ms(self._clock.now_ms())
         # On a thread, the copy of the journal as well: it may hold a hundred thousand edits.
-        found = await asyncio.to_thread(
-            lambda: timeline_of(pointers or (transaction_id,), journal.entries(), known, since_ms)
+        logged = await asyncio.to_thread(
+            lambda: timeline_of(pointers or (transaction_id,), journal.entries(), last_state, since_ms)
         )
         text = self._ids.text(transaction_id)
         forced = await self._audit.about(f"transaction {text}", AUDIT_LINES_MAX)
-        if not found.steps and not forced:
+        if not logged.steps and not forced:
             state.outcome(transaction_id)  # raises: nothing is known of it
-        steps = [*found.steps]
+        steps = [*logged.steps]
         for line in reversed(forced):
             detail = {
                 "by": line.name or line.agent,
@@ -184,7 +184,7 @@ class Inspection:
             }
             steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
-        return bodies.Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
+        return bodies.Timeline(text, since_ms, logged.whole, tuple(map(self._step, steps)))
 
     async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
@@ -299,11 +299,11 @@ class ForcedEnds:
     async def _done(self, verb: str, was: Outcome, by: By, do: Callable[[], Awaitable[Outcome]]) -> bodies.ForcedEnd:
         """Do it with a line in the audit, and count it."""
 
-        def told(outcome: Outcome) -> str:
+        def outcome_text(outcome: Outcome) -> str:
             return f"{outcome.state.name} before" if outcome.state is was.state else outcome.state.name
 
         text = self._ids.text(was.id)
-        outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, told)
+        outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, outcome_text)
         changed = outcome.state is not was.state
         self._transactions.totals.events["forced"] += changed
         return bodies.ForcedEnd(text, was.state.name, outcome.state.name, changed, False)

@@ -185,7 +185,6 @@ class Scheduler:
             self._timer = None
 
     async def jobs(self) -> list[JobInfo]:
-        """All jobs, by name."""
         await self._load()
         return [self._jobs[name].status for name in sorted(self._jobs)]
 

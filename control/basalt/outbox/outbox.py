@@ -183,7 +183,6 @@ class OutboxParticipant:
         return ()
 
     def commit_tx(self) -> None:
-        """The decision."""
         self._deciding = True
         self._connection.commit()
         self.decided = True

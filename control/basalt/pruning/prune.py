@@ -264,7 +264,6 @@ class Survey(NamedTuple):
 
     @property
     def invalid(self) -> tuple[int, ...]:
-        """The invalid list."""
         return self.moment.view.invalid.pointers
 
     @property
@@ -294,10 +293,10 @@ def still_there(before: Sequence[Region], after: Sequence[Region]) -> list[Regio
 def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
     """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
 
-    def known(region: Region) -> tuple[int, int]:
+    def snapshot_of(region: Region) -> tuple[int, int]:
         report = reports.get(region.id)
         if report is None or not region.server or report.server != region.server:
             return -1, -1
         return report.snapshot_epoch, report.snapshot_sequence
 
-    return min(map(known, regions), default=(-1, -1))
+    return min(map(snapshot_of, regions), default=(-1, -1))

@@ -189,22 +189,21 @@ def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold 
 
 
 def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_ms: int) -> list[Hold]:
-    """List the holds of the writer in one region."""
     report = reports.get(region.id)
     fault = fault_of(region, report, terms)
     if fault is not None or report is None:
         return [] if fault is None else [fault]
-    found = []
+    holds = []
     if report.report_ms <= end_ms:
-        found.append(Hold(Cause.AGE, f"reported at {report.report_ms}, must be after {end_ms}", region))
+        holds.append(Hold(Cause.AGE, f"reported at {report.report_ms}, must be after {end_ms}", region))
     if report.oldest_edit_ms != EMPTY_MEMSTORE and report.oldest_edit_ms <= end_ms:
-        found.append(Hold(Cause.MEMSTORE, f"an edit of {report.oldest_edit_ms} is not flushed", region))
+        holds.append(Hold(Cause.MEMSTORE, f"an edit of {report.oldest_edit_ms} is not flushed", region))
     needed = terms.must_be_decided(pointer)
     for file in report.files:
         if file.decided < needed and pointer <= terms.newest(file):
             origin = "of unknown origin" if file.decided == UNKNOWN_ORIGIN else f"filtered up to {file.decided}"
-            found.append(Hold(Cause.FILE, f"file {file.name} is {origin}", region, file))
-    return found
+            holds.append(Hold(Cause.FILE, f"file {file.name} is {origin}", region, file))
+    return holds
 
 
 def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -> list[range]:

@@ -100,18 +100,18 @@ class GarbageRows:
             return notes[-1].name + "\0", 0
         await self._statistics.ready(log)
         async with log.locks.rows:
-            found = await self._find(log.topic, notes)
-            size_bytes = sum(row.size_bytes for each in found for row, _ in each.rows)
-            reasons = await self._writer.run(lambda group: self._stage(group, log, found), size_bytes)
+            note_rows = await self._find(log.topic, notes)
+            size_bytes = sum(row.size_bytes for each in note_rows for row, _ in each.rows)
+            reasons = await self._writer.run(lambda group: self._stage(group, log, note_rows), size_bytes)
         counts.update(reasons)
-        last, looked_at = found[-1], sum(each.looked_at for each in found)
+        last, looked_at = note_rows[-1], sum(each.looked_at for each in note_rows)
         if last.rest is None or reasons["undecided"]:
             return last.note.name + "\0", looked_at
         # Else the note that took its place, which a note from the beginning of the log on sorts behind.
         return last.note.left(last.rest).name, looked_at
 
     async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_NoteRows]:
-        found: list[_NoteRows] = []
+        note_rows: list[_NoteRows] = []
         read_rows = read_bytes = 0
         for note in notes:
             if read_rows >= GROUP_ROWS or read_bytes >= GROUP_BYTES:
@@ -122,20 +122,20 @@ class GarbageRows:
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
-            found.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
+            note_rows.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
             if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
-        return found
+        return note_rows
 
     async def _counted(self, topic: Topic, rows: list[MessageRow]) -> list[tuple[MessageRow, list[RowCount]]]:
-        found: list[tuple[MessageRow, list[RowCount]]] = [(row, []) for row in rows]
-        by_position = {row.position: contents for row, contents in found}
+        counted_rows: list[tuple[MessageRow, list[RowCount]]] = [(row, []) for row in rows]
+        by_position = {row.position: contents for row, contents in counted_rows}
         async with aclosing(counted(self._call, self._payloads, topic, rows)) as counts:
             async for row, content in counts:
                 by_position[row.position].append(content)
-        return found
+        return counted_rows
 
-    def _stage(self, group: Group, log: TopicLog, found: list[_NoteRows]) -> Counter[str]:
+    def _stage(self, group: Group, log: TopicLog, note_rows: list[_NoteRows]) -> Counter[str]:
         """Judge the rows by what is known now, which may be more than when they were found."""
         reasons: Counter[str] = Counter()
         if not log.live:  # deleted, or changed: the next run looks at it again
@@ -143,7 +143,7 @@ class GarbageRows:
         current = log.topic
         snapshot = self._known_transactions.snapshot()
         gone: list[tuple[bytes, RowCount]] = []
-        for note, rows, _, rest in found:
+        for note, rows, _, rest in note_rows:
             decided = True
             for row, contents in rows:
                 verdict = self._judge(group, log, row, snapshot)

@@ -319,7 +319,7 @@ class GroupCommit:
                 group._undo(mark)
                 caller.release()
                 if not staged:  # it has seen only what is durable
-                    self._tell(caller, error)
+                    self._answer_caller(caller, error)
                     continue
                 caller.refusal = error
             else:
@@ -334,7 +334,9 @@ class GroupCommit:
         if len(caller.releases) >= STAGE_LOADS_MAX:
             caller.release()
             hint = "send the same call again after Retry-After"
-            self._tell(caller, BusyError("what the call needs leaves memory faster than it is read", hint=hint))
+            self._answer_caller(
+                caller, BusyError("what the call needs leaves memory faster than it is read", hint=hint)
+            )
             return
         self.queue_bytes += caller.size_bytes
         self.loading += 1
@@ -355,7 +357,7 @@ class GroupCommit:
         self.queue_bytes -= caller.size_bytes
         caller.release()
         if not caller.waiter.done():
-            self._tell(caller, error)
+            self._answer_caller(caller, error)
         if not self._busy and not self.loading:
             self._idle.set()
 
@@ -369,7 +371,7 @@ class GroupCommit:
             self._wake()
 
     @staticmethod
-    def _tell(caller: _Caller[Any], error: Exception | None) -> None:
+    def _answer_caller(caller: _Caller[Any], error: Exception | None) -> None:
         try:
             if error is None:
                 caller.waiter.set_result(caller.result)
@@ -407,7 +409,7 @@ class GroupCommit:
                 log.exception("a callback after a write failed")
         for caller in callers:
             if not caller.waiter.done():
-                self._tell(caller, error or caller.refusal)
+                self._answer_caller(caller, error or caller.refusal)
         if self._queue:
             self._next_turn(self._loop)
         else:
@@ -424,7 +426,6 @@ class Durations:
     sum_s: float = 0.0
 
     def add(self, duration_s: float) -> None:
-        """Count one."""
         self.counts[bisect_left(DURATION_BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
 

@@ -97,7 +97,6 @@ class RunningServices(services.Services):
 
 
 def open_store(settings: Settings, data_directory: Path | None) -> Store:
-    """The store that the settings name, open."""
     if settings.store.kind == "memory":
         return MemoryStore()
     if settings.store.kind == "hbase":

@@ -271,7 +271,6 @@ def sections() -> frozenset[str]:
 
 
 def value_of(settings: Settings, key: Key) -> object:
-    """The key's value in `settings`."""
     value: object = functools.reduce(getattr, key.path, settings)
     return value
 

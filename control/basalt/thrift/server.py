@@ -189,12 +189,12 @@ class ThriftCall:
 
     def set_result(self, result: Any, /) -> None:
         if isinstance(result, BasaltError):
-            self._connection.told(self, result)
+            self._connection.respond(self, result)
         else:
-            self._connection.told(self, None, result)
+            self._connection.respond(self, None, result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        self._connection.told(self, exception)
+        self._connection.respond(self, exception)
 
 
 class ThriftConnection(asyncio.Protocol):
@@ -284,7 +284,7 @@ class ThriftConnection(asyncio.Protocol):
 
     # What the group commit tells.
 
-    def told(self, call: ThriftCall, error: BaseException | None, result: Any = None) -> None:
+    def respond(self, call: ThriftCall, error: BaseException | None, result: Any = None) -> None:
         try:
             pieces = (
                 call.encode(result) if error is None else self._server.calls.refused(call.method, error, call.arguments)

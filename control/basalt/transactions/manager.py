@@ -192,7 +192,7 @@ class TransactionManager:
         """Name what makes the state known whenever somebody needs it and it is not: `commits.recovery`, which knows topics."""
         self._recover = recover
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         """Return once `state` answers: after a failed write the log is read first."""
         if self._state is None:
             await self._recover()
@@ -238,7 +238,7 @@ class TransactionManager:
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the group commit over a state that is known; read it from the log first if need be."""
-        await self.known()
+        await self.ensure_known()
         return await self._writer.run(stage, size_bytes)
 
     async def flush(self) -> None:
@@ -416,7 +416,7 @@ class ExternalTransactions:
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         return None, None
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         return
 
     async def flush(self) -> None:

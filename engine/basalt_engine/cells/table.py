@@ -186,7 +186,7 @@ class CellTable:
         """
         if not columns or seen.newest <= 0:
             return
-        at, stop = len(keys.start), _stop(keys.cell_start(row, columns[-1]))
+        row_offset, stop = len(keys.start), _stop(keys.cell_start(row, columns[-1]))
         start, number, rows_max, bytes_max = b"", 0, FIRST_ROWS, NEAR_BYTES
         while number < len(columns):
             start = max(start, keys.cell_key(row, columns[number], seen.newest))
@@ -194,8 +194,8 @@ class CellTable:
             if not rows:
                 return
             start, before = rows[-1].key + b"\0", number
-            for found in rows:
-                version = decode_version(found, at)
+            for row_read in rows:
+                version = decode_version(row_read, row_offset)
                 number = bisect_left(columns, version.column, number)
                 if number == len(columns):
                     return
@@ -214,17 +214,17 @@ class CellTable:
 
     def _looked_at(self, keys: TableKeys, start: bytes, stop: bytes, seen: VisibleCells) -> Iterator[CellVersion]:
         """The versions with start <= key < stop, but for long runs in which `seen` has nothing to find."""
-        at = len(keys.start)
+        row_offset = len(keys.start)
         while start < stop:
             rows = list(self._table.scan(start, stop, rows_max=CHUNK_ROWS, bytes_max=CHUNK_BYTES))
             if not rows:
                 return
             start = rows[-1].key + b"\0"
             skipped_to = b""
-            for found in rows:
-                if found.key < skipped_to:
+            for row_read in rows:
+                if row_read.key < skipped_to:
                     continue
-                version = decode_version(found, at)
+                version = decode_version(row_read, row_offset)
                 yield version
                 if seen.passed >= PASSED_MAX:
                     skipped_to = _next_key(keys, version, seen)

@@ -64,16 +64,16 @@ def ledger_of(job: str, *what: str) -> str:
 def version_of(server: Server, session: str, counter_owner: str) -> int | None:
     """The newest version that the session has committed. `InputError` when it counts something else."""
     try:
-        found = client_of(server).sessions.get(session)
+        info = client_of(server).sessions.get(session)
     except NotFoundError:
         return None
-    if found.version is not None and found.counter_owner != counter_owner:
+    if info.version is not None and info.counter_owner != counter_owner:
         raise InputError(
-            f"session {session} of this job id was written by {found.counter_owner!r}, and this is {counter_owner!r}",
+            f"session {session} of this job id was written by {info.counter_owner!r}, and this is {counter_owner!r}",
             field="job-id",
             hint="use another id",
         )
-    return found.version
+    return info.version
 
 
 def publish(
@@ -129,15 +129,15 @@ def groups(manifest: Manifest) -> list[Sequence[ArchiveFile]]:
 
     The manifest alone decides them, so a repeated backfill finds the group that it came to.
     """
-    found: list[list[ArchiveFile]] = []
+    filled: list[list[ArchiveFile]] = []
     messages = 0
     for file in manifest.files:
-        if not found or messages + file.messages > GROUP_MESSAGES:
-            found.append([])
+        if not filled or messages + file.messages > GROUP_MESSAGES:
+            filled.append([])
             messages = 0
-        found[-1].append(file)
+        filled[-1].append(file)
         messages += file.messages
-    return list(found)
+    return list(filled)
 
 
 def backfill(
@@ -204,17 +204,17 @@ def next_portion(source: TopicRows, wanted: TopicRange, after: bytes | None) -> 
     """The next part of the range to copy; None when none is left."""
     stop = wanted.through
     while stop is not None and (after is None or after < stop):
-        found = source.topic.advance(after, through=stop, messages_max=PORTION_MESSAGES, bytes_max=PORTION_BYTES)
-        if found.generation != wanted.generation:
+        advance = source.topic.advance(after, through=stop, messages_max=PORTION_MESSAGES, bytes_max=PORTION_BYTES)
+        if advance.generation != wanted.generation:
             raise ConflictError(
-                f"topic {source.name} is of generation {found.generation} now, the range of {wanted.generation}",
+                f"topic {source.name} is of generation {advance.generation} now, the range of {wanted.generation}",
                 hint="it was deleted and created again: start another job",
             )
-        if found.messages and found.through is not None:
-            return Portion(after, min(rounded(found.through), rounded(stop)))
-        if found.at_end or found.through is None:
+        if advance.messages and advance.through is not None:
+            return Portion(after, min(rounded(advance.through), rounded(stop)))
+        if advance.at_end or advance.through is None:
             return None
-        after = found.through
+        after = advance.through
     return None
 
 

@@ -709,7 +709,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def every_session_stands_where_the_model_says(self):
         found = {
             one.name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, list(one.replaced))
-            for one in self.state.sessions.known()
+            for one in self.state.sessions.all()
         }
         assert found == {
             name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, one.replaced)

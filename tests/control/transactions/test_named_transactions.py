@@ -314,7 +314,7 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     scene.expire()
     scene.clock.advance(8 * DAY_MS)
     scene.done(scene.state.sessions.begin_named(scene.now_ms, WorkVersion("other", "r1", 0)))
-    assert [known.name for known in scene.state.sessions.known()] == ["other"]
+    assert [known.name for known in scene.state.sessions.all()] == ["other"]
 
 
 def test_a_session_that_counts_for_a_counter_owner_is_remembered_however_long_nobody_uses_it(scene):
@@ -326,7 +326,7 @@ def test_a_session_that_counts_for_a_counter_owner_is_remembered_however_long_no
         scene.clock.advance(8 * DAY_MS)
         scene.expire()
         scene.open("another")
-    assert [known.name for known in scene.state.sessions.known()] == ["etl", "another"]
+    assert [known.name for known in scene.state.sessions.all()] == ["etl", "another"]
     assert begin(scene, "r2", version=7, counter_owner="query 1") == session(scene), "it was committed before"
     assert begin(scene, "r2", version=8, counter_owner="query 1").session.epoch == 2
 
@@ -340,9 +340,9 @@ def test_where_there_is_no_room_the_one_that_was_idle_longest_goes_and_never_one
         scene.open("third")
     scene.clock.advance(8 * DAY_MS)
     scene.open("first", "r2")
-    assert len(scene.state.sessions.known()) == 2, "it needs no room"
+    assert len(scene.state.sessions.all()) == 2, "it needs no room"
     scene.open("third")
-    assert [known.name for known in scene.state.sessions.known()] == ["first", "third"]
+    assert [known.name for known in scene.state.sessions.all()] == ["first", "third"]
 
 
 # How a long transaction of a session ends.

@@ -281,7 +281,6 @@ def encode_boolean(value: bool) -> bytes:
 
 
 def encode_bytes(value: Buffer) -> bytes:
-    """A length and the bytes."""
     return b"".join((encode_length(len(value)), value))
 
 

@@ -117,7 +117,6 @@ def as_object(value: object, field: str | None, known: Collection[str]) -> dict[
 
 
 def as_list(value: object, field: str | None) -> list[object]:
-    """A list of anything."""
     if not isinstance(value, list):
         refuse(value, field, "a list")
     return value

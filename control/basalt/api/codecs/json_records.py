@@ -142,16 +142,18 @@ def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
     text, base64 = fields.get(name), fields.get(f"{name}Base64")
     if base64 is None:
         return None if text is None else as_utf8(text, f"{field}.{name}")
-    at = f"{field}.{name}Base64"
+    base64_field = f"{field}.{name}Base64"
     if text is not None:
-        raise MalformedBodyError(f"{field} has both {name} and {name}Base64", field=at, hint="Send one of them.")
+        raise MalformedBodyError(
+            f"{field} has both {name} and {name}Base64", field=base64_field, hint="Send one of them."
+        )
     if not isinstance(base64, str):
-        refuse(base64, at, "text in base64")
+        refuse(base64, base64_field, "text in base64")
     try:
         return a2b_base64(base64, strict_mode=True)
     except (Base64Error, ValueError):
         hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
-        raise MalformedBodyError(f"{at} is not base64", field=at, hint=hint) from None
+        raise MalformedBodyError(f"{base64_field} is not base64", field=base64_field, hint=hint) from None
 
 
 def _answer_json(record: Record) -> _RecordJson:

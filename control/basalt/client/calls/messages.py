@@ -192,7 +192,6 @@ def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Quer
 
 
 def poll_call(scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0) -> Call[Page]:
-    """The call of one poll."""
     body, path = avro.encode_consume_request(request), scope.path("poll")
     return Call(f"poll {scope}", "POST", path, _page, Effect.NONE, query, body, AVRO, BATCHES, wait_ms)
 

@@ -210,7 +210,7 @@ class FollowCursor:
     @property
     def ended(self) -> bool:
         """True once every expected task has ended."""
-        return is_ended(self._known())
+        return is_ended(self._expected_markers())
 
     def refuse_coroutines(self) -> None:
         """Raise `TypeError` for a callback that would have to be awaited."""
@@ -228,7 +228,7 @@ class FollowCursor:
             yield from self._place()
             self.done = self.ended  # it was told so when it came here
         elif self._heard:
-            yield from self._tell()
+            yield from self._tell_watermark()
             self._heard = False
         elif self._page is None:
             yield from self._turn()
@@ -247,7 +247,7 @@ class FollowCursor:
                 return
             yield item
 
-    def _known(self) -> MarkerState:
+    def _expected_markers(self) -> MarkerState:
         return self._state.expecting(self._tasks)
 
     def _turn(self) -> Steps[None]:
@@ -258,16 +258,16 @@ class FollowCursor:
 
     def _pass(self, page: MarkedPage) -> Steps[None]:
         self._page, self._after = None, page.next_id or self._after
-        yield from self._tell()  # silent tasks may be left out by now, or the topic's property has changed
+        yield from self._tell_watermark()  # silent tasks may be left out by now, or the topic's property has changed
         self.done = self.done or not (page or self._wait)
 
-    def _tell(self) -> Steps[None]:
+    def _tell_watermark(self) -> Steps[None]:
         if self.ended:  # the property may have changed since the page was read, and an end is never taken back
             facts = yield from topics.markers(self._scope)
             self._check(facts.generation)
             self._tasks = facts.task_count
         before = self.watermark_ms
-        self.watermark_ms = advanced(self._known(), before, self._idle, self._scope.now_ms())
+        self.watermark_ms = advanced(self._expected_markers(), before, self._idle, self._scope.now_ms())
         if self.watermark_ms is not None and self.watermark_ms != before and self._on_watermark is not None:
             yield from _awaited(self._on_watermark(self.watermark_ms), "on_watermark")
         if self.ended:

@@ -203,16 +203,16 @@ def _is_committed(request: Request) -> bool:
 
 def _id_range(request: Request) -> IdRange:
     after, through = request.text("after"), request.text("through")
-    found = IdRange(
+    id_range = IdRange(
         None if after is None else bytes.fromhex(after), None if through is None else bytes.fromhex(through)
     )
-    if found.after is not None and found.through is not None and found.after > found.through:
+    if id_range.after is not None and id_range.through is not None and id_range.after > id_range.through:
         raise InputError(
-            f"the range ends at {found.through.hex()}, before it begins at {found.after.hex()}",
+            f"the range ends at {id_range.through.hex()}, before it begins at {id_range.after.hex()}",
             field="through",
             hint="give an id that is not before `after`",
         )
-    return found
+    return id_range
 
 
 def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:

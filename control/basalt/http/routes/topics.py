@@ -160,19 +160,19 @@ async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
 async def stats(request: Request) -> TopicStats:
     """A topic's statistics."""
     title = request.topic
-    found = await request.services.topic_stats.stats(title)
+    figures = await request.services.topic_stats.stats(title)
     topic = await request.services.topics.get(title)
     return TopicStats(
-        messages=found.messages,
-        bytes=found.payload_bytes,
-        exact=found.exact,
-        oldest_id=None if found.oldest_id is None else found.oldest_id.hex(),
-        oldest_ms=found.oldest_ms,
-        newest_id=None if found.newest_id is None else found.newest_id.hex(),
-        newest_ms=found.newest_ms,
-        published_per_second=found.published_per_second,
-        stored_bytes=found.stored_bytes,
-        oldest_open_write_pointer=found.oldest_open_write_pointer,
+        messages=figures.messages,
+        bytes=figures.payload_bytes,
+        exact=figures.exact,
+        oldest_id=None if figures.oldest_id is None else figures.oldest_id.hex(),
+        oldest_ms=figures.oldest_ms,
+        newest_id=None if figures.newest_id is None else figures.newest_id.hex(),
+        newest_ms=figures.newest_ms,
+        published_per_second=figures.published_per_second,
+        stored_bytes=figures.stored_bytes,
+        oldest_open_write_pointer=figures.oldest_open_write_pointer,
         truncated_before_ms=topic.truncated_before_ms or None,
     )
 
@@ -255,21 +255,21 @@ async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,
     return properties
 
 
-def _peeked(found: Peeked) -> PeekedMessage:
-    payload, payload_base64 = _text_or_bytes(found.payload)
-    key, key_base64 = (None, None) if found.extras.key is None else _text_or_bytes(found.extras.key)
+def _peeked(peeked: Peeked) -> PeekedMessage:
+    payload, payload_base64 = _text_or_bytes(peeked.payload)
+    key, key_base64 = (None, None) if peeked.extras.key is None else _text_or_bytes(peeked.extras.key)
     return PeekedMessage(
-        id=found.id.hex(),
-        state=found.state,
-        kind=found.kind.name.lower(),
+        id=peeked.id.hex(),
+        state=peeked.state,
+        kind=peeked.kind.name.lower(),
         payload=payload,
         payload_base64=payload_base64,
         key=key,
         key_base64=key_base64,
-        headers=tuple(PeekedHeader(name, *_text_or_bytes(value)) for name, value in found.extras.headers),
-        event_time_ms=found.extras.event_time_ms,
-        ttl_ms=found.extras.ttl_ms,
-        write_pointer=found.write_pointer,
+        headers=tuple(PeekedHeader(name, *_text_or_bytes(value)) for name, value in peeked.extras.headers),
+        event_time_ms=peeked.extras.event_time_ms,
+        ttl_ms=peeked.extras.ttl_ms,
+        write_pointer=peeked.write_pointer,
     )
 
 

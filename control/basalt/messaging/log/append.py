@@ -141,7 +141,6 @@ class RowBuilder:
         self.last = last
 
     def row(self) -> MessageRow:
-        """The row as it is written."""
         where = position(self.ms, self.last)
         if self.reference is not None:
             return MessageRow(where, self.written_by, None, self.reference)

@@ -35,35 +35,37 @@ class LogTimeline(NamedTuple):
 
 
 def timeline_of(
-    pointers: Sequence[int], entries: Sequence[LogEntry], known: Transaction | Outcome | None, since_ms: int
+    pointers: Sequence[int], entries: Sequence[LogEntry], last_state: Transaction | Outcome | None, since_ms: int
 ) -> LogTimeline:
-    """The steps of the transaction with these write pointers. What the entries lack is added from what is `known`."""
+    """The steps of the transaction with these write pointers. What the entries lack is added from `last_state`."""
     steps = [step for entry in entries for edit in entry.edits for step in _steps_of(edit, entry, pointers)]
-    if not _is_invalid(known) and not any(step.event == "invalidated" for step in steps):
+    if not _is_invalid(last_state) and not any(step.event == "invalidated" for step in steps):
         steps = [step for step in steps if step.event != "truncated"]  # only what is on the invalid list leaves it
     whole = bool(steps) and steps[0].event in ("begun", "one_shot")
     if not whole:
-        steps = [*_remembered_start(known, pointers[0]), *steps]
-    if isinstance(known, Outcome) and not any(step.event in _ENDS for step in steps):
+        steps = [*_remembered_start(last_state, pointers[0]), *steps]
+    if isinstance(last_state, Outcome) and not any(step.event in _ENDS for step in steps):
         steps.append(
-            TimelineEvent(known.at_ms, True, _END_NAMES[known.state], {"timedOut": True} if known.timed_out else {})
+            TimelineEvent(
+                last_state.at_ms, True, _END_NAMES[last_state.state], {"timedOut": True} if last_state.timed_out else {}
+            )
         )
         steps.sort(key=lambda step: step.at_ms)
     return LogTimeline(steps, since_ms, whole)
 
 
-def _is_invalid(known: Transaction | Outcome | None) -> bool:
-    return known is not None and known.state is State.INVALID
+def _is_invalid(last_state: Transaction | Outcome | None) -> bool:
+    return last_state is not None and last_state.state is State.INVALID
 
 
-def _remembered_start(known: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineEvent]:
-    if known is None:
+def _remembered_start(last_state: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineEvent]:
+    if last_state is None:
         return
     # A write pointer holds the time at which it was given out, unless many were given out at once.
-    exact = isinstance(known, Transaction)
-    began_ms = known.began_ms if isinstance(known, Transaction) else transaction_id // POINTERS_PER_MS
+    exact = isinstance(last_state, Transaction)
+    began_ms = last_state.began_ms if isinstance(last_state, Transaction) else transaction_id // POINTERS_PER_MS
     yield TimelineEvent(
-        began_ms, exact, "begun", _without_empty({"owner": known.owner, "kind": known.kind.name.lower()})
+        began_ms, exact, "begun", _without_empty({"owner": last_state.owner, "kind": last_state.kind.name.lower()})
     )
 
 

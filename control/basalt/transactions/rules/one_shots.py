@@ -82,19 +82,19 @@ class OneShotTopics:
         idle = tuple(used.join for used in self.entries(last_pointer) if used.until < now)
         return Proposal((edits.TopicsUsed(last_pointer, idle),) if idle else ())
 
-    def roll_back_unknown(self, last_pointer: int, found: Mapping[int, Sequence[Join]]) -> Proposal:
+    def roll_back_unknown(self, last_pointer: int, joins_of_writer: Mapping[int, Sequence[Join]]) -> Proposal:
         """Make aborting transactions of writers that the log does not know, by where their rows lie.
 
         From then on no topic is in use. So before the next one-shot transaction writes a row, an entry takes its place in
         the log, and nothing that was given up can turn up there any more and hand out that transaction's pointer too.
         """
         made: list[Edit] = []
-        for writer in sorted(found):
+        for writer in sorted(joins_of_writer):
             began_ms = writer // POINTERS_PER_MS
             made.append(edits.Began(writer, Kind.SHORT, False, began_ms, began_ms, LOST_OWNER, None))
-            made += [edits.Joined(writer, join) for join in found[writer]]
+            made += [edits.Joined(writer, join) for join in joins_of_writer[writer]]
             made.append(edits.Aborting(writer, False))
         in_use = tuple(used.join for used in self.entries(last_pointer))
         if in_use:
-            made.append(edits.TopicsUsed(max(found, default=last_pointer), in_use))
+            made.append(edits.TopicsUsed(max(joins_of_writer, default=last_pointer), in_use))
         return Proposal(tuple(made))

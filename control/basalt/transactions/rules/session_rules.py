@@ -48,15 +48,15 @@ class SessionRules:
     def __init__(self, table: TransactionTable) -> None:
         self._table = table
 
-    def known(self) -> list[SessionState]:
+    def all(self) -> list[SessionState]:
         return list(self._table.session_table)
 
     def get(self, name: str) -> SessionState:
         """The session; `SessionNotFoundError` when there is none of the name."""
-        found = self._table.session_table.get(name)
-        if found is None:
+        session = self._table.session_table.get(name)
+        if session is None:
             raise refusals.no_session(name)
-        return found
+        return session
 
     def transactions(self, name: str) -> tuple[Transaction, ...]:
         """The session's transactions that have not ended, oldest first."""
@@ -76,20 +76,20 @@ class SessionRules:
         """The edits by which this run takes the session, from whichever run holds it, and its epoch then."""
         idle = self._idle(name, now_ms)
         sessions = self._table.session_table
-        found = sessions.get(name)
-        if found is None and len(sessions) - len(idle) >= self._table.limits.sessions_max:
+        session_now = sessions.get(name)
+        if session_now is None and len(sessions) - len(idle) >= self._table.limits.sessions_max:
             raise _too_many_sessions(len(sessions), next(iter(sessions)))
-        made: list[Edit] = []
+        new_edits: list[Edit] = []
         if idle:
-            made.append(edits.SessionsForgotten(tuple(sorted(session.name for session in idle))))
-        if found is None:
+            new_edits.append(edits.SessionsForgotten(tuple(sorted(session.name for session in idle))))
+        if session_now is None:
             epoch = 1 + max([sessions.epoch_over, *(session.epoch for session in idle)])
-        elif found.run == run:
-            epoch = found.epoch
+        elif session_now.run == run:
+            epoch = session_now.epoch
         else:
-            epoch = found.epoch + 1
-            made += self._ends(name, now_ms)
-        return Taking(epoch, (*made, edits.SessionOpened(name, run, epoch, now_ms)))
+            epoch = session_now.epoch + 1
+            new_edits += self._ends(name, now_ms)
+        return Taking(epoch, (*new_edits, edits.SessionOpened(name, run, epoch, now_ms)))
 
     def delete(self, name: str, now_ms: int) -> Proposal:
         """End the session's open transactions and forget it. `SessionNotFoundError` when there is none of the name."""
@@ -137,16 +137,16 @@ class SessionRules:
         check_run(name.run)
         check_version(name.version)
         check_counter_owner(name.counter_owner)
-        found = self._table.session_table.get(name.session)
-        if found is None:
+        session = self._table.session_table.get(name.session)
+        if session is None:
             return None
-        if name.run in found.replaced:
-            raise _replaced(found, name.run)
+        if name.run in session.replaced:
+            raise _replaced(session, name.run)
         # Where nothing was committed nobody's versions can be taken for one's own, but in what a run has open.
-        counts = found.version is not None or (found.run == name.run and found.counter_owner is not None)
-        if name.counter_owner is not None and name.counter_owner != found.counter_owner and counts:
-            raise _foreign(found, name.counter_owner)
-        return found if found.covers(name.version) else None
+        counts = session.version is not None or (session.run == name.run and session.counter_owner is not None)
+        if name.counter_owner is not None and name.counter_owner != session.counter_owner and counts:
+            raise _foreign(session, name.counter_owner)
+        return session if session.covers(name.version) else None
 
     def begin_named(
         self,

@@ -52,10 +52,10 @@ class TransactionProposals(TransactionTable):
 
     def get(self, transaction_id: int) -> Transaction:
         """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
-        found = self._find(transaction_id)
-        if not isinstance(found, Transaction):
-            raise refusals.ended(found, "further work")
-        return found
+        transaction = self._find(transaction_id)
+        if not isinstance(transaction, Transaction):
+            raise refusals.ended(transaction, "further work")
+        return transaction
 
     def find(self, transaction_id: int) -> Transaction | None:
         return self.by_id.get(transaction_id)
