@@ -54,7 +54,7 @@ class HostedTable(NamedTuple):
 
 
 class TableCatalog(Catalog[TableName, HostedTable]):
-    """The tables of one store. What was read once stays in memory: only this server changes tables."""
+    """The tables of one store. An entry that was read stays in memory: only this server changes tables."""
 
     word = "table"
     absent_error, exists_error = TableNotFoundError, TableExistsError

@@ -119,7 +119,7 @@ class Leadership:
         while not self._stopping:
             try:
                 wait_ms = self.step()
-            except Exception:  # whatever it was: who stops renewing without a word would leave the store to nobody
+            except Exception:  # without renewals, and without a word, nobody would lead
                 log.exception("the lease could not be looked at")
                 wait_ms = self._look_ms()
             self._wake.wait(wait_ms / 1_000)

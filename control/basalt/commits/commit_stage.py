@@ -220,8 +220,9 @@ class TopicParticipant:
     def __init__(
         self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, store_drops: bool
     ) -> None:
-        """`store_drops`: the store drops rows of failed writers itself, so where their logs end must be noted before. Else
-        failed writers of transactional tables are noted, for nobody else finds their cells.
+        """`store_drops`: the store drops rows of failed writers itself, so the ends of their logs must be noted before.
+        A store that does not gets notes of failed writers of transactional tables, because nothing else finds their
+        cells.
         """
         self._logs = logs
         self._roll_backs = roll_backs
@@ -235,9 +236,8 @@ class TopicParticipant:
         self._logs.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie.
-
-        What a write that was given up has left undecided is decided on the way.
+        """The writers after this pointer that have rows in these topics, from the given times on, and the places of
+        their rows. Rows of a write that was given up are confirmed or deleted on the way.
         """
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
         await self._logs.confirm_or_delete_all()

@@ -311,7 +311,7 @@ class SessionCalls:
         self._recovery = recovery
 
     async def open(self, name: str, run: str) -> SessionState:
-        """The run holds the session. What the runs before it had not committed is ended by then.
+        """The run holds the session. Transactions that the runs before it left open are ended by then.
 
         It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
         """
@@ -352,7 +352,7 @@ class SessionCalls:
     async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | SessionState:
         """The run's transaction for the version, new or open before; or the session, when it has committed the version.
 
-        What a run that is replaced by this one had open is ended by then, and rolled back where that succeeds. A request
+        Transactions of a run that this one replaces are ended by then, and rolled back where that succeeds. A request
         id is of no use here: to ask again is to join.
         """
 

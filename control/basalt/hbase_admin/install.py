@@ -94,7 +94,7 @@ class Installation:
         return [*steps, TableChange(self._system.table, "write" if installed is None else "keep", facts, descriptor)]
 
     def carry_out(self, steps: Sequence[TableChange], wanted: Wanted) -> None:
-        """Do what `plan` said. What is cut short is completed by the next run."""
+        """Carry out the steps of `plan`. The next run completes one that was cut short."""
         for step in steps:
             if step.action == "create":
                 self._gateway.create(step.descriptor, step.splits)

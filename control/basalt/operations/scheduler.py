@@ -294,7 +294,7 @@ class Scheduler:
             planned_ms = scheduled.next_ms if planned_ms is None else planned_ms
             scheduled.task = asyncio.get_running_loop().create_task(self._execute(scheduled, planned_ms))
             self._plan(scheduled, 0)
-        return await asyncio.shield(scheduled.task)  # who asked may go away; the run goes on
+        return await asyncio.shield(scheduled.task)  # the caller may go away; the run goes on
 
     async def _execute(self, scheduled: _Scheduled, planned_ms: int | None) -> Run:
         started_ms, start_ms = self._clock.now_ms(), self._clock.monotonic_ms()

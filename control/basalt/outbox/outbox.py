@@ -197,7 +197,7 @@ class OutboxParticipant:
             log.info("%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, error)
 
     def rollback_tx(self) -> bool:
-        """Roll the SQL transaction back. What it has committed before, the relay publishes."""
+        """Roll the SQL transaction back. The relay publishes the rows that it committed before."""
         if self.decided:
             return True
         try:

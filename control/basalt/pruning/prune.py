@@ -1,7 +1,7 @@
 """Forgets invalid writers that have no row left anywhere: what the job `prune` and the commands do.
 
-Each run surveys the store: the invalid list, the terms, and the certificates of the store. The invalid list is read first.
-What is found out afterwards about a writer on it stays true, for such a writer writes nothing any more. Then the run
+Each run surveys the store: the invalid list, the terms, and the certificates of the store. The invalid list is read
+first. A writer on it writes nothing any more, so all that is found out about it afterwards stays true. Then the run
 keeps the writers that may go in the archive, logs that they are gone, publishes the snapshot, and asks for a few major
 compactions where files hold back writers that have waited longest.
 """

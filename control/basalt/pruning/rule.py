@@ -210,7 +210,7 @@ def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -
     """The ascending writers that some file of the region may hold: ranges of their indexes, ascending and apart."""
     spans = []
     for file in report.files:
-        # What was restored needs a later snapshot; without that, writers up to `decided` were filtered out.
+        # A restored table needs a later snapshot; without one, writers up to `decided` were filtered out.
         start = 0 if file.decided < terms.restored else bisect_right(pointers, file.decided)
         spans.append((start, bisect_right(pointers, terms.newest(file))))
     merged: list[range] = []
@@ -306,7 +306,8 @@ def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Holding
 def worth_compacting(
     certificates: Certificates, pointers: Sequence[int], decided: int, asked: Collection[str], count_max: int
 ) -> list[Region]:
-    """At most so many regions, whose files hold back the oldest of the due writers; not those that were asked already.
+    """The regions, at most `count_max`, whose files hold back the oldest of the due writers; not those that were asked
+    already.
 
     A compaction frees the writers that the newest snapshot is decided on, and no others.
     """

@@ -1,8 +1,8 @@
 """Removes versions of cells that no reader can get any more: superseded, deleted, of failed writers, of past generations.
 
-A look at a whole table is a *pass*. It reads the table in the order of its keys and goes on where the last run stopped, so
-that every version of a cell comes by, the newest first. What it goes by is a moment of the transactions, durable before
-the first row is read: whoever was decided then writes nothing more.
+A look at a whole table is a *pass*. It reads the table in the order of its keys and goes on where the last run stopped,
+so that every version of a cell comes by, the newest first. A pass judges by the transactions at one moment, durable
+before the first row is read: a writer that was decided then writes nothing more.
 
 A tombstone hides what is older, so it goes last: with the older versions of its cell in one atomic write, or in a write
 after theirs. A crash in between leaves a tombstone over nothing, never an older version without it.
@@ -124,7 +124,7 @@ class CellVersions:
         old = [note for note in notes if note.generation < living]
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
-        # After it, every write to a past generation is done: none is staged later.
+        # After it, every write to a past generation is done, and no stage adds another one.
         await self._writer.run(lambda _: None)
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)

@@ -1,10 +1,11 @@
 """Removes whole ranges of rows: messages and payloads that expired or were truncated, and those of past generations.
 
-A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
+A store that applies the retention rule itself removes them when it compacts; the job then only notes that they are
+gone.
 
-What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired. A past
-generation is out of reach from the moment its topic is deleted. Up to which one a topic was swept is kept as a system
-entry (kind `swept`, docs/formats/system-table.md), so that nothing is done twice.
+The job remembers the oldest row of each topic, and does not read the topic again before that row can have expired. A
+past generation is out of reach from the moment its topic is deleted. Up to which one a topic was swept is kept as a
+system entry (kind `swept`, docs/formats/system-table.md), so that nothing is done twice.
 """
 
 from __future__ import annotations

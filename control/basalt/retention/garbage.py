@@ -1,8 +1,9 @@
 """Removes rows that no snapshot shows any more: rolled back ones, and those of failed writers.
 
-Whatever rolls rows back or fails a writer leaves a note of where they lie (`basalt.messaging.log.stored_log`).
-Here the rows of each note are found, the retention rule is asked about each of them, and the note goes in the same write as
-the rows. What the rule cannot decide yet (the transaction manager reads its log) keeps its note.
+Every roll back, and every failure of a writer, leaves a note of where the rows lie
+(`basalt.messaging.log.garbage_notes`). The job finds the rows of each note, asks the retention rule about each of them,
+and removes the note in the same write as the rows. A row that the rule cannot decide yet (the transaction manager reads
+its log) keeps its note.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class GarbageRows:
         last, looked_at = note_rows[-1], sum(each.looked_at for each in note_rows)
         if last.rest is None or reasons["undecided"]:
             return last.note.name + "\0", looked_at
-        # Else the note that took its place, which a note from the beginning of the log on sorts behind.
+        # Go on with the note that took its place. Its name may sort before this one, if this one has no start.
         return last.note.left(last.rest).name, looked_at
 
     async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_NoteRows]:

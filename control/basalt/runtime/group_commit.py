@@ -45,7 +45,7 @@ INLINE_BYTES_MAX = 64 << 10
 INLINE_WRITE_MS_MAX = 3.0
 INLINE_WRITES_SEEN = 4
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
-# How often what a stage needs is read before its caller is told to come again. What was read stays in memory until the
+# Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
 STAGE_LOADS_MAX = 8
 
@@ -294,7 +294,7 @@ class GroupCommit:
         return None
 
     def _stage(self, group: Group) -> tuple[list[_Caller[Any]], int]:
-        """Run the stages that fit into the group; who is to be told when it is written, and the bytes of it."""
+        """Run the stages that fit into the group; return the callers to tell when it is written, and its bytes."""
         staged: list[_Caller[Any]] = []
         group_bytes = 0
         while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):

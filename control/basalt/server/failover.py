@@ -36,8 +36,8 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.table import Store
 
-# A server that could not begin its term leaves the lease to others for so long; twice as long after each failure more,
-# for each takes an epoch, and those are not without end.
+# Pause of a server that could not begin its term, so that others can take the lease. It doubles with each failure: each
+# attempt uses up an epoch number.
 REST_S_MIN = 2.0
 REST_S_MAX = 60.0
 
@@ -87,7 +87,7 @@ class StandbyFrame:
             return answer(request)
         except BasaltError as error:
             return responses.problem_response(error, request.id)
-        except Exception:  # a bug, but whoever asked must be answered
+        except Exception:  # a bug, but the caller must be answered
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             return responses.problem_response(responses.internal_error(), request.id)
 

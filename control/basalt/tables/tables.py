@@ -88,7 +88,7 @@ class Tables:
             _check_generation(self.catalog.loaded(title), table.generation)
             pointer = self._manager.state.get(transaction_id).write_pointer
             self._manager.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
-            for call in (group.when_durable, group.when_failed):  # not before: who looks in between finds nothing yet
+            for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
                 call(lambda: self._activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))
 

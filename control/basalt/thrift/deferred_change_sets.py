@@ -93,11 +93,14 @@ class DeferredChangeSets:
         return dict(self._sets)
 
     def submit_commit(self, waiter: Waiter[Outcome | BasaltError], transaction_id: int) -> bool:
-        """Commit what the transaction stored, without more. What is told may be a refusal that is durable now."""
+        """Commit the transaction with what it stored, and nothing more.
+
+        The answer may be a refusal that is durable now.
+        """
         return self._coordinator.submit_commit(waiter, transaction_id, self.get(transaction_id))
 
     async def commit(self, transaction_id: int) -> Outcome:
-        """The same for whoever can wait for the log to be read."""
+        """The same for a caller that can wait for the log to be read."""
         return await self._coordinator.commit(transaction_id, deferred_changes=self.get(transaction_id))
 
     async def log_empty_sets(self) -> None:

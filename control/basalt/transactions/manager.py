@@ -231,7 +231,7 @@ class TransactionManager:
             return ManagerSnapshot(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
 
         found = await self.run(stage)
-        # Counted now: who begins to read later does so under a snapshot that is as new as this one.
+        # Counted now: a reader that begins later has a snapshot at least as new as this one.
         return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
 
     # For stages.

@@ -43,7 +43,7 @@ class LargeRowError(InputError):
 
 
 class PageLimits(NamedTuple):
-    """After which row a page of a scan ends: with so many cells, so many bytes, or so many versions looked at.
+    """The limits of a scan's page, which ends after the row that reaches one: cells, bytes, or versions looked at.
 
     `hard_cells_max` and `hard_bytes_max` are never exceeded: a page ends before the row that would, and where that is its
     first, or a row is read alone, it is a `LargeRowError`.

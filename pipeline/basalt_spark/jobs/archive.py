@@ -102,7 +102,7 @@ def _write_day(batches: Iterator[Any], day: str, folder: Folder, place: Place, j
 
 
 def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
-    """Put so many batches together as make a row group; memory holds one."""
+    """Put batches together until they make a row group; memory holds one."""
     group: list[Any] = []
     size_bytes = rows = 0
     for batch in batches:

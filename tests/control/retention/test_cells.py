@@ -191,11 +191,11 @@ async def test_a_tombstone_goes_last_even_when_the_older_versions_take_several_r
 
 async def test_a_table_in_which_nothing_was_written_is_passed_over(shop: Wired, monkeypatch):
     looks: list[bytes] = []
-    judge_rows = sweeping.CellVersions._judge_next
+    judge_next = sweeping.CellVersions._judge_next
     monkeypatch.setattr(
         sweeping.CellVersions,
-        "_look",
-        lambda job, table, horizon: looks.append(table.next) or judge_rows(job, table, horizon),
+        "_judge_next",
+        lambda job, table, horizon: looks.append(table.next) or judge_next(job, table, horizon),
     )
     await put(shop, b"1")
     for judged in (True, False, False):

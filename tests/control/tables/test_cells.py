@@ -228,7 +228,7 @@ def test_what_is_at_the_limits_is_taken(shop: Shop):
     shop.run(shop.tables.write(STOCK, tx.id, CellWrites([CellPut(b"%d" % n, b"c", b"") for n in range(CELLS_MAX)])))
     shop.commit(tx)
     (found,) = shop.run(shop.tables.read(STOCK, [put.row]))
-    assert (found.row, found.column, found.value) == put
+    assert CellPut(found.row, found.column, found.value) == put
 
 
 def test_a_read_of_too_much_says_what_to_do(shop: Shop):

@@ -1,8 +1,8 @@
 """`basalt doctor`: is the server there and well, and is its data directory? `basalt explain`: which transaction a reader waits for
 and until when; what a transaction holds back, and what it waits for.
 
-The data directory is looked at from outside, without opening the store in it: a running server may hold it. What is in it:
-docs/formats/rocks-store.md.
+The data directory is looked at from outside, without opening the store in it: a running server may hold it. Its
+content: docs/formats/rocks-store.md.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def upgrade(
 def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | None, settings: tuple[str, ...]) -> None:
     """Disable and drop Basalt's tables, with every topic and message in them.
 
-    Only tables of the prefix that Basalt has made are dropped. While a server leads, none is.
+    Only tables of the prefix that Basalt has made are dropped. No table is dropped while a server leads.
     """
     where, clock = hbase_settings(config, settings), SystemClock()
     with admin(where) as gateway:

@@ -291,7 +291,7 @@ def _write_messages(invocation: Invocation, messages: Iterable[Message], form: P
 
 
 def _flushed(messages: Iterable[Message]) -> Iterator[Message]:
-    """Whoever follows a topic through a pipe wants each message when it comes."""
+    """A user who follows a topic through a pipe wants each message when it comes."""
     for message in messages:
         yield message
         sys.stdout.flush()

@@ -145,7 +145,7 @@ def put(
 ) -> None:
     """Set and delete cells of a row, in a transaction of its own, or in one that is open.
 
-    Under --tx no conflicts are looked for: who needs that uses the client.
+    Under --tx no conflicts are looked for: use the client if you need that.
     """
     changed = _given(cells, deleted)
     if not changed and not delete_row:

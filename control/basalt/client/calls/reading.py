@@ -219,10 +219,8 @@ class FollowCursor:
                 raise TypeError(f"{name} is a coroutine function, which only the async client can await")
 
     def next_items(self) -> Steps[Iterable[Message]]:
-        """Do what comes next, and return the messages from there up to the next marker.
-
-        What comes next is to tell of a marker, or of a page that was passed; else to poll. A poll waits for messages and
-        markers unless told not to.
+        """Take the next step, and return the messages from there up to the next marker. The step tells of a marker, or
+        of a page that was passed; otherwise it polls. A poll waits for messages and markers unless told not to.
         """
         if not self._placed:
             yield from self._place()

@@ -95,7 +95,7 @@ def begin(
     external_writes: bool = False,
     snapshot: bool = True,
 ) -> Steps[TransactionInfo]:
-    """Begin a transaction; whoever begins one this way ends it. `client.transaction()` does both.
+    """Begin a transaction; the caller has to end it. `client.transaction()` does both.
 
     After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `external_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
@@ -157,7 +157,7 @@ def commit_segments(
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:
-    """The hint for whoever cannot know whether it was committed."""
+    """The hint for a caller that cannot know whether it was committed."""
     return f"Ask client.transactions.get({id_of(transaction)!r}).state before doing the work again."
 
 

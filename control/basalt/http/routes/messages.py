@@ -1,7 +1,7 @@
 """The messaging calls: publish, store, roll back, poll; and records, which carry more than a payload: bytes in, bytes out.
 
 Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written,
-docs/formats/message-batches.md for who asks a poll for it, and docs/formats/records-api.md for records.
+docs/formats/message-batches.md for a poll that asks for it, and docs/formats/records-api.md for records.
 
 A poll's answer is made in parts: a part is sent while the next one is made. Avro lets an array come in several blocks, so
 each run of neighbouring messages is a block; messages that lie alone in their rows are gathered, for a block of their own

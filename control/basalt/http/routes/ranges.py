@@ -1,7 +1,7 @@
 """The calls on ranges of a topic: its stable end, how far a reader may go, a range in parts, its messages as Arrow; markers.
 
-Format of a marker, and the rules: docs/formats/markers.md. What is sent as Arrow (docs/formats/arrow.md) is made of stretches of stored bytes: no message is touched by itself, unless
-it has more than a payload.
+Format of a marker, and the rules: docs/formats/markers.md. An Arrow answer (docs/formats/arrow.md) is made of stretches
+of stored bytes: no message is touched by itself, unless it has more than a payload.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import BatchSection
 
 MARKERS_PATH = TOPIC_PATH + "/markers"
-RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
+RANGE_BYTES_MAX = 8 << 20  # of one answer, unless the request says otherwise: this much is in memory while it is sent
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
 

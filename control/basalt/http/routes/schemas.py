@@ -1,6 +1,7 @@
 """JSON schemas of bodies and parameters, for the OpenAPI document. Answers of our own making are msgspec types instead.
 
-What the messaging codecs read is written by hand: they take more than one spelling (unions tagged or not).
+Schemas of bodies that the messaging codecs read are written by hand: they take more than one spelling (unions tagged or
+not).
 """
 
 from __future__ import annotations

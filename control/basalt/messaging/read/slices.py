@@ -127,7 +127,10 @@ class Slice:
         return self._part(self.start, at), self._part(at, self.stop)
 
     def up_to(self, messages_max: int, bytes_max: int, least: int, message_bytes: int = 0) -> Slice:
-        """At most so many messages, and bytes; but `least` messages whatever their bytes. Each counts `message_bytes` more."""
+        """The most messages and bytes to take; but `least` messages whatever their bytes.
+
+        Each counts `message_bytes` more.
+        """
         start, batch = self.start, self.batch
         if not message_bytes:
             within = batch.stop_within(start, bytes_max)
@@ -157,7 +160,7 @@ class Slice:
 
 
 def row_slices(row: MessageRow, payload_rows: PayloadRows, verify: bool, *, markers: bool = False) -> Iterator[Slice]:
-    """All messages of a row that readers may see, as slices; markers too for who asks for them."""
+    """All messages of a row that readers may see, as slices; markers too if `markers`."""
     if row.batch is not None:
         batch = decode(row.batch, verify=verify)
         if markers or batch.kind is RecordKind.USER:  # markers are not messages

@@ -35,7 +35,7 @@ PARTS_MAX = 0xFFFF
 SHARED_ENTRIES_KEPT = 65_536
 SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
 JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one
-JOURNAL_AGE_MS_MAX = 86_400_000  # who asks later asks the audit lines and the logs
+JOURNAL_AGE_MS_MAX = 86_400_000  # later questions are for the audit lines and the logs
 POINTERS_A_WEIGHT = 8  # so many pointers or ids within one edit count as one more edit
 
 _HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored}
@@ -272,7 +272,7 @@ class Journal:
     def __init__(self, edits_max: int = JOURNAL_EDITS_MAX, age_ms_max: int = JOURNAL_AGE_MS_MAX) -> None:
         self._edits_max = edits_max
         self._age_ms_max = age_ms_max
-        # Plain tuples, for there are many; whoever asks gets each as an `LogEntry`.
+        # Plain tuples, because there are many; readers get each as a `LogEntry`.
         self._entries: deque[tuple[int, Sequence[Any], int, bool]] = deque()
         self._next_edit = 0
         self._last_ms = 0
@@ -285,7 +285,7 @@ class Journal:
     def recovering(self, first_edit: int, after_ms: int) -> None:
         """The log is read again from this edit on, which was made after this time.
 
-        What is known before it stays, if nothing is missing in between.
+        Earlier edits stay, if nothing is missing in between.
         """
         if first_edit > self._next_edit:
             self._entries.clear()
@@ -293,7 +293,7 @@ class Journal:
             self._next_edit, self._last_ms = first_edit, after_ms
 
     def replayed(self, first_edit: int, group: Sequence[Edit]) -> None:
-        """An entry that was read from the log. What is known of it already stays as it is."""
+        """An entry that was read from the log. Edits of it that are here already stay as they are."""
         if first_edit < self._next_edit:
             return
         times = [at_ms for edit in group if (at_ms := _time_in(edit)) is not None]

@@ -1,4 +1,5 @@
-"""The rules of named sessions: who may open one, begin in it, and what a version of its work was committed by. Pure.
+"""The rules of named sessions: which run may open one and begin in it, and which transaction committed a version of its
+work. Pure.
 
 A run that opens a session ends the open transactions of the runs before it in the same proposal, so an open
 transaction of a session always has the session's epoch. A transaction of a session may carry a version of the session's
@@ -66,7 +67,7 @@ class SessionRules:
         """The run holds the session from now on, at its present epoch if it did before, at the next one otherwise.
 
         `BusyError` when there are too many sessions. Sessions that nobody has used for long are forgotten on the way.
-        Whoever opens a session does so when it starts, so a run that was replaced may come back this way.
+        A run opens its session when it starts, so a run that was replaced may come back this way.
         """
         check_session_name(name)
         check_run(run)

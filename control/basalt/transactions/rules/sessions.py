@@ -1,7 +1,7 @@
 """Named sessions: which run of a job may write now, and how far its work has been committed. Pure values.
 
-A session has an epoch. A run that opens it raises the epoch by one, and whoever still holds an older epoch (a zombie) can
-begin nothing. `session_rules` decides; bytes: docs/formats/transaction-log.md.
+A session has an epoch. A run that opens it raises the epoch by one, and a process that still holds an older epoch (a
+zombie) can begin nothing. `session_rules` decides; bytes: docs/formats/transaction-log.md.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone. `changes_unlogged`: its change set is deferred, whoever keeps it brings it with the commit.
+    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit.
     """
 
     id: int
@@ -399,7 +399,7 @@ class TransactionLimits:
     requests_max: int = 100_000  # request ids that are remembered, about 0.3 KiB each
     memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most
     sessions_max: int = 10_000  # named sessions, about 0.4 KiB each, and as much as the runs that were replaced
-    session_ms_max: int = 7 * 86_400_000  # for so long a session is remembered that nobody uses
+    session_ms_max: int = 7 * 86_400_000  # time for which an unused session is remembered
     allow_reset: bool = False  # only on test servers: a reset forgets what failed writers wrote
 
 

@@ -177,7 +177,7 @@ class TransactionProposals(TransactionTable):
             kept = frozenset()
         loss = self.conflicts.conflict(transaction_id, kept)
         if loss is not None:
-            # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
+            # Its external writes stay to be undone, so its time-out must not pass for a clean roll back.
             marked = edits.Changed(transaction_id, external_writes, transaction.changes or frozenset())
             return self._doom(transaction, loss, None, now_ms, marked)
         if external_writes == transaction.external_writes and kept == transaction.changes:

@@ -16,7 +16,7 @@ from basalt_engine.regions import Region
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.table import prefix_stop
 
-CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
+CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once, and a user at a terminal waits for it
 CALL_TIMEOUT_MS = 600_000  # altering a table reopens its regions one after the other, and answers when all are open
 SCAN_ROWS = 1_000  # rows of one answer; system rows are small
 META_TABLE = b"hbase:meta"
