@@ -157,15 +157,15 @@ def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
 
 
 def _answer_json(record: Record) -> _RecordJson:
-    payload, payload_base64 = _text_or_bytes(record.payload)
-    key, key_base64 = (None, None) if record.key is None else _text_or_bytes(record.key)
+    payload, payload_base64 = text_or_bytes(record.payload)
+    key, key_base64 = (None, None) if record.key is None else text_or_bytes(record.key)
     return _RecordJson(
         id=record.id.hex(),
         payload=payload,
         payload_base64=payload_base64,
         key=key,
         key_base64=key_base64,
-        headers=tuple(_HeaderJson(name, *_text_or_bytes(value)) for name, value in record.headers),
+        headers=tuple(_HeaderJson(name, *text_or_bytes(value)) for name, value in record.headers),
         event_time_ms=record.event_time_ms,
         ttl_ms=record.ttl_ms,
         kind=record.kind,
@@ -173,7 +173,7 @@ def _answer_json(record: Record) -> _RecordJson:
     )
 
 
-def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
+def text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
     try:
         return str(value, "utf-8"), None
     except UnicodeDecodeError:

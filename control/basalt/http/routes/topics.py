@@ -11,6 +11,7 @@ from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.codecs.json_bodies import parse_json
+from basalt.api.codecs.json_records import text_or_bytes
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
 from basalt.http.asgi.requests import JSON, convert_json
@@ -31,7 +32,6 @@ from basalt.http.routes.route_table import (
 from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES, TOPIC
 from basalt.messaging.peek import MESSAGES_MAX, Peeked
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.records import Buffer
 
 MESSAGES_DEFAULT = 100
 MERGE_PATCH = b"application/merge-patch+json"
@@ -256,8 +256,8 @@ async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,
 
 
 def _peeked(peeked: Peeked) -> PeekedMessage:
-    payload, payload_base64 = _text_or_bytes(peeked.payload)
-    key, key_base64 = (None, None) if peeked.extras.key is None else _text_or_bytes(peeked.extras.key)
+    payload, payload_base64 = text_or_bytes(peeked.payload)
+    key, key_base64 = (None, None) if peeked.extras.key is None else text_or_bytes(peeked.extras.key)
     return PeekedMessage(
         id=peeked.id.hex(),
         state=peeked.state,
@@ -266,15 +266,8 @@ def _peeked(peeked: Peeked) -> PeekedMessage:
         payload_base64=payload_base64,
         key=key,
         key_base64=key_base64,
-        headers=tuple(PeekedHeader(name, *_text_or_bytes(value)) for name, value in peeked.extras.headers),
+        headers=tuple(PeekedHeader(name, *text_or_bytes(value)) for name, value in peeked.extras.headers),
         event_time_ms=peeked.extras.event_time_ms,
         ttl_ms=peeked.extras.ttl_ms,
         write_pointer=peeked.write_pointer,
     )
-
-
-def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
-    try:
-        return str(value, "utf-8"), None
-    except UnicodeDecodeError:
-        return None, bytes(value)
