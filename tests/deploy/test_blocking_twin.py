@@ -63,8 +63,8 @@ def test_a_twin_that_was_edited_fails_the_check_and_is_written_again(tmp_path, m
     monkeypatch.setattr(blocking_twin, "TWIN", twin)
 
     assert blocking_twin.main(["--check"]) == 1
-    marker_state = capsys.readouterr()
-    assert "-edited = True" in marker_state.out
-    assert "make format" in marker_state.err
+    said = capsys.readouterr()
+    assert "-edited = True" in said.out
+    assert "make format" in said.err
     assert blocking_twin.main([]) == 0
     assert blocking_twin.main(["--check"]) == 0

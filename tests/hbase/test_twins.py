@@ -127,9 +127,9 @@ class World:
         assert len(answer) == len(self._said)
         judged.rows += len(answer)
         return [
-            (*asked, "Python:", marker_state, "Java:", names[number], "snapshot:", self._known, "now:", self._now_ms)
-            for asked, marker_state, number in zip(self._asked, self._said, answer, strict=True)
-            if marker_state != names[number]
+            (*asked, "Python:", said, "Java:", names[number], "snapshot:", self._known, "now:", self._now_ms)
+            for asked, said, number in zip(self._asked, self._said, answer, strict=True)
+            if said != names[number]
         ]
 
 

@@ -74,7 +74,7 @@ def test_without_its_entry_point_the_command_says_so(run: Run, monkeypatch: pyte
         (["statistic", "orders"], 2, "did you mean `basalt jobs statistics`?"),
     ],
 )
-def test_what_cannot_run_is_refused_before_spark_starts(run: Run, arguments: list[str], code: int, marker_state: str):
+def test_what_cannot_run_is_refused_before_spark_starts(run: Run, arguments: list[str], code: int, said: str):
     ran = run("jobs", *arguments)
-    assert (ran.code, marker_state in ran.err) == (code, True), ran.err
+    assert (ran.code, said in ran.err) == (code, True), ran.err
     assert ran.err.count("\n") == 1

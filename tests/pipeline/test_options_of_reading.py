@@ -69,8 +69,8 @@ def test_what_is_not_given_has_its_default():
         ({"endingOffsets": "latest"}, "option endingOffsets is for batch reads, not for streams"),
     ],
 )  # fmt: skip
-def test_a_wrong_option_is_refused_by_name(given, marker_state):
-    with pytest.raises(InputError, match=re.escape(marker_state)):
+def test_a_wrong_option_is_refused_by_name(given, said):
+    with pytest.raises(InputError, match=re.escape(said)):
         parse(**given)
 
 

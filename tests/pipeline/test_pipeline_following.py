@@ -19,17 +19,17 @@ class FakeTopic:
     """Markers in the order in which they were said."""
 
     def __init__(self) -> None:
-        self.marker_state: list[tuple] = []
+        self.said: list[tuple] = []
 
     def watermark(self, task, event_time_ms, task_count):
-        self.marker_state.append((task, event_time_ms, task_count))
+        self.said.append((task, event_time_ms, task_count))
 
     def end(self, task, task_count):
-        self.marker_state.append((task, "end", task_count))
+        self.said.append((task, "end", task_count))
 
     def markers(self) -> MarkersInfo:
         tasks = {}
-        for task, what, _ in self.marker_state:
+        for task, what, _ in self.said:
             known = tasks.get(task, TaskInfo(task, None, False, 0))
             tasks[task] = TaskInfo(task, known.watermark_ms if what == "end" else what, what == "end", 0)
         return MarkersInfo(None, False, None, list(tasks.values()), None, 1)
@@ -68,18 +68,18 @@ def state(watermark: str, done: bool = False, batch: int = 1, dropped: int = 0):
 
 def test_a_step_with_state_tells_its_watermark_behind_the_batch_and_each_once(topic):
     run(topic, ScriptedQuery(state(ELEVEN), state(ELEVEN), state(TWELVE), report(offset(False))))
-    assert topic.marker_state == [("s", ELEVEN_MS - 1, 2), ("s", ELEVEN_MS + HOUR_MS - 1, 2)]
+    assert topic.said == [("s", ELEVEN_MS - 1, 2), ("s", ELEVEN_MS + HOUR_MS - 1, 2)]
 
 
 def test_a_step_without_state_leaves_its_watermark_to_the_sink(topic):
     run(topic, ScriptedQuery(report(offset(False), watermark=ELEVEN, rows=1)), True)
-    assert topic.marker_state == []
+    assert topic.said == []
 
 
 def test_it_ends_its_topic_once_and_stops(topic):
     query = ScriptedQuery(state(ELEVEN), state(NEVER, done=True), report(offset(True)))
     run(topic, query)
-    assert topic.marker_state == [("s", ELEVEN_MS - 1, 2), ("s", "end", 2)]
+    assert topic.said == [("s", ELEVEN_MS - 1, 2), ("s", "end", 2)]
     assert query.stopped
     assert query.left
 
@@ -87,51 +87,51 @@ def test_it_ends_its_topic_once_and_stops(topic):
 def test_without_until_it_goes_on_behind_the_end_and_says_it_once(topic):
     query = ScriptedQuery(state(NEVER, done=True), report(offset(True)), report(offset(True)))
     run(topic, query, until=None)
-    assert topic.marker_state == [("s", "end", 2)]
+    assert topic.said == [("s", "end", 2)]
     assert not query.left
 
 
 def test_started_again_behind_the_end_it_says_nothing_more(topic):
     topic.end("s", 2)
     run(topic, ScriptedQuery(report(offset(True))))
-    assert topic.marker_state == [("s", "end", 2)]
+    assert topic.said == [("s", "end", 2)]
 
 
 def test_killed_before_it_said_the_end_it_says_it_the_next_time(topic):
     topic.watermark("s", ELEVEN_MS, 2)
     run(topic, ScriptedQuery(report(offset(True))))
-    assert topic.marker_state[1:] == [("s", "end", 2)]
+    assert topic.said[1:] == [("s", "end", 2)]
 
 
 def test_started_again_it_says_no_watermark_below_what_it_said(topic):
     topic.watermark("s", ELEVEN_MS, 2)
     run(topic, ScriptedQuery(state(ELEVEN)))
-    assert topic.marker_state == [("s", ELEVEN_MS, 2)]
+    assert topic.said == [("s", ELEVEN_MS, 2)]
 
 
 def test_another_tasks_end_is_not_its_own(topic):
     topic.end("other", 2)
     run(topic, ScriptedQuery(state(NEVER, done=True)))
-    assert topic.marker_state[1:] == [("s", "end", 2)]
+    assert topic.said[1:] == [("s", "end", 2)]
 
 
 def test_what_the_last_batch_of_a_query_for_what_is_there_now_tells_is_told_when_it_has_ended(topic):
     query = ScriptedQuery()
     query.lastProgress = state(TWELVE)
     run(topic, query, until="available-now")
-    assert topic.marker_state == [("s", ELEVEN_MS + HOUR_MS - 1, 2)]
+    assert topic.said == [("s", ELEVEN_MS + HOUR_MS - 1, 2)]
 
 
 def test_a_state_that_the_end_of_time_did_not_reach_is_an_error_and_no_end(topic):
     with pytest.raises(StepStateError, match="its state is at watermark"):
         run(topic, ScriptedQuery(state(ELEVEN, done=True)))
-    assert topic.marker_state == []
+    assert topic.said == []
 
 
 def test_a_step_without_state_must_keep_the_watermark(topic):
     with pytest.raises(StepStateError, match="leaves out the columns watermark and control"):
         run(topic, ScriptedQuery(report(offset(True), rows=1)))
-    assert topic.marker_state == []
+    assert topic.said == []
 
 
 def test_a_state_whose_results_have_a_watermark_column_is_an_error(topic):
@@ -150,4 +150,4 @@ def test_a_step_that_is_told_to_stop_stops(topic):
     query = ScriptedQuery(state(ELEVEN), state(TWELVE))
     RunningStep("s", query, topic, 2, False, "eos").follow(stop)
     assert query.stopped
-    assert topic.marker_state == []
+    assert topic.said == []

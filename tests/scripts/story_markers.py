@@ -7,15 +7,15 @@ from basalt.api.markers import Marker
 from basalt.messaging.markers import MarkerFacts
 
 
-def marker(task: str, marker_state: str) -> Marker:
+def marker(task: str, said: str) -> Marker:
     """The marker."""
     name, _, count = task.partition("/")
-    return Marker(name, int(count or "1"), None if marker_state == "end" else int(marker_state))
+    return Marker(name, int(count or "1"), None if said == "end" else int(said))
 
 
-def work_marker(topic: str, task: str, marker_state: str) -> WorkMarker:
+def work_marker(topic: str, task: str, said: str) -> WorkMarker:
     """The same as part of a commit's work."""
-    made = marker(task, marker_state)
+    made = marker(task, said)
     return WorkMarker("shop", topic, made.task, made.task_count, made.kind, made.event_time_ms)
 
 

@@ -122,9 +122,9 @@ class MarkedWorld(OneShotWorld):
         generation = self.history.generations[MARKED]
         for answer in self.answers:
             if answer.generation == generation:
-                marker_state = _together([each for each in committed if answer.at is not None and each.id <= answer.at])
-                assert answer.state == marker_state, (
-                    f"markers say {answer.state} where those committed say {marker_state}"
+                said = _together([each for each in committed if answer.at is not None and each.id <= answer.at])
+                assert answer.state == said, (
+                    f"markers say {answer.state} where those committed say {said}"
                 )
         assert self.answers[-1].state == _together(committed), "markers at the end of the log do not count"
         shown = {each.marker.event_time_ms for each in committed}

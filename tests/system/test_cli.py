@@ -102,10 +102,10 @@ def test_every_outcome_has_its_exit_code(basalt: CommandLine):
         (["consume", "orders", "--from", "yesterday"], 2, "not a position"),
         (["topic", "delete", "orders"], 2, "add --yes"),
     ]
-    for arguments, code, marker_state in outcomes:
+    for arguments, code, said in outcomes:
         ran = basalt.run(*arguments)
         assert ran.code == code, (arguments, ran)
-        assert marker_state in one_line(ran), arguments
+        assert said in one_line(ran), arguments
     assert basalt.run("tx", "abort", tx, "--yes").code == 0
     late = basalt.run("tx", "commit", tx)
     assert late.code == 4

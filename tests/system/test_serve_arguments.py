@@ -46,10 +46,10 @@ BAD: list[tuple[list[str], bytes | None, dict[str, str], str]] = [
 @pytest.mark.parametrize(
     ("flags", "file", "environment", "said"),
     BAD,
-    ids=[f"{number} {marker_state}" for number, (*_, marker_state) in enumerate(BAD, 1)],
+    ids=[f"{number} {said}" for number, (*_, said) in enumerate(BAD, 1)],
 )
 def test_a_bad_start_is_refused_before_anything_is_opened(
-    tmp_path: Path, flags: list[str], file: bytes | None, environment: dict[str, str], marker_state: str
+    tmp_path: Path, flags: list[str], file: bytes | None, environment: dict[str, str], said: str
 ):
     if file is not None:
         (tmp_path / "basalt.toml").write_bytes(file)
@@ -59,7 +59,7 @@ def test_a_bad_start_is_refused_before_anything_is_opened(
     assert ran.code == 2, ran
     assert (ran.out, ran.err.count("\n")) == ("", 1), ran
     assert ran.err.startswith("basalt: ")
-    assert marker_state in ran.err
+    assert said in ran.err
     assert not (tmp_path / "data").exists()
     assert not (tmp_path / "port").exists()
 

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
@@ -24,7 +26,7 @@ from basalt.messaging.read.log_reader import ReadBudget
 from basalt.messaging.read.slices import end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
+from basalt.transactions.log.timeline import key_text, timeline_of
 from basalt.transactions.manager import EXTERNAL_WRITERS
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
@@ -182,7 +184,7 @@ class Inspection:
                 "reason": line.reason,
                 "outcome": line.outcome,
             }
-            steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
+            steps.append(bodies.TimelineStep(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
         return bodies.Timeline(text, since_ms, logged.whole, tuple(map(self._step, steps)))
 
@@ -250,10 +252,11 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: TimelineEvent) -> bodies.TimelineStep:
+    def _step(self, step: bodies.TimelineStep) -> bodies.TimelineStep:
         winner = step.detail.get("winner")
-        detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
-        return bodies.TimelineStep(step.at_ms, step.exact, step.event, detail)
+        if winner is None:
+            return step
+        return structs.replace(step, detail={**step.detail, "winner": self._ids.text(winner)})
 
 
 class ForcedEnds:

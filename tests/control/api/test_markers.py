@@ -18,10 +18,10 @@ from basalt.api.markers import (
 )
 
 
-def after(*marker_state: tuple[str, int | None], tasks: int = 2, published_ms: int = 0) -> MarkerState:
+def after(*said: tuple[str, int | None], tasks: int = 2, published_ms: int = 0) -> MarkerState:
     """The state once tasks have said a watermark, or (None) that they ended."""
     state = NOTHING_KNOWN
-    for task, event_time_ms in marker_state:
+    for task, event_time_ms in said:
         state = apply(state, Marker(task, tasks, event_time_ms), published_ms)
     return state
 
@@ -45,9 +45,9 @@ def after(*marker_state: tuple[str, int | None], tasks: int = 2, published_ms: i
     ],
 )
 def test_a_topic_is_as_far_as_its_slowest_task(
-    marker_state: list[tuple[str, int | None]], watermark: int | None, ended: bool
+    said: list[tuple[str, int | None]], watermark: int | None, ended: bool
 ) -> None:
-    state = after(*marker_state)
+    state = after(*said)
     assert (watermark_ms(state), is_ended(state)) == (watermark, ended)
 
 

@@ -41,11 +41,11 @@ def test_an_empty_directory_is_fine_and_said_to_be_empty(tmp_path):
         ("\x00\x01\x02", False, "format unknown"),
     ],
 )
-def test_the_format_is_told(tmp_path, content, ok, marker_state):
+def test_the_format_is_told(tmp_path, content, ok, said):
     (tmp_path / "FORMAT").write_text(content)
     found = checked(tmp_path)["format"]
     assert found[0] is ok
-    assert marker_state in found[1]
+    assert said in found[1]
 
 
 def test_a_directory_of_something_else_is_not_ours(tmp_path):

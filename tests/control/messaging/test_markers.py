@@ -18,7 +18,7 @@ from tests.wiring import A, B, Wired
 pytestmark = pytest.mark.anyio
 
 
-async def marker_state(wired: Wired, title=A) -> tuple[int | None, bool]:
+async def said(wired: Wired, title=A) -> tuple[int | None, bool]:
     found = await wired.services.markers.facts(title)
     return found.watermark_ms, found.ended
 
@@ -49,16 +49,16 @@ async def kinds(wired: Wired) -> list[str]:
 
 
 async def test_a_topic_is_as_far_as_its_slowest_task_and_ends_with_its_last(shop: Wired):
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     await emit(shop, "a", 100)
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     await emit(shop, "b", 70)
-    assert await marker_state(shop) == (70, False)
+    assert await said(shop) == (70, False)
     await emit(shop, "b")
-    assert await marker_state(shop) == (100, False)
+    assert await said(shop) == (100, False)
     await emit(shop, "a")
-    assert await marker_state(shop) == (100, True)
-    assert await marker_state(shop, B) == (None, False)
+    assert await said(shop) == (100, True)
+    assert await said(shop, B) == (None, False)
 
 
 async def test_markers_are_no_messages_but_for_those_who_ask_for_them(shop: Wired):
@@ -121,7 +121,7 @@ async def test_the_topic_may_say_how_many_tasks_there_are(shop: Wired):
     with pytest.raises(MarkerRefusedError, match="knows 2"):
         await emit(shop, "a", 1, 1)
     await emit(shop, "a", 1, 2)
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     with pytest.raises(InputError):
         await shop.topics.update(A, {"tasks": "0"})
 
@@ -129,12 +129,12 @@ async def test_the_topic_may_say_how_many_tasks_there_are(shop: Wired):
 async def test_a_commit_brings_markers_behind_its_messages(shop: Wired):
     tx = await shop.transactions.begin()
     await shop.store_aside(A, "stored", tx=tx)
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     await shop.transactions.commit(tx.id, work(("a", 5), ("b", None), messages=("late",)))
     assert await kinds(shop) == ["stored", "late", "WATERMARK", "END_OF_STREAM"]
-    assert await marker_state(shop) == (5, False)
+    assert await said(shop) == (5, False)
     await shop.transactions.one_shot(work(("a", None)))
-    assert await marker_state(shop) == (5, True)
+    assert await said(shop) == (5, True)
 
 
 async def test_a_commit_whose_marker_is_refused_changes_nothing_and_stays_open(shop: Wired):
@@ -145,7 +145,7 @@ async def test_a_commit_whose_marker_is_refused_changes_nothing_and_stays_open(s
     assert refused.value.field == "markers[1].task"
     assert await shop.read(A) == []
     await shop.transactions.commit(tx.id, work(("b", 1)))
-    assert await marker_state(shop) == (1, False)
+    assert await said(shop) == (1, False)
 
 
 async def test_the_markers_of_one_work_are_checked_one_after_the_other(shop: Wired):
@@ -167,9 +167,9 @@ async def test_markers_of_an_aborted_transaction_never_were(shop: Wired):
     await shop.transactions.abort(tx.id)
     with pytest.raises(TransactionEndedError):
         await shop.transactions.commit(tx.id, work(("a", None), ("b", None)))
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     await emit(shop, "a", 3, 1)
-    assert await marker_state(shop) == (3, False)
+    assert await said(shop) == (3, False)
 
 
 async def test_nothing_behind_an_open_row_counts_until_that_is_decided(shop: Wired):
@@ -179,12 +179,12 @@ async def test_nothing_behind_an_open_row_counts_until_that_is_decided(shop: Wir
     await shop.publish(A, "early", tx=tx)
     await emit(shop, "a", 9, 1)
     await emit(shop, "a", None, 1)
-    assert await marker_state(await shop.restarted()) == (1, False)
-    assert await marker_state(shop) == (1, False)
+    assert await said(await shop.restarted()) == (1, False)
+    assert await said(shop) == (1, False)
     with pytest.raises(MarkerRefusedError):  # though not yet readable, it is there
         await emit(shop, "a", 10, 1)
     await shop.transactions.abort(tx.id)
-    assert await marker_state(shop) == (9, True)
+    assert await said(shop) == (9, True)
 
 
 async def test_two_ends_in_one_group_are_seen_by_each_other(shop: Wired):
@@ -216,21 +216,21 @@ async def test_an_end_stays_when_its_marker_has_expired(shop: Wired):
     await shop.topics.update(A, {"ttl": "10"})
     await emit(shop, "a", 5, 1)
     await emit(shop, "a", None, 1)
-    assert await marker_state(shop) == (5, True)
+    assert await said(shop) == (5, True)
     await shop.services.markers.save(everything=True)
     shop.clock.advance(60_000)
     assert await kinds(shop) == []
-    assert await marker_state(shop) == (5, True)
-    assert await marker_state(await shop.restarted()) == (5, True)
+    assert await said(shop) == (5, True)
+    assert await said(await shop.restarted()) == (5, True)
 
 
 async def test_a_new_generation_knows_nothing(shop: Wired):
     await emit(shop, "a", None, 1)
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     await emit(shop, "b", 1, 3)
-    assert await marker_state(await shop.restarted()) == (None, False)
+    assert await said(await shop.restarted()) == (None, False)
 
 
 async def test_a_wait_for_the_end_ends_with_it(shop: Wired):
@@ -245,7 +245,7 @@ async def test_a_wait_for_the_end_ends_with_it(shop: Wired):
 
 async def test_a_topic_without_markers_is_not_searched_for_any(shop: Wired):
     await shop.publish(A, "one", "two")
-    assert await marker_state(shop) == (None, False)
+    assert await said(shop) == (None, False)
     system = SystemTable(shop.store.table("system"))
     assert system.get(topic_markers.SAVED.kind, "shop:orders:") is None
     await emit(shop, "a", 1, 1)

@@ -14,7 +14,7 @@ from basalt.transactions.rules.one_shots import LOST_OWNER
 from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.table import TableWrite
 from tests.control.messaging.test_lost_one_shots import LosingStore, faults, is_entry, is_rows
-from tests.control.messaging.test_markers import emit, marker_state, work
+from tests.control.messaging.test_markers import emit, said, work
 from tests.wiring import A, B, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
@@ -51,15 +51,15 @@ async def test_ends_that_were_asked_about_before_the_roll_back_never_count(shop:
     await lose(shop)
     if crash:
         shop = await shop.restarted()
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.transactions.expire()
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await emit(shop, "a", 20)
     await shop.services.markers.save(everything=True)
-    assert await marker_state(await shop.restarted()) == await marker_state(shop) == BEFORE
+    assert await said(await shop.restarted()) == await said(shop) == BEFORE
     await emit(shop, "b", 15)
-    assert await marker_state(shop) == (15, False)
+    assert await said(shop) == (15, False)
 
 
 async def test_so_do_those_of_a_commit_whose_outcome_was_lost(shop: Wired):
@@ -68,10 +68,10 @@ async def test_so_do_those_of_a_commit_whose_outcome_was_lost(shop: Wired):
     faults(shop).lose = lambda write: is_entry(write) and next(commits)  # its intent is written, its outcome is not
     with pytest.raises(UnknownOutcomeError):
         await shop.transactions.commit(tx.id, ENDS)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.transactions.expire()
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await emit(shop, "a", 20)
 
 
@@ -87,31 +87,31 @@ async def test_ends_that_are_rolled_back_while_they_are_read_never_count(shop: W
         return loaded
 
     monkeypatch.setattr(TopicMarkers, "_load", slow)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await emit(shop, "a", 20)
 
 
 async def test_a_roll_back_that_came_late_is_heard_of_too(shop: Wired):
     await lose(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     faults(shop).lose, faults(shop).before = is_rows, False
     with pytest.raises(UnknownOutcomeError):
         await shop.transactions.expire()
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.transactions.expire()  # and finds nothing left to roll back
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await emit(shop, "a", 20)
 
 
 async def test_rows_that_come_late_are_no_markers(shop: Wired):
     await lose(shop, is_rows)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     shop.store.arrive()  # type: ignore[attr-defined]
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.transactions.expire()
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await emit(shop, "a", 20)
 
 
@@ -122,51 +122,51 @@ async def test_a_client_cannot_roll_back_what_is_given_up_and_it_never_counts(sh
     faults(shop).lose = lambda write: is_entry(write) and next(commits)
     with pytest.raises(UnknownOutcomeError):
         await shop.transactions.commit(tx.id, ENDS)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     with pytest.raises(TransactionEndedError):
         await shop.messaging.roll_back(A, early)
     await shop.transactions.expire()
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
 
 
 async def test_a_clients_roll_back_leaves_the_markers_of_its_commit(shop: Wired):
     tx = await shop.transactions.begin()
     early = await shop.messaging.publish(A, [b"early"], tx.write_pointer)
     await asyncio.gather(shop.transactions.commit(tx.id, ENDS), shop.messaging.roll_back(A, early))
-    assert await marker_state(shop) == await marker_state(await shop.restarted()) == (10, True)
+    assert await said(shop) == await said(await shop.restarted()) == (10, True)
 
 
 async def test_failed_writers_that_are_forgotten_do_not_pass_for_committed(shop: Wired):
     reader = await shop.transactions.begin()
     await shop.publish(A, "early", tx=reader)  # so that nothing behind it is settled
     await lose(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     (lost,) = [each for each in await shop.transactions.list() if each.owner == LOST_OWNER]
     assert await shop.transactions.invalidate(lost.id)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.transactions.prune([lost.id])
     await shop.transactions.abort(reader.id)
     await later(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
 
 
 async def test_a_topic_that_was_created_again_has_none_of_them(shop: Wired):
     await lose(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     await shop.transactions.expire()
     await emit(shop, "a", 1)
     await later(shop)
-    assert await marker_state(shop) == await marker_state(await shop.restarted()) == (None, False)
+    assert await said(shop) == await said(await shop.restarted()) == (None, False)
     await emit(shop, "b", 2)
-    assert await marker_state(shop) == (1, False)
+    assert await said(shop) == (1, False)
 
 
 async def test_markers_that_are_emitted_during_a_roll_back_count(shop: Wired):
     await lose(shop)
-    assert await marker_state(shop) == BEFORE
+    assert await said(shop) == BEFORE
     await asyncio.gather(shop.transactions.expire(), *(emit(shop, "c", at, 3, B) for at in range(5)))
     await shop.transactions.one_shot(work(("a", 20), ("b", 30)))
-    assert await marker_state(shop) == await marker_state(await shop.restarted()) == (20, False)
+    assert await said(shop) == await said(await shop.restarted()) == (20, False)

@@ -68,7 +68,7 @@ class Expected(NamedTuple):
     through: bytes
     messages: int
     payload_bytes: int
-    marker_state: MarkerState
+    said: MarkerState
 
 
 def expected(items: list[Seen], after: bytes, end: bytes, messages_max: int, bytes_max: int) -> Expected:

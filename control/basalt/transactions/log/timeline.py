@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from basalt.api.bodies.transactions import TimelineStep
 from basalt.transactions.log.transaction_log import LogEntry, ToldChanges
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
@@ -17,19 +18,10 @@ from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transa
 from basalt_engine.cells.names import change_text
 
 
-class TimelineEvent(NamedTuple):
-    """One thing that happened to a transaction."""
-
-    at_ms: int
-    exact: bool
-    event: str
-    detail: dict[str, Any]
-
-
 class LogTimeline(NamedTuple):
     """The steps of a transaction in their order. `since_ms`: all steps from then on are here; `whole`: all there are."""
 
-    steps: list[TimelineEvent]
+    steps: list[TimelineStep]
     since_ms: int
     whole: bool
 
@@ -46,7 +38,7 @@ def timeline_of(
         steps = [*_remembered_start(last_state, pointers[0]), *steps]
     if isinstance(last_state, Outcome) and not any(step.event in _ENDS for step in steps):
         steps.append(
-            TimelineEvent(
+            TimelineStep(
                 last_state.at_ms, True, _END_NAMES[last_state.state], {"timedOut": True} if last_state.timed_out else {}
             )
         )
@@ -58,18 +50,18 @@ def _is_invalid(last_state: Transaction | Outcome | None) -> bool:
     return last_state is not None and last_state.state is State.INVALID
 
 
-def _remembered_start(last_state: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineEvent]:
+def _remembered_start(last_state: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineStep]:
     if last_state is None:
         return
     # A write pointer holds the time at which it was given out, unless many were given out at once.
     exact = isinstance(last_state, Transaction)
     began_ms = last_state.began_ms if isinstance(last_state, Transaction) else transaction_id // POINTERS_PER_MS
-    yield TimelineEvent(
+    yield TimelineStep(
         began_ms, exact, "begun", _without_empty({"owner": last_state.owner, "kind": last_state.kind.name.lower()})
     )
 
 
-def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[TimelineEvent]:
+def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[TimelineStep]:
     kind = type(edit)
     if kind in _LISTS:
         ids: Sequence[int] = edit.ids if kind is edits.Invalidated else edit.pointers
@@ -85,7 +77,7 @@ def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[T
         detail = {} if describe is None else _without_empty(describe(edit))
     else:
         return
-    yield TimelineEvent(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
+    yield TimelineStep(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
 
 
 def _holds(ascending: Sequence[int], wanted: int) -> bool:

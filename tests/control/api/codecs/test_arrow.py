@@ -144,11 +144,11 @@ def test_each_column_is_laid_out_without_what_it_does_not_need() -> None:
     ("text", "said"),
     [("valu", "Did you mean value?"), ("id,zzz", "There are topic, id"), ("", "There are"), ("id,id", "once")],
 )
-def test_columns_that_a_range_has_not_are_refused_by_name(text: str, marker_state: str) -> None:
+def test_columns_that_a_range_has_not_are_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         wanted(text)
     assert caught.value.field == "columns"
-    assert marker_state in str(caught.value.hint)
+    assert said in str(caught.value.hint)
 
 
 def test_no_columns_named_are_all() -> None:
@@ -303,11 +303,11 @@ def test_columns_without_any_value_count_as_absent() -> None:
         (pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["value", "value"]), "value", "twice"),
     ],
 )  # fmt: skip
-def test_what_is_no_message_is_refused_by_its_column(table: Any, field: str, marker_state: str) -> None:
+def test_what_is_no_message_is_refused_by_its_column(table: Any, field: str, said: str) -> None:
     with pytest.raises(MalformedBodyError) as caught:
         decode_messages(written(table))
     assert caught.value.field == field
-    assert any(each in caught.value.message for each in marker_state.split("|"))
+    assert any(each in caught.value.message for each in said.split("|"))
 
 
 def test_compressed_buffers_are_refused_before_anything_is_unpacked() -> None:
@@ -386,14 +386,14 @@ def test_counts_that_nothing_stands_behind_are_refused_before_they_are_used() ->
         ((0, 0, 0, 4), None),
     ],
 )
-def test_offsets_rise_and_end_within_their_bytes(offsets: tuple[int, ...], marker_state: str | None) -> None:
+def test_offsets_rise_and_end_within_their_bytes(offsets: tuple[int, ...], said: str | None) -> None:
     laid_out = struct.pack("<4i", 0, 1, 1, 4)
     assert GOOD.count(laid_out) == 1
     body = GOOD.replace(laid_out, struct.pack("<4i", *offsets))
-    if marker_state is None:
+    if said is None:
         assert [bytes(value) for value in decode_messages(body).values] == [b"", b"", b"accc"]
         return
-    with pytest.raises(MalformedBodyError, match=marker_state):
+    with pytest.raises(MalformedBodyError, match=said):
         decode_messages(body)
 
 
