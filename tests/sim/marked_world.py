@@ -123,9 +123,7 @@ class MarkedWorld(OneShotWorld):
         for answer in self.answers:
             if answer.generation == generation:
                 said = _together([each for each in committed if answer.at is not None and each.id <= answer.at])
-                assert answer.state == said, (
-                    f"markers say {answer.state} where those committed say {said}"
-                )
+                assert answer.state == said, f"markers say {answer.state} where those committed say {said}"
         assert self.answers[-1].state == _together(committed), "markers at the end of the log do not count"
         shown = {each.marker.event_time_ms for each in committed}
         for (of, event_time_ms), told in self.told.items():

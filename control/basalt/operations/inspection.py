@@ -256,7 +256,7 @@ class Inspection:
         winner = step.detail.get("winner")
         if winner is None:
             return step
-        return structs.replace(step, detail={**step.detail, "winner": self._ids.text(winner)})
+        return structs.replace(step, detail={**step.detail, "winner": self._ids.text(int(winner))})
 
 
 class ForcedEnds:

@@ -37,9 +37,7 @@ def test_a_reader_advances_to_the_stable_end_and_splits_what_it_passed(client):
     rest = client.call("GET", f"{TOPIC}/advance?after={first['through']}&bytesMax=1").json()
     assert (rest["messages"], rest["bytes"], rest["atEnd"], rest["through"]) == (1, 3, True, end["id"])
     assert (rest["taskCount"], rest["tasksProperty"]) == (2, 2)
-    assert [
-        (said["task"], said["watermarkMs"], said["ended"]) for said in rest["tasks"]
-    ] == [("t", 7, False)]
+    assert [(said["task"], said["watermarkMs"], said["ended"]) for said in rest["tasks"]] == [("t", 7, False)]
     bounded = client.call("GET", f"{TOPIC}/advance?through={first['through']}").json()
     assert (bounded["messages"], bounded["atEnd"], bounded["through"]) == (2, True, first["through"])
     splits = client.call("GET", f"{TOPIC}/splits?through={end['id']}&n=2").json()

@@ -4,6 +4,7 @@ and work that has a version is committed once. Times are milliseconds since 1970
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -277,7 +278,7 @@ class TimelineStep(Struct, frozen=True, rename="camel"):
     at_ms: int
     exact: bool
     event: str
-    detail: dict[str, str | int | bool]
+    detail: Mapping[str, str | int | bool]
 
 
 class Timeline(Struct, frozen=True, rename="camel"):
