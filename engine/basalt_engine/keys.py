@@ -94,7 +94,6 @@ class TopicKeys(NamedTuple):
 
     @property
     def generation_key(self) -> tuple[bytes, int]:
-        """The topic's prefix and its generation: all that its state is kept by."""
         return self[:2]
 
     def scanned(self) -> tuple[int, ...]:

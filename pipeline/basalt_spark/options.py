@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from basalt.api.markers import Idle
 from basalt.api.positions import PositionKind, parse_position
@@ -287,7 +287,7 @@ def sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
             raise _unknown(field.name, known)
         if names.count(field.name) > 1:
             raise InputError(f"column {field.name} is there twice: rename or drop one", field=field.name)
-        if _without_collation(field.dataType) not in _TYPES[field.name]:
+        if re.sub(r" collate \w+", "", field.dataType.simpleString()) not in _TYPES[field.name]:
             what, expected = field.dataType.simpleString(), _SHOWN.get(field.name) or " or ".join(_TYPES[field.name])
             raise InputError(
                 f"column {field.name} is of type {what}, and must be {expected}: cast it", field=field.name
@@ -324,10 +324,6 @@ def _check_topic(has_column: bool, options: WriteOptions) -> None:
         raise InputError("option emitWatermark needs the option topic: the watermark is published there", field="topic")
     if options.topic is None and not has_column:
         raise InputError("the topic is missing: give the option topic, or a column topic (string)", field="topic")
-
-
-def _without_collation(kind: DataType) -> str:
-    return re.sub(r" collate \w+", "", kind.simpleString())
 
 
 def _unknown(name: str, known: Iterable[str]) -> InputError:

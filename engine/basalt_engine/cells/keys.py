@@ -29,7 +29,6 @@ class TableKeys(NamedTuple):
 
     @property
     def generation_key(self) -> tuple[bytes, int]:
-        """The table's prefix and its generation: all that its state is kept by."""
         return self[:2]
 
     @property

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -189,10 +190,6 @@ def optional_bytes(value: object, field: str) -> bytes | None:
     return None if inner is None and tagged is None else as_bytes(inner, field)
 
 
-def _optional_int(value: object, field: str) -> int | None:
-    return optional_long(value, field, tag="int")
-
-
 def _position(value: object, field: str) -> bytes | int | None:
     tag, inner = untag(value, field, ("bytes", "long"))
     if inner is None and tag is None:
@@ -217,7 +214,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "string": as_text,
     "boolean": as_boolean,
     "int": as_long,
-    "int?": _optional_int,
+    "int?": partial(optional_long, tag="int"),
     "long": as_long,
     "long?": optional_long,
     "bytes?": optional_bytes,

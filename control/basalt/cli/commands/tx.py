@@ -265,15 +265,12 @@ def timeline(invocation: Invocation, transaction: str) -> None:
 
 def _listed_row(found: dict[str, Any]) -> dict[str, Any]:
     """A transaction of a list, with names in place of what is nested."""
-    return {**found, "owner": found["owner"] or None, "topics": _topic_names(found), "tables": _table_names(found)}
+    tables = [f"{part['namespace']}:{part['table']}" for part in found["tables"]]
+    return {**found, "owner": found["owner"] or None, "topics": _topic_names(found), "tables": tables}
 
 
 def _topic_names(found: dict[str, Any]) -> list[str]:
     return [f"{part['namespace']}:{part['topic']}" for part in found["topics"]]
-
-
-def _table_names(found: dict[str, Any]) -> list[str]:
-    return [f"{part['namespace']}:{part['table']}" for part in found["tables"]]
 
 
 def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]]:

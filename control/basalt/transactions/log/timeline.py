@@ -31,7 +31,8 @@ def timeline_of(
 ) -> LogTimeline:
     """The steps of the transaction with these write pointers. What the entries lack is added from `last_state`."""
     steps = [step for entry in entries for edit in entry.edits for step in _steps_of(edit, entry, pointers)]
-    if not _is_invalid(last_state) and not any(step.event == "invalidated" for step in steps):
+    is_invalid = last_state is not None and last_state.state is State.INVALID
+    if not is_invalid and not any(step.event == "invalidated" for step in steps):
         steps = [step for step in steps if step.event != "truncated"]  # only what is on the invalid list leaves it
     whole = bool(steps) and steps[0].event in ("begun", "one_shot")
     if not whole:
@@ -44,10 +45,6 @@ def timeline_of(
         )
         steps.sort(key=lambda step: step.at_ms)
     return LogTimeline(steps, since_ms, whole)
-
-
-def _is_invalid(last_state: Transaction | Outcome | None) -> bool:
-    return last_state is not None and last_state.state is State.INVALID
 
 
 def _remembered_start(last_state: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineStep]:
