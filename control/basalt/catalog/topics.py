@@ -216,8 +216,6 @@ def _changed(topic: Topic) -> TopicChangedError:
 
 
 class CheckedProperties(NamedTuple):
-    """Properties, checked."""
-
     ttl_ms: int
     spread: int
     on_invalid: OnInvalid
