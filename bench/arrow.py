@@ -10,7 +10,7 @@ from statistics import median
 import pyarrow as pa
 
 import basalt
-from basalt.api.bodies.work import PublishRequest
+from basalt.api.bodies.messages import PublishRequest
 from basalt.api.codecs.avro import encode_publish_request
 from bench import processes
 from bench.figures import Figure

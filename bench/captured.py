@@ -56,7 +56,7 @@ def _catch(listener: socket.socket, caught: list[bytes]) -> None:
 
 
 def is_whole(data: bytes | bytearray) -> bool:
-    """Whether this is a request with all of its body."""
+    """True when this is a request with all of its body."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return False

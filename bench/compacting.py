@@ -1,4 +1,4 @@
-"""What the coprocessor costs HBase's own work: compactions with it and without it, over the same rows, turn by turn.
+"""The coprocessor's cost in HBase's own work: compactions with it and without it, over the same rows, turn by turn.
 
 Two tables in one region server on HDFS, in a Java process of their own: one has the coprocessor, one has not. It knows
 10,000 topics and 100,000 failed writers, none of which wrote these rows, so that it asks its questions of every row and
@@ -39,7 +39,7 @@ OPTIMISE = "-XX:TieredStopAtLevel=4"  # as region servers run; tests do without 
 
 
 class Kind(NamedTuple):
-    """What the rows of one comparison are."""
+    """The rows of one comparison."""
 
     name: str
     table: str

@@ -34,7 +34,6 @@ class Figure:
 
 
 def table(figures: list[Figure]) -> str:
-    """The figures for people."""
     rows = [("figure", "value", "yardstick", "ratio", "target", "", "CPU/msg")]
     for figure in figures:
         sign = "<=" if figure.at_most else ">="

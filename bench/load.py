@@ -15,7 +15,6 @@ CONTENT_LENGTH = b"content-length:"
 
 
 def request(path: str, body: bytes, content_type: str = "avro/binary", method: str = "POST") -> bytes:
-    """One HTTP/1.1 request."""
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -64,7 +63,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a run of calls took."""
+    """The time that a run of calls took."""
 
     calls: int
     seconds: float
@@ -80,7 +79,6 @@ class Load:
 
 
 def turns(requests: Sequence[bytes]) -> Callable[[int], bytes]:
-    """Each of the requests in turn, over and over."""
     return lambda number: requests[number % len(requests)]
 
 

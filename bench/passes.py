@@ -1,4 +1,4 @@
-"""How many of the product's files and functions one call passes through, from the client down to the store.
+"""Counts the product's files and functions that one call passes through, from the client down to the store.
 
     python -m bench.passes [--json] [--list CALL]
 
@@ -64,7 +64,7 @@ class Recorder:
         self._by_place: dict[tuple[str, int, str], CodeType] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """What `sys.setprofile` calls."""
+        """The function that `sys.setprofile` calls."""
         if self.on and event == "call":
             code = frame.f_code
             # By its place: two functions of different files with the same code are equal.
@@ -106,7 +106,7 @@ def function_of(code: CodeType, roots: Iterable[Path]) -> Function | None:
 
 
 def package_of(root: str, inside: Path) -> str:
-    """What a file counts for: the engine as one, of the control plane each package and each module at its top."""
+    """The part that a file counts for: the engine is one, and each package and each module at the top of the control plane."""
     if root != "basalt":
         return ENGINE if root == "basalt_engine" else root
     first = inside.parts[0]
@@ -166,7 +166,7 @@ def _cell(count: Count | None) -> str:
 
 
 def measured(store: str = "rocks") -> dict[str, frozenset[Function]]:
-    """What each call passes through, once it is warm."""
+    """Measure the path of each call, once it is warm."""
     roots = [Path(package.__file__).parent for package in (basalt, basalt_engine) if package.__file__]
     recorder = Recorder()
     passes: dict[str, frozenset[Function]] = {}

@@ -1,4 +1,4 @@
-"""How fast messages get in, what each costs, and what the server keeps in memory for it."""
+"""Measures publishing: messages a second, the cost of each, and the memory that the server keeps for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning a reader's batches costs: with what the server remembers of the topic, against reading it."""
+"""Measures the planning of a reader's batches: from what the server remembers of the topic, against reading it."""
 
 from __future__ import annotations
 

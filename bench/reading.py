@@ -1,4 +1,4 @@
-"""How fast messages get out, and how soon after they got in."""
+"""Measures reading: messages a second, and the time from their publish on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the way through an SQL outbox costs, against publishing without one."""
+"""Measures the way through an SQL outbox, against publishing without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurements share: messages of 1 KB, topics, and raw synced puts as a yardstick."""
+"""Shared by the measurements: messages of 1 KB, topics, and raw synced puts as a yardstick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import rocksdict
 
-from basalt.api.bodies.work import PublishRequest, Work, WorkPublish
+from basalt.api.bodies.messages import PublishRequest, Work, WorkPublish
 from basalt.api.codecs.avro import encode_publish_request, encode_work
 from bench.load import drive, request, turns
 from bench.processes import Process

@@ -96,7 +96,7 @@ def sink(folder: Path, quick: bool) -> Iterator[Figure]:
 
 
 def floor(folder: Path, quick: bool) -> Iterator[Figure]:
-    """How long a micro-batch of one row takes, from a topic and into one, and from the bare source."""
+    """Measure a micro-batch of one row: from a topic, into one, and from the bare source."""
     triggers = 10 if quick else 40
     with processes.basalt(folder / "data") as server, running_spark(folder) as spark:
         create_topics(server, TOPIC, "copy")
@@ -124,7 +124,7 @@ def floor(folder: Path, quick: bool) -> Iterator[Figure]:
 
 
 def memory(folder: Path, quick: bool) -> Iterator[Figure]:
-    """What the driver, its JVM and the workers hold while a stream copies a topic, in its second half against its first."""
+    """Measure the memory of driver, JVM and workers while a stream copies a topic, in its second half against its first."""
     total = 100_000 if quick else 1_000_000
     with processes.basalt(folder / "data") as server, running_spark(folder) as spark:
         fill(server, total)

@@ -65,7 +65,7 @@ def running_spark(folder: Path) -> Iterator[SparkSession]:
 
 
 def memory_mib() -> dict[str, float]:
-    """What the driver, its JVM and the Python workers have for themselves."""
+    """The memory that the driver, its JVM and the Python workers have for themselves."""
     held = {"driver": _anonymous_mib(os.getpid()), "JVM": 0.0, "workers": 0.0}
     for pid in _descendants(os.getpid()):
         try:

@@ -53,7 +53,7 @@ OPEN_MAX = 10_000  # transactions; the server lets 20,000 be open
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """What was measured under one scenario. `memory_mib`: the most that the server had resident."""
+    """The measurements of one scenario. `memory_mib`: the most that the server had resident."""
 
     name: str
     size: int
@@ -137,7 +137,7 @@ def _retention(client: basalt.client.Client) -> str:
 
 
 def _report(run: Any) -> Any:
-    """What a run of a job did, whether the answer is a struct or a mapping."""
+    """The report of a job's run, from a struct or a mapping."""
     return run["report"] if isinstance(run, dict) else run.report
 
 
@@ -290,7 +290,6 @@ SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
 
 
 def table(results: Sequence[Stalled]) -> str:
-    """The results for people."""
     rows = [("scenario", "size", "latest tick", "CPU between ticks", "took", "memory", "")]
     rows += [
         (

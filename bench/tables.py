@@ -1,4 +1,4 @@
-"""What it costs to change a row and publish a message in one transaction."""
+"""Measures a transaction that changes a row and publishes a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 import uvloop
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs.avro import encode_work
 from basalt_engine.cells.names import change_key
 from basalt_engine.keys import table_prefix

@@ -21,7 +21,6 @@ _ID_START = 8 + len("startShort") + 4 + 6  # in an answer's frame: its header, t
 
 
 async def transaction(connection: Connection, change: bytes) -> None:
-    """One transaction that changed one key."""
     begun = await connection.call(_BEGIN)
     (id_,) = _LONG.unpack_from(begun, _ID_START)
     changes = b"\x0e\x00\x02\x0b" + _LENGTH.pack(1) + _LENGTH.pack(len(change)) + change

@@ -41,7 +41,6 @@ class Ticks:
             self._notes = mmap.mmap(file.fileno(), _NOTES.size)
 
     def note(self, late_ms: float, cpu_ms: float) -> None:
-        """Count a tick."""
         count, late_most_ms, cpu_most_ms = _NOTES.unpack(self._notes[:])
         self._notes[:] = _NOTES.pack(count + 1, max(late_most_ms, late_ms), max(cpu_most_ms, cpu_ms))
 

@@ -1,4 +1,4 @@
-"""What transactions cost."""
+"""Measures transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which HTTP library the client stands on: latency, bytes per second and copies of each candidate, measured side by side.
+"""Measures HTTP libraries for the client, side by side: latency, bytes per second and copies of each candidate.
 
 The decision and the figures it rests on are in docs/decisions/0005-client-transport.md. The server is a constant ASGI
 app in a process of its own under uvicorn; nothing of Basalt runs, so that only the libraries differ. Libraries that are
@@ -233,7 +233,7 @@ async def measure_async(name: str, port: int, counts: dict[str, int]) -> list[di
 
 
 def installed(name: str) -> bool:
-    """Whether this candidate can be measured here."""
+    """True when this candidate can be measured here."""
     return name == "http.client" or importlib.util.find_spec(name) is not None
 
 

@@ -52,7 +52,7 @@ _MESSAGES = [os.urandom(MESSAGE_BYTES) for _ in range(BATCH)]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one unit of a case costs: less is better."""
+    """The cost of one unit of a case: less is better."""
 
     case: str
     value: float
@@ -179,7 +179,7 @@ def _spark_read(folder: Path, scale: int) -> float:
 
 
 def _memory(folder: Path, scale: int) -> float:
-    """What the server holds once each of 10,000 topics has a message."""
+    """Measure the memory of the server once each of 10,000 topics has a message."""
     count = 10_000 // scale
     create = captured(lambda client: client.topics.create(TOPIC))
     publish = _publish(1)

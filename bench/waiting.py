@@ -1,4 +1,4 @@
-"""How long committed messages keep their readers waiting: for their own commit, and for transactions of others."""
+"""Measures the wait of readers of committed messages: for their own commit, and for transactions of others."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def commits(folder: Path, quick: bool) -> Iterator[Figure]:
 
 
 def held(folder: Path, quick: bool) -> Iterator[Figure]:
-    """What others publish to a topic, with transactions and without, while one transaction on it is open for 4 s."""
+    """Publish to a topic, with transactions and without, while one transaction on it is open for 4 s."""
     open_s = 1.0 if quick else OPEN_S
     with processes.basalt(folder / "data") as server:
         create_topics(server, "shared")

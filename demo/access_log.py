@@ -22,7 +22,7 @@ class NotAnAccessLineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """Who asked for what, and in which hour (in the log's own zone)."""
+    """One request: the client, the path, and the hour (in the log's own zone)."""
 
     client: str
     hour: str
@@ -43,7 +43,7 @@ def parse(line: bytes) -> PageView:
 
 
 def clock_time(line: bytes) -> str:
-    """What the clock showed: `year-month-day hour:minute:second`. `NotAnAccessLineError` for any other line."""
+    """The time as the clock showed it: `year-month-day hour:minute:second`. `NotAnAccessLineError` for any other line."""
     view = parse(line)
     match = LINE.match(line)
     assert match is not None, "it was parsed"

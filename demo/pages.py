@@ -1,4 +1,4 @@
-"""What the demo prints: the table of page views, and the commands to try next."""
+"""The output of the demo: the table of page views, and the commands to try next."""
 
 from __future__ import annotations
 

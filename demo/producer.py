@@ -78,7 +78,7 @@ class Producer:
             return "never begun"
 
     def position(self, client: Client) -> int:
-        """How many lines are published, as the last committed transaction says."""
+        """The number of published lines, as the last committed transaction says."""
         position = 0
         for message in client.topic(PROGRESS_TOPIC).read():
             position = int(message.text)

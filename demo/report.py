@@ -67,7 +67,7 @@ class Views:
 
 
 def differences(published: Sequence[bytes], read: Sequence[bytes], aborted_marks: Iterable[bytes]) -> list[str]:
-    """What is wrong with `read`, one sentence each; nothing when it is `published`, in order, and no aborted message.
+    """The faults of `read`, one sentence each; none when it is `published`, in order, and no aborted message.
 
     `aborted_marks` are messages that only aborted transactions wrote.
     """

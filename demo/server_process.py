@@ -66,7 +66,7 @@ class ServerProcess:
                 self.kill()
 
     def _is_ready(self) -> bool:
-        """Whether it serves. Of servers that share a store one leads; after a SIGKILL it is not at once clear which."""
+        """True when it serves. Of servers that share a store one leads; after a SIGKILL it is not at once clear which."""
         port = self._port_file.read_text().strip() if self._port_file.exists() else ""
         if not port:
             return False

@@ -1,4 +1,4 @@
-"""What happens in the demo, in order: transactions, some of them aborted, and two SIGKILLs; and how long it took."""
+"""The demo's steps, in order: transactions, some of them aborted, and two SIGKILLs; and the time that each took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMIT_S = 0.012  # a commit or two: the second SIGKILL falls before, into or af
 
 
 class Incident(Enum):
-    """What goes wrong at a transaction."""
+    """The faults that may strike a transaction."""
 
     NONE = "none"
     ABORT = "abort"
@@ -32,7 +32,7 @@ class Incident(Enum):
 
 @dataclass(slots=True)
 class Figures:
-    """What happened."""
+    """The counts of what happened."""
 
     transactions: int = 0
     aborted: int = 0
@@ -42,7 +42,7 @@ class Figures:
 
 
 def incidents(transactions: int) -> dict[int, Incident]:
-    """What goes wrong at which transaction (from 0), of so many."""
+    """The fault of each transaction that has one, by its number (from 0), of so many."""
     plan = dict.fromkeys(range(2, transactions, ABORT_EVERY), Incident.ABORT)
     for incident, number in (
         (Incident.KILL_OPEN, transactions * 2 // 5),
@@ -110,7 +110,7 @@ class Story:
         return position
 
     def _before_commit(self, incident: Incident) -> BeforeCommit:
-        """What to do within a transaction that is ready to commit."""
+        """The act within a transaction that is ready to commit."""
 
         def kill(_: Transaction) -> None:
             self._say("SIGKILL with a transaction open")

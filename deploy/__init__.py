@@ -1,1 +1,1 @@
-"""How Basalt and its HBase are run: container images, and a standalone HBase for tests and newcomers."""
+"""Ways to run Basalt and its HBase: container images, and a standalone HBase for tests and newcomers."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.catalog import Catalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits

@@ -20,7 +20,7 @@ from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.plans import Answer, AnswerLost, Reply
 from basalt.client.servers import EMBEDDED_SCHEME
 from basalt.errors import InputError
-from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
     from basalt.server.wiring import RunningServices
@@ -42,13 +42,13 @@ class EmbeddedServer:
     Raises what a server would at its start: an error that names the directory when another process has it open.
     """
 
-    def __init__(self, directory: Path | None, settings: Mapping[str, str], clock: Clock | None = None) -> None:
+    def __init__(self, directory: Path | None, settings: Mapping[str, str]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="basalt-embedded", daemon=True)
         self._thread.start()
         self._closed = False
         try:
-            self._services, self._application = self._wait(_open(directory, settings, clock))
+            self._services, self._application = self._wait(_open(directory, settings))
         except BaseException:
             self._stop_loop()
             raise
@@ -98,7 +98,6 @@ class EmbeddedTransport:
             raise
 
     def close(self) -> None:
-        """Close the store."""
         self._server.close()
 
 
@@ -114,7 +113,6 @@ class AsyncEmbeddedTransport:
         return await asyncio.wrap_future(self._server.call(request, self._headers))
 
     async def close(self) -> None:
-        """Close the store."""
         await asyncio.to_thread(self._server.close)
 
 
@@ -193,16 +191,14 @@ def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:
     raise InputError(f"{url!r} names no directory", field="url", hint="Write embedded:DIRECTORY.")
 
 
-async def _open(
-    directory: Path | None, settings: Mapping[str, str], clock: Clock | None
-) -> tuple[RunningServices, _Application]:
+async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[RunningServices, _Application]:
     # Imported here: a client of a server far away needs none of the server.
     from basalt.http.app import build_app
     from basalt.server.wiring import open_services
     from basalt.settings import load_settings
 
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])
-    services = await open_services(loaded, directory, clock=clock)
+    services = await open_services(loaded, directory)
     await services.scheduler.start()
     return services, build_app(services)
 

@@ -129,7 +129,7 @@ class SessionFencedError(ConflictError, code="session_fenced"):
 
 
 class SessionForeignError(ConflictError, code="session_foreign"):
-    """The session's versions are those of another ledger: taken for one's own they would be skipped in silence."""
+    """The session's versions are those of another counter owner: taken for one's own they would be skipped in silence."""
 
 
 class ExternalWritesError(ConflictError, code="external_writes"):

@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 class Story:
-    """What happens, in order."""
+    """The steps of the demo, in order."""
 
     def __init__(self, server: ServerProcess, job: JobProcess, client: Client, lines: Sequence[bytes]) -> None:
         self._server = server

@@ -33,7 +33,7 @@ class JobProcess:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def ended(self) -> bool:
-        """Whether it ended as it should; `JobFailedError` when it ended otherwise."""
+        """True when it ended as it should; `JobFailedError` when it ended otherwise."""
         assert self._process is not None, "it was started"
         code = self._process.poll()
         if code:

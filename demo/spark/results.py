@@ -1,4 +1,4 @@
-"""What the two result topics hold, how it differs from a direct count of the lines, and the tables that are printed."""
+"""The contents of the two result topics, their difference from a direct count of the lines, and the printed tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hours:
 
     @classmethod
     def published(cls, client: Client, views_topic: str, clients_topic: str) -> Hours:
-        """What a reader of committed messages finds."""
+        """The messages that a reader of committed messages gets."""
         hours = cls()
         for row in _rows(client, views_topic):
             place = (row["hour"], row["path"])
@@ -44,7 +44,6 @@ class Hours:
 
     @classmethod
     def counted(cls, lines: Iterable[bytes]) -> Hours:
-        """A direct count of the lines."""
         views = views_of(lines)
         clients: defaultdict[str, set[str]] = defaultdict(set)
         for view in views:

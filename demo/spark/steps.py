@@ -40,7 +40,7 @@ def parse(lines: DataFrame) -> DataFrame:
 
 
 def views_per_hour(views: DataFrame) -> DataFrame:
-    """How often each path was viewed in each hour."""
+    """Count the views of each path in each hour."""
     hours = (
         _in_event_time(views).groupBy(functions.window("at", "1 hour"), "path").agg(functions.count("*").alias("views"))
     )
@@ -48,7 +48,7 @@ def views_per_hour(views: DataFrame) -> DataFrame:
 
 
 def clients_per_hour(views: DataFrame) -> DataFrame:
-    """How many page views and how many different clients each hour had."""
+    """Count the page views and the different clients of each hour."""
     clients = functions.size(functions.collect_set("client")).alias("clients")
     hours = (
         _in_event_time(views)

@@ -21,7 +21,6 @@ class View:
 
     @property
     def hour(self) -> str:
-        """The hour, as text."""
         return f"{self.at:{HOUR_FORMAT}}"
 
     @property

@@ -20,7 +20,7 @@ class WebServer:
 
     @property
     def left(self) -> int:
-        """How many chunks are not published yet."""
+        """The number of chunks that are not published yet."""
         return len(self._chunks) - self._next
 
     def publish(self, client: basalt.client.Client, chunks: int | None = None) -> int:

@@ -24,7 +24,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a process is: its name, its main class with arguments, and how much memory it may take."""
+    """One process: its name, its main class with arguments, and the memory that it may take."""
 
     name: str
     main: tuple[str, ...]
@@ -40,7 +40,7 @@ class JavaProcess:
 
     @property
     def log(self) -> Path:
-        """Where its output goes; each start adds to it."""
+        """The file of its output; each start adds to it."""
         return self.directory / "logs" / f"{self.role}.log"
 
     @property

@@ -32,7 +32,7 @@ def _text(field: int, value: bytes) -> bytes:
 
 
 def _answers(port: int, method: bytes, arguments: bytes) -> bool:
-    """Whether the call is answered by a list; not by an exception, silence or a closed connection."""
+    """True when the call is answered by a list; not by an exception, silence or a closed connection."""
     header = struct.pack("!Ii", CALL, len(method)) + method + struct.pack("!i", 1)
     expected = struct.pack("!Ii", REPLY, len(method)) + method + struct.pack("!i", 1) + struct.pack("!bh", LIST, 0)
     try:

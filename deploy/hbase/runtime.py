@@ -1,4 +1,4 @@
-"""What HBase runs from: its jars, resolved once by Maven from deploy/hbase/pom.xml, and a Java."""
+"""The jars that HBase runs from, resolved once by Maven from deploy/hbase/pom.xml, and a Java."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class StandaloneError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """Where a standalone HBase listens: both gateways as `host:port`, ZooKeeper's port; and the settings it has."""
+    """The addresses of a standalone HBase: both gateways as `host:port`, ZooKeeper's port; and its settings."""
 
     thrift: str
     thrift2: str
@@ -56,16 +56,14 @@ class Gateways:
 
     @property
     def thrift_port(self) -> int:
-        """The port of the Thrift 1 gateway."""
         return int(self.thrift.rpartition(":")[2])
 
     @property
     def thrift2_port(self) -> int:
-        """The port of the Thrift 2 gateway."""
         return int(self.thrift2.rpartition(":")[2])
 
     def answer(self) -> bool:
-        """Whether both gateways answer calls."""
+        """True when both gateways answer calls."""
         return answers_thrift(self.thrift_port) and answers_thrift2(self.thrift2_port)
 
 
@@ -79,7 +77,7 @@ class Standalone:
 
     @property
     def gateways(self) -> Gateways | None:
-        """Where it listens, or did when it last ran; None when it never has."""
+        """The addresses at which it listens, or did when it last ran; None when it never has."""
         try:
             return Gateways(**json.loads(self._state.read_text()))
         except FileNotFoundError:
@@ -237,7 +235,7 @@ def _size(log: Path) -> int:
 
 
 def _after(log: Path, offset: int) -> bytes:
-    """What the log has from this offset on; from so many bytes before its end when negative."""
+    """The log from this offset on; from so many bytes before its end when negative."""
     return log.read_bytes()[offset:] if log.exists() else b""
 
 

@@ -92,6 +92,10 @@ class TopicKeys(NamedTuple):
     buckets: int
     spread: int = 1
 
+    @property
+    def generation_key(self) -> tuple[bytes, int]:
+        return self[:2]
+
     def scanned(self) -> tuple[int, ...]:
         """The salts under which rows of this topic may lie, each once."""
         first = base_bucket(self.prefix, self.buckets)

@@ -56,7 +56,7 @@ class Compression(enum.IntEnum):
 
 
 class BatchSection:
-    """Which optional sections a batch has; plain numbers, for an enumeration's `&` costs more than the rest of a decode."""
+    """The optional sections of a batch; plain numbers, for an enumeration's `&` costs more than the rest of a decode."""
 
     EVENT_TIMES = 1
     TTLS = 2
@@ -143,20 +143,20 @@ def encode_headers(headers: Headers) -> bytes:
 
 def decode_headers(data: Buffer) -> Headers:
     """Decode what `encode_headers` wrote; `CorruptionError` when it is cut."""
-    headers, at = [], 0
+    headers, offset = [], 0
     view = memoryview(data)
     try:
-        while at < len(view):
-            (name_bytes,) = struct.unpack_from(">H", view, at)
-            name = str(view[at + 2 : at + 2 + name_bytes], "utf-8")
-            at += 2 + name_bytes
-            (value_bytes,) = struct.unpack_from(">I", view, at)
-            headers.append((name, bytes(view[at + 4 : at + 4 + value_bytes])))
-            at += 4 + value_bytes
+        while offset < len(view):
+            (name_bytes,) = struct.unpack_from(">H", view, offset)
+            name = str(view[offset + 2 : offset + 2 + name_bytes], "utf-8")
+            offset += 2 + name_bytes
+            (value_bytes,) = struct.unpack_from(">I", view, offset)
+            headers.append((name, bytes(view[offset + 4 : offset + 4 + value_bytes])))
+            offset += 4 + value_bytes
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(f"message headers do not decode at byte {at}: {error}") from None
-    if at != len(view):
-        raise CorruptionError(f"message headers end at byte {len(view)}, expected {at}")
+        raise CorruptionError(f"message headers do not decode at byte {offset}: {error}") from None
+    if offset != len(view):
+        raise CorruptionError(f"message headers end at byte {len(view)}, expected {offset}")
     return tuple(headers)
 
 
@@ -248,7 +248,7 @@ class RecordBatch:
         return self._made_extras
 
     def _read_extras(self) -> list[Extras]:
-        count, at = self.count, self._extras_at
+        count, offset = self.count, self._extras_at
         if not self.flags:
             return [NO_EXTRAS] * count
         times: Sequence[int] = [_NO_EVENT_TIME] * count
@@ -256,23 +256,23 @@ class RecordBatch:
         key_lengths: Sequence[int] = [_NO_KEY] * count
         header_lengths: Sequence[int] = [0] * count
         if self.flags & BatchSection.EVENT_TIMES:
-            times, at = struct.unpack_from(f">{count}q", self._data, at), at + 8 * count
+            times, offset = struct.unpack_from(f">{count}q", self._data, offset), offset + 8 * count
         if self.flags & BatchSection.TTLS:
-            ttls, at = struct.unpack_from(f">{count}Q", self._data, at), at + 8 * count
+            ttls, offset = struct.unpack_from(f">{count}Q", self._data, offset), offset + 8 * count
         if self.flags & BatchSection.KEYS:
-            key_lengths, at = struct.unpack_from(f">{count}I", self._data, at), at + 4 * count
+            key_lengths, offset = struct.unpack_from(f">{count}I", self._data, offset), offset + 4 * count
         if self.flags & BatchSection.HEADERS:
-            header_lengths = struct.unpack_from(f">{count}I", self._data, at)
-        at, keys = self.payloads_stop, list[bytes | None]()
+            header_lengths = struct.unpack_from(f">{count}I", self._data, offset)
+        offset, keys = self.payloads_stop, list[bytes | None]()
         for length in key_lengths:
-            keys.append(None if length == _NO_KEY else bytes(self._data[at : at + length]))
-            at += 0 if length == _NO_KEY else length
+            keys.append(None if length == _NO_KEY else bytes(self._data[offset : offset + length]))
+            offset += 0 if length == _NO_KEY else length
         headers = list[Headers]()
         for length in header_lengths:
-            headers.append(decode_headers(self._data[at : at + length]))
-            at += length
-        if at != len(self._data):
-            raise CorruptionError(f"a record batch's keys and headers end at byte {at} of {len(self._data)}")
+            headers.append(decode_headers(self._data[offset : offset + length]))
+            offset += length
+        if offset != len(self._data):
+            raise CorruptionError(f"a record batch's keys and headers end at byte {offset} of {len(self._data)}")
         return [
             Extras(key, header, None if time == _NO_EVENT_TIME else time, ttl or None)
             for key, header, time, ttl in zip(keys, headers, times, ttls, strict=True)

@@ -73,19 +73,6 @@ class RegionReport(NamedTuple):
     files: tuple[StoreFile, ...] = ()
     counters: Mapping[str, int] = {}
 
-    def encode(self) -> bytes:
-        """The body of the row."""
-        parts = [bytes([FORMAT]), *map(_sized, (self.table.encode(), self.region_name, self.server.encode()))]
-        parts += map(_NUMBER.pack, self[3:8])
-        parts += map(_sized, (self.start_key, self.stop_key))
-        parts.append(len(self.files).to_bytes(4, "big"))
-        for file in self.files:
-            parts += (_sized(file.name.encode()), *map(_NUMBER.pack, file[1:]))
-        parts.append(len(self.counters).to_bytes(2, "big"))
-        for name, value in self.counters.items():
-            parts += (_sized(name.encode("ascii")), _NUMBER.pack(value))
-        return b"".join(parts)
-
     @classmethod
     def decode(cls, data: bytes) -> RegionReport:
         """The report that a body holds; `CorruptionError` for anything else."""
@@ -101,7 +88,7 @@ class RegionReport(NamedTuple):
 
 
 class RegionSnapshot(NamedTuple):
-    """Which writers have failed and which are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
+    """The writers that have failed and those that are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
 
     `decided`: every writer up to it has committed, is undone, or is in `invalid`. Below `visibility_upper_bound` no
     reader needs an older version of anything. Both lists rise strictly; `in_progress` has checkpoints, too.
@@ -201,7 +188,7 @@ class _Reader:
 
 
 def _report_fault(report: RegionReport, counters: int) -> str | None:
-    """Why these values are no report: something is there twice, or a number is below 0 where that has no meaning."""
+    """The reason why these values are no report: something is there twice, or a number is below 0 where that has no meaning."""
     snapshot = report[5:8]
     if report.report_ms < 0 or report.oldest_edit_ms < EMPTY_MEMSTORE:
         return "a time is negative"
@@ -217,7 +204,7 @@ def _report_fault(report: RegionReport, counters: int) -> str | None:
 
 
 def _snapshot_fault(snapshot: RegionSnapshot) -> str | None:
-    """Why these values are no snapshot; None when they are. The invalid list is checked by its encoding."""
+    """The reason why these values are no snapshot; None when they are one. The invalid list is checked by its encoding."""
     if min(snapshot[:8]) < 0:
         return "a number is negative"
     rising = (0, *snapshot.in_progress)

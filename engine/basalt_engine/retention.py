@@ -3,9 +3,9 @@
 The Java class `Retention` applies the same rule inside HBase's flush and compaction; the embedded retention job applies
 this one. Only positive knowledge drops: whatever is unknown is kept. The rule as a table: docs/formats/retention.md.
 
-Versions of a cell come newest first, and what was learnt from one is carried on to the next: once a version is *settled*,
-which every reader that there is and that comes sees or has something newer for, nobody needs an older one. So a version
-too many is kept where something is unknown, and none is ever dropped that a reader may get.
+Versions of a cell come newest first, and the rule carries what it learnt of one on to the next. A version is *settled*
+when every present and future reader sees it or a newer one: then nobody needs an older one. Where something is unknown
+the rule keeps a version too many; it never drops one that a reader may get.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ def judge_payload(
 class Horizon(NamedTuple):
     """The pointers up to which transactions are decided, durably, at a moment before the first row was read.
 
-    Every writer up to `upper_bound` is visible to all readers that there are and that come, or in `invalid`. Of writers up
-    to `purge_bound` a tombstone may go, for all older versions of its cell, also those that are yet to come, are before
-    whoever drops it; 0 where that is not so.
+    Every writer up to `upper_bound` is visible to all present and future readers, or is in `invalid`. A tombstone of a
+    writer up to `purge_bound` may go: the pass that drops it has all older versions of its cell before it, and no more
+    will come. 0 where no tombstone may go.
     """
 
     invalid: InvalidList

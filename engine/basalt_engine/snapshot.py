@@ -1,4 +1,4 @@
-"""Which writers a reader may see: the transaction snapshot, after Omid and Apache Tephra.
+"""The transaction snapshot: the writers whose rows a reader may see, after Omid and Apache Tephra.
 
 Pure values. A snapshot is shared, never copied: its invalid list is one immutable object for all snapshots that were
 taken while the list did not change.

@@ -131,7 +131,6 @@ def number_name(number: int) -> str:
 
 
 def entry_key(kind: str, name: str) -> bytes:
-    """The row key of an entry."""
     return f"{kind}:{name}".encode()
 
 

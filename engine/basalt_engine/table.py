@@ -15,7 +15,7 @@ Leaders      Several processes may have the same HBase tables open, and one of t
 Scans        A scan sees each row that was there when it began and was not deleted since; rows written after it began
              may or may not be seen. It never yields a row twice, nor out of order.
 Bytes        Keys are 1 to `KEY_BYTES_MAX` bytes; a row holds up to `COLUMNS_MAX` columns, whose names are 1 to 255 bytes.
-             A remote store counts the columns of one write only. Values may be empty. What is read is immutable.
+             A remote store counts the columns of one write only. Values may be empty. Rows that are read are immutable.
 """
 
 from __future__ import annotations

@@ -148,55 +148,42 @@ class Option(NamedTuple):
     name: str
     kind: ValueKind
     use: FrameUse
-    doc: str
     default: Any = None
     highest: int | None = None
 
 
 OPTIONS = (
-    Option("server", SERVERS, FrameUse.ALL, "the server's URL; several servers of one store with commas between them"),
-    Option("namespace", TEXT, FrameUse.ALL, "where topics without a namespace of their own lie", "default"),
-    Option("tokenEnv", TEXT, FrameUse.ALL, "environment variable whose value is sent as a bearer token"),
-    Option("callTimeout", DURATION, FrameUse.ALL, "longest time of a call, with its repetitions", 30_000),
-    Option("topic", TEXT, FrameUse.ALL, "the topic"),
-    Option("topics", NAMES, FrameUse.READ, "several topics"),
-    Option(
-        "isolation",
-        choice("committed", "uncommitted"),
-        FrameUse.READ,
-        "messages that are read: of committed transactions, or of all",
-        "committed",
-    ),
-    Option("startingOffsets", TEXT, FrameUse.READ, "earliest, latest, or JSON", None),
-    Option("startingTimestamp", TEXT, FrameUse.READ, "from the first message published at or after this time"),
-    Option("startingId", TEXT, FrameUse.READ, "from this message on"),
-    Option("startingInclusive", FLAG, FrameUse.READ, "read the message `startingId` itself, too", True),
-    Option("endingOffsets", TEXT, FrameUse.BATCH, "latest, or JSON"),
-    Option("endingTimestamp", TEXT, FrameUse.BATCH, "up to the last message published before this time"),
-    Option("maxRowsPerTrigger", COUNT, FrameUse.STREAM, "most messages in a micro-batch"),
-    Option("maxBytesPerTrigger", BYTES, FrameUse.STREAM, "most bytes of payload in a micro-batch"),
-    Option("minRowsPerTrigger", COUNT, FrameUse.STREAM, "wait until so many messages are there"),
-    Option("maxTriggerDelay", DURATION, FrameUse.STREAM, "longest time to wait for them", 900_000),
-    Option(
-        "minPartitions", COUNT, FrameUse.READ, "fewest tasks of a read, if there are enough messages", 1, PARTITIONS_MAX
-    ),
-    Option(
-        "fetchBytes", BYTES, FrameUse.READ, "bytes that one request of a task asks for", 4 * 1024**2, FETCH_BYTES_MAX
-    ),
-    Option("failOnDataLoss", FLAG, FrameUse.READ, "fail when messages that should be read are gone", True),
-    Option("control", choice("hide", "heartbeat", "rows"), FrameUse.READ, "markers as rows", "hide"),
-    Option("watermarkIdleTimeout", DURATION, FrameUse.STREAM, "leave tasks out that were silent for so long"),
-    Option("watermarkQuorum", COUNT, FrameUse.STREAM, "other tasks that must be active then", 1),
-    Option("endOnEos", FLAG, FrameUse.STREAM, "end the reading, and event time, at the end of the stream", False),
-    Option("columns", NAMES, FrameUse.READ, "the columns to read"),
-    Option("pushdown", FLAG, FrameUse.BATCH, "bound the read by filters of time and id", False),
-    Option("txnAppId", SESSION, FrameUse.SINK, "the name under which the server remembers the write"),
-    Option("txnVersion", VERSION, FrameUse.SINK, "the number of this write under that name; it is done once"),
-    Option("txnTimeout", DURATION, FrameUse.SINK, "time after which an abandoned transaction is ended", 3_600_000),
-    Option(
-        "emitWatermark", FLAG, FrameUse.SINK, "publish the highest value of column `watermark` with the rows", False
-    ),
-    Option("taskCount", COUNT, FrameUse.SINK, "number of tasks that write the topic, for the watermark", 1, TASKS_MAX),
+    Option("server", SERVERS, FrameUse.ALL),
+    Option("namespace", TEXT, FrameUse.ALL, "default"),
+    Option("tokenEnv", TEXT, FrameUse.ALL),
+    Option("callTimeout", DURATION, FrameUse.ALL, 30_000),
+    Option("topic", TEXT, FrameUse.ALL),
+    Option("topics", NAMES, FrameUse.READ),
+    Option("isolation", choice("committed", "uncommitted"), FrameUse.READ, "committed"),
+    Option("startingOffsets", TEXT, FrameUse.READ),
+    Option("startingTimestamp", TEXT, FrameUse.READ),
+    Option("startingId", TEXT, FrameUse.READ),
+    Option("startingInclusive", FLAG, FrameUse.READ, True),
+    Option("endingOffsets", TEXT, FrameUse.BATCH),
+    Option("endingTimestamp", TEXT, FrameUse.BATCH),
+    Option("maxRowsPerTrigger", COUNT, FrameUse.STREAM),
+    Option("maxBytesPerTrigger", BYTES, FrameUse.STREAM),
+    Option("minRowsPerTrigger", COUNT, FrameUse.STREAM),
+    Option("maxTriggerDelay", DURATION, FrameUse.STREAM, 900_000),
+    Option("minPartitions", COUNT, FrameUse.READ, 1, PARTITIONS_MAX),
+    Option("fetchBytes", BYTES, FrameUse.READ, 4 * 1024**2, FETCH_BYTES_MAX),
+    Option("failOnDataLoss", FLAG, FrameUse.READ, True),
+    Option("control", choice("hide", "heartbeat", "rows"), FrameUse.READ, "hide"),
+    Option("watermarkIdleTimeout", DURATION, FrameUse.STREAM),
+    Option("watermarkQuorum", COUNT, FrameUse.STREAM, 1),
+    Option("endOnEos", FLAG, FrameUse.STREAM, False),
+    Option("columns", NAMES, FrameUse.READ),
+    Option("pushdown", FLAG, FrameUse.BATCH, False),
+    Option("txnAppId", SESSION, FrameUse.SINK),
+    Option("txnVersion", VERSION, FrameUse.SINK),
+    Option("txnTimeout", DURATION, FrameUse.SINK, 3_600_000),
+    Option("emitWatermark", FLAG, FrameUse.SINK, False),
+    Option("taskCount", COUNT, FrameUse.SINK, 1, TASKS_MAX),
 )
 
 # At most one option of each group may be given.
@@ -225,7 +212,7 @@ def read_options_given(given: Mapping[str, str], use: FrameUse) -> dict[str, Any
     `InputError` names the first option that is unknown, is for another use, has a wrong value, or does not go together
     with the others.
     """
-    named = {option.name: _value(option, text) for name, text in given.items() if (option := _known(name, use))}
+    named = {option.name: _value(option, text) for name, text in given.items() if (option := _option_for(name, use))}
     for group in EXCLUDING:
         together = [name for name in group if name in named]
         if len(together) > 1:
@@ -245,10 +232,10 @@ def read_options_given(given: Mapping[str, str], use: FrameUse) -> dict[str, Any
 def refuse_unknown(given: Mapping[str, str]) -> None:
     """Raise `InputError` for an option that no use has."""
     for name in given:
-        _known(name, FrameUse.ALL)
+        _option_for(name, FrameUse.ALL)
 
 
-def _known(name: str, use: FrameUse) -> Option | None:
+def _option_for(name: str, use: FrameUse) -> Option | None:
     option = _BY_NAME.get(name.lower())
     if option is not None and use & option.use:
         return option

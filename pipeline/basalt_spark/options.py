@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from basalt.api.markers import Idle
 from basalt.api.positions import PositionKind, parse_position
@@ -76,17 +76,17 @@ def edges_of(text: str, topics: tuple[QualifiedTopic, ...], namespace: str, opti
     if text.strip().lower() in _WORDS:
         return Edges(_WORDS[text.strip().lower()])
     try:
-        found = msgspec.json.decode(text)
+        parsed = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise InputError(f"option {option}: {text!r} is neither earliest, latest nor a JSON object", field=option)
     offset = None
-    if isinstance(found.get("v"), int):  # a topic may be called v, too, but its edge is no number
-        offset = parse_offset(found)
+    if isinstance(parsed.get("v"), int):  # a topic may be called v, too, but its edge is no number
+        offset = parse_offset(parsed)
         by_topic = {topic: Edge("id", reached.id) for topic, reached in offset.topics.items()}
     else:
-        by_topic = {topic_name(name, namespace, option): _edge(value, name, option) for name, value in found.items()}
+        by_topic = {topic_name(name, namespace, option): _edge(value, name, option) for name, value in parsed.items()}
     if set(by_topic) != set(topics):
         what = f"names {_list(by_topic)}, and what is read is {_list(topics)}: name each of them once"
         raise InputError(f"option {option} {what}", field=option)
@@ -287,7 +287,7 @@ def sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
             raise _unknown(field.name, known)
         if names.count(field.name) > 1:
             raise InputError(f"column {field.name} is there twice: rename or drop one", field=field.name)
-        if _without_collation(field.dataType) not in _TYPES[field.name]:
+        if re.sub(r" collate \w+", "", field.dataType.simpleString()) not in _TYPES[field.name]:
             what, expected = field.dataType.simpleString(), _SHOWN.get(field.name) or " or ".join(_TYPES[field.name])
             raise InputError(
                 f"column {field.name} is of type {what}, and must be {expected}: cast it", field=field.name
@@ -324,10 +324,6 @@ def _check_topic(has_column: bool, options: WriteOptions) -> None:
         raise InputError("option emitWatermark needs the option topic: the watermark is published there", field="topic")
     if options.topic is None and not has_column:
         raise InputError("the topic is missing: give the option topic, or a column topic (string)", field="topic")
-
-
-def _without_collation(kind: DataType) -> str:
-    return re.sub(r" collate \w+", "", kind.simpleString())
 
 
 def _unknown(name: str, known: Iterable[str]) -> InputError:

@@ -238,13 +238,13 @@ class RunningStep:
                 if task.task == self.name:  # what this task published in earlier runs
                     self._promised_ms, self._ended = task.watermark_ms, task.ended
             while not self.query.awaitTermination(LOOK_S):  # type: ignore[arg-type]
-                if stop.is_set() or (self._look() and self._until == "eos"):
+                if stop.is_set() or (self._publish_progress() and self._until == "eos"):
                     return
-            self._look()
+            self._publish_progress()
         finally:
             self.query.stop()
 
-    def _look(self) -> bool:
+    def _publish_progress(self) -> bool:
         """Publish what the newest progress allows; True when all is read, written and published."""
         report = self.query.lastProgress
         if report is None:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from basalt_engine.cells import table as cells
 from basalt_engine.cells.keys import TableKeys
-from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, PageLimits, visible
+from basalt_engine.cells.table import CellTable, CellVersion, LargeRowError, PageLimits
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.table import KEY_BYTES_MAX, Delete, DeleteRange, Put
+from tests.visible_cells import visible
 
 model = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 

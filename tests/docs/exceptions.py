@@ -21,6 +21,9 @@ TESTED_ELSEWHERE = {
 # Modules whose tests have another name, or none: to be shortened.
 UNNAMED: set[str] = {
     "control/basalt/api/bodies/work.py",
+    "control/basalt/api/bodies/messages.py",
+    "control/basalt/catalog/catalog.py",
+    "control/basalt/catalog/topics.py",
     "control/basalt/cli/commands/bench.py",
     "control/basalt/cli/commands/hbase.py",
     "control/basalt/cli/commands/messages.py",

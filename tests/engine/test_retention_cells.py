@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.cells.keys import CellKey, TableKeys
-from basalt_engine.cells.table import CellVersion, is_tombstone, visible
+from basalt_engine.cells.table import CellVersion, is_tombstone
 from basalt_engine.keys import table_prefix
 from basalt_engine.retention import DELETED, SUPERSEDED, CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from tests.vector_lines import cases
+from tests.visible_cells import visible
 
 relaxed = settings(deadline=None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from basalt.api.bodies.work import ConsumeRequest, PublishRequest
+from basalt.api.bodies.messages import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
 from tests.control.api.codecs import client_codecs
 from tests.hbase.mini_cluster import wait_until

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import TableName
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.clock import ManualClock

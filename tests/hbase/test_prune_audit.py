@@ -19,6 +19,7 @@ from basalt_spark.jobs.audits import TABLES
 from tests.control.cli.conftest import Run, run
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS
 from tests.hbase.tables import BUCKETS, Tables
+from tests.region_reports import encode_report
 from tests.wiring import A, Wired
 
 __all__ = ["run"]
@@ -83,7 +84,7 @@ async def report_all(wired: Wired) -> None:
             region.start,
             region.stop,
         )
-        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, report.encode())
+        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, encode_report(report))
 
 
 def audited(run: Run, tables: Tables) -> tuple[int, dict[str, Any], str]:

@@ -20,6 +20,7 @@ from basalt_engine.stores.hbase.store import HBaseCluster
 from deploy.hbase.standalone import Gateways
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.hbase.tables import BUCKETS, Tables
+from tests.region_reports import encode_report
 from tests.wiring import A, Wired
 
 pytestmark = [pytest.mark.anyio, pytest.mark.hbase]
@@ -55,7 +56,7 @@ async def report_all(wired: Wired, *files: StoreFile) -> list[str]:
             f"basalt.{region.table}", region.name, region.server, now_ms, EMPTY_MEMSTORE, 0, 1, now_ms,
             region.start, region.stop, files if number == 0 else (),
         )  # fmt: skip
-        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, report.encode())
+        await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, encode_report(report))
     return [region.id for region in regions]
 
 

@@ -26,6 +26,7 @@ from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.system import seal, unseal
 from basalt_engine.table import Columns, Row
 from tests.hbase.frames import Frames, framed
+from tests.region_reports import encode_report
 from tests.vector_lines import VECTORS, lines
 
 pytestmark = pytest.mark.jvm
@@ -521,7 +522,7 @@ def python_report(body: bytes) -> tuple[RegionReport, bytes] | None:
         report = RegionReport.decode(body)
     except CorruptionError:
         return None
-    return report, report._replace(counters=dict(sorted(report.counters.items()))).encode()
+    return report, encode_report(report._replace(counters=dict(sorted(report.counters.items()))))
 
 
 def assert_reports_agree(twins: Any, bodies: list[bytes]) -> int:
@@ -551,7 +552,7 @@ REPORTS = st.builds(
 @relaxed
 @given(REPORTS)
 def test_both_read_the_same_reports_and_refuse_the_same_damage(twins: Any, report: RegionReport) -> None:
-    body = report.encode()
+    body = encode_report(report)
     assert java_reports(twins, [body])[0][0] == report
     assert assert_reports_agree(twins, damaged(body)) > len(body)
 

@@ -245,26 +245,26 @@ def test_a_named_transaction_goes_on_under_the_next_leader(two: tuple[ServerProc
     create(leader, "segments")
     with basalt.connect(f"{leader.url},{standby.url}", namespace=NAMESPACE) as client:
         topic = client.topic("segments")
-        old = client.named_transaction("etl", "monday", 0, ledger="query")
+        old = client.named_transaction("etl", "monday", 0, counter_owner="query")
         zombie = old.segment()
         topic.store(["of a run that is replaced"], zombie)
-        tx = client.named_transaction("etl", "tuesday", 0, ledger="query")
+        tx = client.named_transaction("etl", "tuesday", 0, counter_owner="query")
         lost, kept = tx.segment(), tx.segment()
         topic.store(["lost"], lost)
         topic.store(["kept"], kept)
         leader.kill()
         until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
-        joined = client.named_transaction("etl", "tuesday", 0, ledger="query")
+        joined = client.named_transaction("etl", "tuesday", 0, counter_owner="query")
         assert joined.id == tx.id
         later = joined.segment()
         topic.store(["later"], later)
         with pytest.raises(SessionFencedError):
-            client.named_transaction("etl", "monday", 0, ledger="query")
+            client.named_transaction("etl", "monday", 0, counter_owner="query")
         with pytest.raises(TransactionEndedError):
             client.transactions.commit_segments(old.id, [zombie])
         outcome = client.transactions.commit_segments(tx.id, [later, kept])
         assert client.transactions.commit_segments(tx.id, [lost]) == outcome
-        assert client.named_transaction("etl", "wednesday", 0, ledger="query").committed_by == tx.id
+        assert client.named_transaction("etl", "wednesday", 0, counter_owner="query").committed_by == tx.id
     assert read(standby, "segments") == ["later", "kept"]
 
 

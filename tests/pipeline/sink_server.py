@@ -22,8 +22,8 @@ def options(**given: str) -> WriteOptions:
     return write_options({"server": "http://127.0.0.1:1", "topic": TOPIC, "txnAppId": "etl", **given})
 
 
-def work(version: int, run: str = "run-1", ledger: str = "query q") -> SinkWork:
-    return SinkWork("etl", run, version, ledger)
+def work(version: int, run: str = "run-1", counter_owner: str = "query q") -> SinkWork:
+    return SinkWork("etl", run, version, counter_owner)
 
 
 def task(

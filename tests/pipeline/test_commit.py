@@ -146,10 +146,10 @@ def test_a_zombie_stores_and_commits_nothing_once_a_newer_run_has_begun(client):
 def test_the_batch_numbers_of_a_query_with_another_checkpoint_are_refused(client):
     batch(client, work(0), [[b"a"]])
     with pytest.raises(SessionForeignError, match="query q") as refused:
-        task(client, work(0, run="run-2", ledger="query of a new checkpoint"), [b"a"])
+        task(client, work(0, run="run-2", counter_owner="query of a new checkpoint"), [b"a"])
     assert refused.value.hint
     with pytest.raises(SessionForeignError):
-        task(client, work(1, run="run-2", ledger="batch"), [b"a"])
+        task(client, work(1, run="run-2", counter_owner="batch"), [b"a"])
 
 
 class LostAnswer:
@@ -231,9 +231,13 @@ def test_rows_under_two_transactions_are_no_whole(client):
 
 def test_a_task_tells_whose_work_it_does_by_the_properties_of_its_job():
     properties = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7", "spark.jobGroup.id": "r"}
-    assert stream_work("etl", properties.get) == work(7, run="q/r", ledger="query q")
-    assert batch_work("etl", 9, "mine", properties.get) == work(9, run="q/r", ledger="query q")  # in foreachBatch
-    assert batch_work("etl", 9, "mine", {}.get) == work(9, run="mine", ledger="batch")
-    assert batch_work("etl", 9, "mine", {"spark.jobGroup.id": "a user's"}.get) == work(9, run="mine", ledger="batch")
+    assert stream_work("etl", properties.get) == work(7, run="q/r", counter_owner="query q")
+    assert batch_work("etl", 9, "mine", properties.get) == work(
+        9, run="q/r", counter_owner="query q"
+    )  # in foreachBatch
+    assert batch_work("etl", 9, "mine", {}.get) == work(9, run="mine", counter_owner="batch")
+    assert batch_work("etl", 9, "mine", {"spark.jobGroup.id": "a user's"}.get) == work(
+        9, run="mine", counter_owner="batch"
+    )
     with pytest.raises(basalt.errors.InputError, match=r"streaming\.sql\.batchId is not set"):
         stream_work("etl", {**properties, "streaming.sql.batchId": None}.get)

@@ -63,7 +63,7 @@ class Sink:
 
 class NoLedger(Sink):
     def join(self, work: SinkWork) -> Segment | None:
-        return super().join(SinkWork(f"etl-{work.run}", work.run, work.version, work.ledger))
+        return super().join(SinkWork(f"etl-{work.run}", work.run, work.version, work.counter_owner))
 
 
 class EqualForAtMost(Sink):
@@ -100,13 +100,13 @@ class AbortUndoesACommit(Sink):
 
 
 class NoRunFence(Sink):
-    """The ledger is looked at when a task begins, and written when the driver ends: whoever is in between is not fenced."""
+    """The counter owner is looked at when a task begins, and written when the driver ends: whoever is in between is not fenced."""
 
     def join(self, work: SinkWork) -> Segment | None:
         known = self.version()
         if known is not None and work.version <= known:
             return None
-        return super().join(SinkWork(f"etl-{work.run}", work.run, work.version, work.ledger))
+        return super().join(SinkWork(f"etl-{work.run}", work.run, work.version, work.counter_owner))
 
     def commit(self, messages: list[SegmentStored]) -> None:
         super().commit(messages)

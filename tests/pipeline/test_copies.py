@@ -274,7 +274,7 @@ def test_a_replays_id_is_of_one_source_also_where_nothing_is_left_to_copy(rows: 
         replayed(other, copy)
 
 
-def test_names_that_are_too_long_for_a_ledger_are_kept_as_a_digest():
+def test_names_that_are_too_long_for_a_counter_owner_are_kept_as_a_digest():
     assert ledger_of("replay", "one", "two") == "replay one two"
     long = ledger_of("replay", "x" * 255, "one")
     assert len(long) <= 255

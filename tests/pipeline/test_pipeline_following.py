@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from basalt.api.bodies.messages import MarkersInfo, TaskInfo
+from basalt.api.bodies.ranges import MarkersInfo, TaskInfo
 from basalt_spark.pipeline import RunningStep, StepStateError
 from tests.pipeline.test_event_time_progress import offset, report
 

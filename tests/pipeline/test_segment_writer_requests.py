@@ -24,7 +24,7 @@ MARKED = SinkColumns(("value",), has_watermark=True, has_control=True)
 def requests(columns, *batches, bytes_max=1_000):
     rows = OutgoingRows(columns, bytes_max)
     made = [request for batch in batches for request in rows.add(batch)]
-    return [*made, *rows.rest()], rows
+    return [*made, *rows.remaining()], rows
 
 
 def read(request):

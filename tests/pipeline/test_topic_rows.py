@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.messages import Advance, StableEnd
+from basalt.api.bodies.ranges import Advance, StableEnd
 from basalt.api.positions import END, START, at_id, at_time
 from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from basalt.api.bodies.messages import Advance, Split, StableEnd, TaskInfo
+from basalt.api.bodies.ranges import Advance, Split, StableEnd, TaskInfo
 from basalt.api.markers import NOTHING_KNOWN, Marker, apply
 from basalt.errors import GenerationError, TopicNotFoundError
 

@@ -151,9 +151,9 @@ OPEN
 ABORTED
 
 # Whose versions they are is asked, once they are somebody's.
-begin-by-name K run=tuesday version=6 ledger=q1
+begin-by-name K run=tuesday version=6 counter_owner=q1
 commit J segments=none
-begin-by-name K run=tuesday version=6 ledger=q1
+begin-by-name K run=tuesday version=6 counter_owner=q1
 begin-by-name K run=wednesday version=6
 ---
 error: session_foreign

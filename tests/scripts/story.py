@@ -12,12 +12,13 @@ import re
 import shlex
 from collections.abc import Callable
 
-from basalt.api.bodies.work import PublishResponse, Work, WorkPublish
+from basalt.api.bodies.messages import PublishResponse, Work, WorkPublish
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import TableCatalog, TableName, table_name
 from basalt.catalog.topics import Topic, TopicName, topic_name
 from basalt.errors import BasaltError
 from basalt.messaging.read.log_reader import Fetch
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
 from basalt_engine.cells.names import change_key
 from basalt_engine.cells.table import CellTable, CellVersion

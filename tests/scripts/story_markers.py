@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.api.markers import Marker
 from basalt.messaging.markers import MarkerFacts
 

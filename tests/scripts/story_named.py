@@ -1,10 +1,10 @@
-"""Named transactions as stories write them: `begin-by-name A run=monday version=7 ledger=q1`, and segments of them."""
+"""Named transactions as stories write them: `begin-by-name A run=monday version=7 counter_owner=q1`, and segments of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from basalt.api.bodies.work import Work
+from basalt.api.bodies.messages import Work
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import Coordinator
 from basalt.transactions.rules.sessions import WorkVersion
@@ -25,11 +25,11 @@ class NamedCommands:
     _name_of: Callable[[int], str]
 
     async def do_begin_by_name(self, words: Words) -> list[str]:
-        """`begin-by-name A run=monday version=7 ledger=q1`; where it is joined, or was committed, that is told."""
+        """`begin-by-name A run=monday version=7 counter_owner=q1`; where it is joined, or was committed, that is told."""
         name, run, version = words.plain[0], words.take("run") or "", int(words.take("version") or "0")
-        ledger, timeout = words.take("ledger"), words.take("timeout")
+        counter_owner, timeout = words.take("counter_owner"), words.take("timeout")
         timeout_ms = None if timeout is None else milliseconds(timeout)
-        found = await _begun(self._wired.transactions, run, version, ledger, timeout_ms)
+        found = await _begun(self._wired.transactions, run, version, counter_owner, timeout_ms)
         if isinstance(found, int):
             return [f"committed before by {self._name_of(found)}"]
         known = self._names.get(found.id)
@@ -47,11 +47,11 @@ class NamedCommands:
 
 
 async def _begun(
-    transactions: Coordinator, run: str, version: int, ledger: str | None, timeout_ms: int | None
+    transactions: Coordinator, run: str, version: int, counter_owner: str | None, timeout_ms: int | None
 ) -> Transaction | int:
     """The run's transaction; or, when the version was committed before, the one that committed it."""
     asked = Beginning(Kind.LONG, timeout_ms)
-    found = await transactions.sessions.begin_named(WorkVersion(SESSION, run, version, ledger), asked)
+    found = await transactions.sessions.begin_named(WorkVersion(SESSION, run, version, counter_owner), asked)
     return found if isinstance(found, Transaction) else found.committed_by
 
 

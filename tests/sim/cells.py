@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import topic_name
 from basalt.retention import cells as sweep
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.cells.names import change_key
 from basalt_engine.errors import BasaltError

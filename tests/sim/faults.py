@@ -25,7 +25,7 @@ from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.one_shots import OneShotTopics, TopicUseEdits
 from basalt.transactions.rules.sessions import SessionState, SessionTable
 from basalt.transactions.rules.transaction import Join, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.system import SystemTable
@@ -132,15 +132,15 @@ def cells_come_before_the_log() -> AbstractContextManager[object]:
 def aborted_cells_show() -> Iterator[None]:
     """The abort of a writer of cells leaves it out of the invalid list."""
 
-    def abort(state: TransactionState, transaction_id: int, now_ms: int, **_: Any) -> Proposal:
+    def abort(state: TransactionProposals, transaction_id: int, now_ms: int, **_: Any) -> Proposal:
         found = state.find(transaction_id)
         if found is not None and found.tables:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
         return original(state, transaction_id, now_ms)
 
-    original = TransactionState.abort
+    original = TransactionProposals.abort
     with (
-        patch.object(TransactionState, "abort", abort),
+        patch.object(TransactionProposals, "abort", abort),
         patch.object(TransactionTable, "_undone", lambda _, found: found),
     ):
         yield

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
-from basalt.api.bodies.work import Work
+from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.transactions.rules.sessions import WorkVersion

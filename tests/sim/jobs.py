@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import SessionBinding, Transaction
@@ -79,7 +79,7 @@ class Jobs:
         """Given all committed messages: no version is there twice, and none that was told is forgotten."""
         for version, texts in self._attempts.items():
             assert len(committed.intersection(texts)) <= 1, f"version {version} was committed twice"
-        known = {session.name: session for session in self._world.wired.transactions.state.sessions.known()}
+        known = {session.name: session for session in self._world.wired.transactions.state.sessions.all()}
         if self._newest_done:
             assert (known[NAME].version or 0) >= self._newest_done, "a version that was told done is forgotten"
         if self._newest_epoch:

@@ -13,7 +13,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker
 from basalt.catalog.topics import topic_name
 from basalt.messaging.markers import MarkerFacts

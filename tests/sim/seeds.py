@@ -31,7 +31,7 @@ from basalt.transactions.rules import (
     outcomes,
     session_rules,
     transaction,
-    transaction_state,
+    transaction_proposals,
     transaction_table,
 )
 from basalt.transactions.rules.transaction import TransactionLimits
@@ -73,7 +73,7 @@ SMALL: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (topic_log, {"DEAD_ROWS_MAX": 2}),
     (topic_stats, {"LAST_ROWS_MAX": 2, "SAVE_GROUP_TOPICS": 2}),
     (transaction, {"CHUNK_POINTERS_MAX": 2}),
-    (transaction_state, {"CHECKPOINTS_MAX": 2, "EXPIRED_MAX": 2, "TABLES_MAX": 2, "TOPICS_MAX": 2}),
+    (transaction_proposals, {"CHECKPOINTS_MAX": 2, "EXPIRED_MAX": 2, "TABLES_MAX": 2, "TOPICS_MAX": 2}),
 )
 
 

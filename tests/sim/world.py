@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings

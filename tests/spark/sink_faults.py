@@ -111,7 +111,9 @@ class WithoutLedgerWriter(FaultyStreamWriter):
     """The writer of it."""
 
     def join(self, client, work):
-        return super().join(client, SinkWork(f"{work.app_id}-{work.run[-36:]}", work.run, work.version, work.ledger))
+        return super().join(
+            client, SinkWork(f"{work.app_id}-{work.run[-36:]}", work.run, work.version, work.counter_owner)
+        )
 
 
 class UndoingSource(FaultySource):

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 
 pytestmark = pytest.mark.spark
 

@@ -105,7 +105,9 @@ def test_a_stream_with_a_new_checkpoint_is_refused_under_the_old_name(spark, bas
     run(writer, tmp_path / "checkpoint")
     assert texts(basalt, written["topic"]) == expected(1)
     shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(StreamingQueryException, match=r"was written by ledger 'query .*', this is ledger 'query"):
+    with pytest.raises(
+        StreamingQueryException, match=r"was written by counter owner 'query .*', this is counter owner 'query"
+    ):
         run(writer, tmp_path / "checkpoint")
     assert texts(basalt, written["topic"]) == expected(1)
 

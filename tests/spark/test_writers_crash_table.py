@@ -105,7 +105,7 @@ def test_a_zombie_that_wakes_up_publishes_nothing(sinks):
     with pytest.raises(SessionFencedError):
         task(
             sinks.client,
-            SinkWork(sinks.topic, zombie.run, 2, zombie.ledger),
+            SinkWork(sinks.topic, zombie.run, 2, zombie.counter_owner),
             [b"of the zombie"],
             topic=sinks.topic,
         )

@@ -6,7 +6,7 @@ import json
 from base64 import b64decode, b64encode
 from typing import Any
 
-from basalt.api.bodies.work import ConsumeRequest, Work, WorkPublish
+from basalt.api.bodies.messages import ConsumeRequest, Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt_engine.cells.names import change_key
 from tests.control.api.codecs import client_codecs

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Callable
 
-from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkPublish
+from basalt.api.bodies.messages import ConsumeRequest, PublishRequest, Work, WorkPublish
 from basalt.api.codecs import avro
 from tests.control.api.codecs import client_codecs
 from tests.system.caller import AVRO, Caller

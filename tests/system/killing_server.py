@@ -177,32 +177,32 @@ def _write_half_of_a_group() -> None:
 
 def _forget_request_ids() -> None:
     """A repeated one-shot transaction is done again."""
-    from basalt.transactions.rules.transaction_state import TransactionState
+    from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
-    begin = TransactionState.begin_committed
+    begin = TransactionProposals.begin_committed
 
-    def anew(state: TransactionState, now_ms: int, owner: str = "", request_id: str | None = None) -> Any:
+    def anew(state: TransactionProposals, now_ms: int, owner: str = "", request_id: str | None = None) -> Any:
         return begin(state, now_ms, owner, None)
 
-    TransactionState.begin_committed = anew  # type: ignore[method-assign]
+    TransactionProposals.begin_committed = anew  # type: ignore[method-assign]
 
 
 def _show_aborted_cells() -> None:
     """The abort of a writer of cells leaves it out of the invalid list."""
     from basalt.transactions.rules import edits
     from basalt.transactions.rules.edits import Proposal
-    from basalt.transactions.rules.transaction_state import TransactionState
+    from basalt.transactions.rules.transaction_proposals import TransactionProposals
     from basalt.transactions.rules.transaction_table import TransactionTable
 
-    abort = TransactionState.abort
+    abort = TransactionProposals.abort
 
-    def only_end(state: TransactionState, transaction_id: int, now_ms: int) -> Any:
+    def only_end(state: TransactionProposals, transaction_id: int, now_ms: int) -> Any:
         found = state.find(transaction_id)
         if found is None or not found.tables:
             return abort(state, transaction_id, now_ms)
         return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
 
-    TransactionState.abort = only_end  # type: ignore[method-assign,assignment]
+    TransactionProposals.abort = only_end  # type: ignore[method-assign,assignment]
     TransactionTable._undone = lambda ledger, transaction: transaction  # type: ignore[method-assign]
 
 

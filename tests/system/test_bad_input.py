@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import zstandard
 
-from basalt.api.bodies.work import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro import encode_long
 from tests.control.api.codecs import client_codecs

@@ -99,14 +99,14 @@ NOTHING_KNOWN = MarkerState()
 
 
 class Idle(NamedTuple):
-    """When a reader leaves silent tasks out: after how long, and how many others must be active then."""
+    """The rule by which a reader leaves silent tasks out: after how long, and how many others must be active then."""
 
     timeout_ms: int
     quorum: int
 
 
 class Refusal(NamedTuple):
-    """Why a marker must not be emitted: the field at fault, what is wrong with it, what to do."""
+    """The reason why a marker must not be emitted: the field at fault, its fault, and the next step."""
 
     field: str
     what: str
@@ -140,7 +140,7 @@ def merged(state: MarkerState, later: MarkerState) -> MarkerState:
 
 
 def malformed(marker: Marker) -> Refusal | None:
-    """Why this can be no marker of any topic; None when it can."""
+    """The reason why this can be no marker of any topic; None when it can."""
     if not 1 <= len(marker.task) <= TASK_CHARS_MAX or not marker.task.isprintable():
         return Refusal("task", "a task's name is text of 1 to 255 printable characters", "name the producing task")
     if not 1 <= marker.task_count <= TASKS_MAX:
@@ -150,7 +150,7 @@ def malformed(marker: Marker) -> Refusal | None:
 
 
 def refusal(state: MarkerState, marker: Marker) -> Refusal | None:
-    """Why this marker must not follow; None when it may. A repeated end, or a watermark that says less, may."""
+    """The reason why this marker must not follow; None when it may. A repeated end, or a watermark that says less, may."""
     if state.task_count is not None and marker.task_count != state.task_count:
         what = f"task {marker.task!r} says that there are {marker.task_count} tasks, and the topic knows {state.task_count}"
         return Refusal("taskCount", what, "give the same number as before, or set the topic's property `tasks`")
@@ -240,30 +240,30 @@ class _Text(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     tasks: dict[str, tuple[int | None, bool, int]]
 
 
-def parse_marked_position(text: str, field: str = "position") -> MarkedPosition:
+def parse_marked_position(text: str) -> MarkedPosition:
     """The position that `str` of it wrote; `InputError` names what is wrong with any other text."""
     if len(text) > TEXT_CHARS_MAX:
-        raise _refused(field, f"has {len(text)} characters")
+        raise _refused(f"has {len(text)} characters")
     try:
-        found = msgspec.json.decode(text.encode(), type=_Text)
+        parsed = msgspec.json.decode(text.encode(), type=_Text)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise _refused(field, f"does not decode ({error})") from None
-    if found.v != POSITION_VERSION:
-        raise _refused(field, f"has version {found.v}; this Basalt reads version {POSITION_VERSION}")
-    if found.generation < 1 or (found.after is not None and _ID.fullmatch(found.after) is None):
-        raise _refused(field, "names no place in a topic")
-    if (found.task_count is None) != (not found.tasks) or found.task_count not in (None, *range(1, TASKS_MAX + 1)):
-        raise _refused(field, f"says {found.task_count} tasks and tells of {len(found.tasks)}")
-    tasks = {name: TaskState(*task) for name, task in found.tasks.items()}
+        raise _refused(f"does not decode ({error})") from None
+    if parsed.v != POSITION_VERSION:
+        raise _refused(f"has version {parsed.v}; this Basalt reads version {POSITION_VERSION}")
+    if parsed.generation < 1 or (parsed.after is not None and _ID.fullmatch(parsed.after) is None):
+        raise _refused("names no place in a topic")
+    if (parsed.task_count is None) != (not parsed.tasks) or parsed.task_count not in (None, *range(1, TASKS_MAX + 1)):
+        raise _refused(f"says {parsed.task_count} tasks and tells of {len(parsed.tasks)}")
+    tasks = {name: TaskState(*task) for name, task in parsed.tasks.items()}
     if any(not 0 < len(name) <= TASK_CHARS_MAX or task.published_ms < 0 for name, task in tasks.items()):
-        raise _refused(field, "tells of a task that cannot be")
-    after = None if found.after is None else bytes.fromhex(found.after)
-    return MarkedPosition(found.generation, after, MarkerState(found.task_count, tasks), found.watermark_ms)
+        raise _refused("tells of a task that cannot be")
+    after = None if parsed.after is None else bytes.fromhex(parsed.after)
+    return MarkedPosition(parsed.generation, after, MarkerState(parsed.task_count, tasks), parsed.watermark_ms)
 
 
-def _refused(field: str, what: str) -> InputError:
+def _refused(what: str) -> InputError:
     return InputError(
-        f"{field} {what}; it is none that reading with markers gives",
-        field=field,
+        f"position {what}; it is none that reading with markers gives",
+        field="position",
         hint="Give back the text exactly as it was.",
     )

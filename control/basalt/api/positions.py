@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from basalt.api.bodies.work import MESSAGE_ID_BYTES
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES
 from basalt.errors import InputError
 
 TIME_MS_MAX = 2**63 - 1  # times are stored in eight bytes, signed

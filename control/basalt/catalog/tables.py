@@ -54,7 +54,7 @@ class HostedTable(NamedTuple):
 
 
 class TableCatalog(Catalog[TableName, HostedTable]):
-    """The tables of one store. What was read once stays in memory: only this server changes tables."""
+    """The tables of one store. An entry that was read stays in memory: only this server changes tables."""
 
     word = "table"
     absent_error, exists_error = TableNotFoundError, TableExistsError
@@ -87,7 +87,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
         async with self.changing(title):
             return await self._get(title)
 
-    def known(self, title: TableName) -> HostedTable:
+    def loaded(self, title: TableName) -> HostedTable:
         """In a stage, before it changes anything: the same at once. `NotLoadedError` when it is to be read first."""
         known = self._known.get(title)
         if known is None:

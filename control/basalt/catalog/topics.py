@@ -101,7 +101,10 @@ class Topic(NamedTuple):
 
 
 class Topics(Catalog[TopicName, Topic]):
-    """The topics of one store, as it has them. Who uses topics opens their logs: `basalt.messaging.log.topic_logs`."""
+    """The topics of one store, as it has them.
+
+    Services open a topic's log to use it: `basalt.messaging.log.topic_logs`.
+    """
 
     word = "topic"
     absent_error, exists_error = TopicNotFoundError, TopicExistsError
@@ -200,8 +203,6 @@ def _changed(topic: Topic) -> TopicChangedError:
 
 
 class CheckedProperties(NamedTuple):
-    """Properties, checked."""
-
     ttl_ms: int
     spread: int
     on_invalid: OnInvalid

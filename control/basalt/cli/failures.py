@@ -16,7 +16,7 @@ EXIT_AUTH = 5
 EXIT_UNAVAILABLE = 6
 EXIT_FOUND = 7
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE: whoever read the output has gone
+EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE: the reader of the output has gone
 
 _BY_CLASS: tuple[tuple[type[BasaltError], int], ...] = (
     (NotFoundError, EXIT_NOT_FOUND),

@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:4780"
 DEFAULT_NAMESPACE = "default"
 TIMEOUT_MS_DEFAULT = 30_000
-ATTEMPTS_MAX = 5  # half a second of trying: whoever sits at a terminal wants to know that no server is there
+ATTEMPTS_MAX = 5  # half a second of trying: a user at a terminal wants to know that no server is there
 ATTEMPTS_MAX_WITH_TIMEOUT = 10_000  # with --timeout only the time counts
 OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
 NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short

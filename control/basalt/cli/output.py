@@ -242,7 +242,6 @@ class Output:
             self.record(row)
 
     def line(self, text: str) -> None:
-        """One line as it is."""
         sys.stdout.write(text + "\n")
 
     def _listing(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -367,7 +366,7 @@ def _inner(value: Any) -> Any:
 
 
 def publish_ms(message_id: bytes) -> int:
-    """When the message of this id was published, in milliseconds since 1970."""
+    """The time at which the message of this id was published, in milliseconds since 1970."""
     return int.from_bytes(message_id[:ID_PUBLISH_MS_BYTES])
 
 

@@ -84,7 +84,6 @@ def commands(command: click.Command, context: click.Context) -> Iterator[tuple[s
 
 
 def page() -> str:
-    """The whole page."""
     sections = [_section(*found) for found in commands(root, click.Context(root, info_name="basalt"))]
     return "\n".join([_HEAD, "## Commands\n", _common_options(), *sections])
 

@@ -7,8 +7,9 @@ are written once, in `asynchronous`; `blocking` is generated from it.
 
 from __future__ import annotations
 
-from basalt.api.bodies.messages import Advance, Holder, PeekedMessage, Split, StableEnd
+from basalt.api.bodies.messages import PublishResponse, RecordIn
 from basalt.api.bodies.operations import Readiness, ServerPart, Version
+from basalt.api.bodies.ranges import Advance, Holder, PeekedMessage, Split, StableEnd
 from basalt.api.bodies.tables import TableInfo
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation
 from basalt.api.bodies.transactions import (
@@ -19,7 +20,6 @@ from basalt.api.bodies.transactions import (
     TransactionTopic,
     WrittenTable,
 )
-from basalt.api.bodies.work import PublishResponse, RecordIn
 from basalt.api.positions import Position
 from basalt.client.asynchronous import (
     AsyncClient,

@@ -152,7 +152,6 @@ class _Connection:
         return answer, not response.will_close
 
     def close(self) -> None:
-        """Close the socket."""
         self._http.close()
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:

@@ -157,10 +157,10 @@ def media_type_of(answer: Answer) -> str:
     return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def header_id(answer: Answer, name: str = "basalt-next") -> bytes | None:
-    """The message id in a header of an answer; None where there is none."""
-    found = answer.headers.get(name)
-    return None if found is None else bytes.fromhex(found)
+def next_id_of(answer: Answer) -> bytes | None:
+    """The id of the message behind those of an answer; None where there is none."""
+    hex_id = answer.headers.get("basalt-next")
+    return None if hex_id is None else bytes.fromhex(hex_id)
 
 
 def joined_path(*parts: str) -> str:
@@ -228,14 +228,10 @@ class NamedScope:
 
 @dataclass(frozen=True, slots=True)
 class TableScope(NamedScope):
-    """One transactional table."""
-
     KIND = "tables"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicScope(NamedScope):
-    """One topic."""
-
     KIND = "topics"
     now_ms: Callable[[], int]

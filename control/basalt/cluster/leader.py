@@ -24,7 +24,7 @@ log = logging.getLogger("basalt.leadership")
 
 
 class Leadership:
-    """Who leads, as this server knows it. `step` is for its thread, and for tests that have none."""
+    """The leader, as this server knows it. `step` is for its thread, and for tests that have none."""
 
     def __init__(self, store: Store, clock: Clock, candidate: Candidate, *, on_term: Callable[[Term], None]) -> None:
         self.candidate = candidate
@@ -120,7 +120,7 @@ class Leadership:
         while not self._stopping:
             try:
                 wait_ms = self.step()
-            except Exception:  # whatever it was: who stops renewing without a word would leave the store to nobody
+            except Exception:  # without renewals, and without a word, nobody would lead
                 log.exception("the lease could not be looked at")
                 wait_ms = self._look_ms()
             self._wake.wait(wait_ms / 1_000)
@@ -134,7 +134,7 @@ class Leadership:
 
     def _act(self) -> None:
         if not self._may_write():
-            self._look()
+            self._read_lease()
         if self._may_write():
             leads, now_ms = self._lease.role is Role.LEADER, self._clock.now_ms()
             record = rules.renewed(self._lease, now_ms) if leads else rules.taken(self._lease, self.candidate, now_ms)
@@ -147,7 +147,7 @@ class Leadership:
         now_ms = self._clock.monotonic_ms()
         return self._seeking and rules.is_free(self._lease, self.candidate.instance, now_ms)
 
-    def _look(self) -> None:
+    def _read_lease(self) -> None:
         stored = self._system.get(LEASE.kind, LEASE.name)
         self._apply(rules.Read(stored, self._clock.monotonic_ms()), "another server has taken the lease")
 

@@ -23,7 +23,7 @@ LOOKS_PER_LEASE = 12  # how often a standby looks: a lease that was given up is 
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
-    """Who leads, or led last. `expire_ms` is for people, and differs in every renewal; no rule asks what time it means.
+    """The leader, present or last. `expire_ms` is for people, and differs in every renewal; no rule asks what time it means.
 
     Nobody holds a lease whose `holder` is empty: it was given up. The epoch stays.
     """

@@ -4,7 +4,7 @@ A term is asked from the event loop and from the threads that write; it is exten
 Once over, it stays over.
 
 Each write asks just before it is sent, so that a process which was stopped for longer than its lease writes nothing when
-it wakes. What it had sent before is refused by the store itself: see `Store.lead`.
+it wakes. The store itself refuses a write that was sent before: see `Store.lead`.
 
 Cells are also read only while the term lasts: compactions drop versions that no reader needs, and the next leader knows
 nothing of this one's readers.
@@ -68,7 +68,7 @@ class Term:
 
     @property
     def over(self) -> str | None:
-        """Why it is over; None while nobody has said or noticed so."""
+        """The reason why the term is over; None while it is not known to be."""
         return self._over
 
     def when_over(self, call: Callable[[], None]) -> None:

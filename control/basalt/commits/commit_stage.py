@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Work, WorkMarker
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
@@ -141,10 +141,10 @@ class CommitStage:
             manager.apply(group, made.edits)
         else:
             logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
-            joins = [join for join in self._joins(plan) if join[:2] not in logged]
+            joins = [join for join in self._joins(plan) if join.key not in logged]
             use = state.one_shots.use(made.transaction_id, joins)
             self._topics.commit(group, plan, made.transaction_id, None)
-            logged.update(join[:2] for join in joins)
+            logged.update(join.key for join in joins)
             manager.apply(group, use.before)
             manager.apply(group, made.edits)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
@@ -174,7 +174,7 @@ class CommitStage:
 
     def _joins(self, plan: TopicPlan) -> list[Join]:
         """The plan's topics, each once, as they are before its rows."""
-        topics = {topic.keys[:2]: topic for topic in plan.topics}
+        topics = {topic.keys.generation_key: topic for topic in plan.topics}
         return [Join(*key, self._topics.newest_ms(topic)) for key, topic in topics.items()]
 
 
@@ -220,8 +220,9 @@ class TopicParticipant:
     def __init__(
         self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, *, store_drops: bool
     ) -> None:
-        """`store_drops`: the store drops rows of failed writers itself, so where their logs end must be noted before. Else
-        failed writers of transactional tables are noted, for nobody else finds their cells.
+        """`store_drops`: the store drops rows of failed writers itself, so the ends of their logs must be noted before.
+        A store that does not gets notes of failed writers of transactional tables, because nothing else finds their
+        cells.
         """
         self._logs = logs
         self._roll_backs = roll_backs
@@ -235,13 +236,12 @@ class TopicParticipant:
         self._logs.recovered(last_pointer)
 
     async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """The writers after this pointer that have rows in these topics, from the given times on; where their rows lie.
-
-        What a write that was given up has left undecided is decided on the way.
+        """The writers after this pointer that have rows in these topics, from the given times on, and the places of
+        their rows. Rows of a write that was given up are confirmed or deleted on the way.
         """
         # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
         await self._logs.confirm_or_delete_all()
-        found: dict[int, list[Join]] = {}
+        joins_of_writer: dict[int, list[Join]] = {}
         for join in topics:
             log = await self._logs.joined(join)
             if log is None:
@@ -249,8 +249,8 @@ class TopicParticipant:
             rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
             for writer, (first, last) in rows.items():
                 log.found_uncommitted(writer, first, last)
-                found.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
-        return found
+                joins_of_writer.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
+        return joins_of_writer
 
     async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
         """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
@@ -371,15 +371,15 @@ class TopicParticipant:
 
     def _unpublished(self, transaction: Transaction, pointers: Sequence[int]) -> list[tuple[TopicLog, int, Reference]]:
         """The payloads staged under the pointers that no reference publishes yet, by topic and pointer."""
-        found = []
+        unpublished = []
         places = {pointer: place for place, pointer in enumerate(pointers)}
         # A topic that was deleted took along all that was stored in it.
         for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
             for pointer in self._staged.writers_in(log, places):  # not every pointer: of hundreds, few have staged here
                 reference = self._staged.unpublished(log, pointer)
                 if reference is not None:
-                    found.append((log, pointer, reference))
-        return found
+                    unpublished.append((log, pointer, reference))
+        return unpublished
 
     async def roll_back(self, transaction: Transaction) -> None:
         """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""

@@ -1,6 +1,6 @@
 """The calls about transactions and sessions: each asks the rules for a proposal, makes it durable, then answers.
 
-Every call is a stage of the group commit over the manager's state: ask `TransactionState` what may happen, apply its edits,
+Every call is a stage of the group commit over the manager's state: ask `TransactionProposals` what may happen, apply its edits,
 add the rows that go with them. Callers are answered once the group is written.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from basalt.api.bodies.work import Work
+from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
 from basalt.commits.commit_stage import Beginning, CommitStage, TopicParticipant, TopicPlan
 from basalt.commits.recovery import Recovery
@@ -22,7 +22,7 @@ from basalt.transactions.rules.edits import Invalidated, Proposal, Pruned, Resto
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 
@@ -49,13 +49,13 @@ class Coordinator:
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         """The working state, for showing: it may be a group ahead of what is durable."""
         return self.manager.state
 
     async def recover(self) -> None:
         """Read the log, and finish what was being ended when the last process stopped, as far as that succeeds."""
-        await self._recovery.known()
+        await self._recovery.ensure_known()
         await self._recovery.drive(self.state.unfinished())
 
     async def manager_snapshot(self) -> ManagerSnapshot:
@@ -87,7 +87,7 @@ class Coordinator:
 
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise.
         """
-        await self.manager.known()
+        await self.manager.ensure_known()
         try:
             plan = await self._topics.plan(work, self.state.find(transaction_id))
         except InputError:
@@ -96,7 +96,7 @@ class Coordinator:
                 return before
             raise
         stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes)
-        return _told(await self._run(stage, plan.payload_bytes))
+        return _answer_or_raise(await self._run(stage, plan.payload_bytes))
 
     async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing."""
@@ -274,7 +274,7 @@ class Coordinator:
             self._stages.apply(group, proposal.edits)
             return proposal.refusal or self.state.get(transaction_id)
 
-        return _told(await self._run(stage))
+        return _answer_or_raise(await self._run(stage))
 
     def _stage_expire(self, group: Group) -> int:
         made = self.state.expire(group.now_ms).edits
@@ -285,7 +285,7 @@ class Coordinator:
         return self.state.transactions()
 
 
-def _told(answer: T | BasaltError) -> T:
+def _answer_or_raise(answer: T | BasaltError) -> T:
     """The answer, or the refusal that is durable now."""
     if isinstance(answer, BasaltError):
         raise answer
@@ -311,7 +311,7 @@ class SessionCalls:
         self._recovery = recovery
 
     async def open(self, name: str, run: str) -> SessionState:
-        """The run holds the session. What the runs before it had not committed is ended by then.
+        """The run holds the session. Transactions that the runs before it left open are ended by then.
 
         It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
         """
@@ -352,7 +352,7 @@ class SessionCalls:
     async def begin_named(self, name: WorkVersion, asked: Beginning) -> Transaction | SessionState:
         """The run's transaction for the version, new or open before; or the session, when it has committed the version.
 
-        What a run that is replaced by this one had open is ended by then, and rolled back where that succeeds. A request
+        Transactions of a run that this one replaces are ended by then, and rolled back where that succeeds. A request
         id is of no use here: to ask again is to join.
         """
 
@@ -377,7 +377,7 @@ class SessionCalls:
 
     async def list(self) -> list[SessionStanding]:
         def stage(group: Group) -> list[SessionStanding]:
-            found = sorted(self._manager.state.sessions.known(), key=lambda session: session.name)
+            found = sorted(self._manager.state.sessions.all(), key=lambda session: session.name)
             return [self._standing(session) for session in found]
 
         return await self._manager.run(stage)

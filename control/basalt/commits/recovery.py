@@ -11,7 +11,7 @@ from basalt.commits.commit_stage import CommitStage, TopicParticipant
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import Join, State, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import BasaltError, RowExistsError
 
 TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
@@ -30,10 +30,10 @@ class Recovery:
         self._topics = topics
         self._writer = writer
         self._reading = asyncio.Lock()
-        manager.recovered_by(self.known)
+        manager.recovered_by(self.ensure_known)
         self._driven: dict[int, asyncio.Event] = {}  # roll backs that a call drives right now, set when it is through
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         """Read the log, if what it holds is unknown: at the start, and after a write that failed."""
         if not self._manager.is_known:
             async with self._reading:
@@ -58,7 +58,7 @@ class Recovery:
             finally:
                 del held
 
-    def _take_over(self, state: TransactionState, unknown: Mapping[int, Sequence[Join]], group: Group) -> None:
+    def _take_over(self, state: TransactionProposals, unknown: Mapping[int, Sequence[Join]], group: Group) -> None:
         """In a stage: lead, and decide what the log leaves open: a commit of which it has no outcome did not happen.
 
         Nothing is rolled back before this entry has its place: an outcome that is still under way comes too late then.
@@ -90,7 +90,7 @@ class Recovery:
         assert transaction.state is State.ABORTING, "a commit without an outcome is given up when the log is read"
         while (driven := self._driven.get(transaction.id)) is not None:
             await driven.wait()
-            await self.known()
+            await self.ensure_known()
             if self._manager.state.find(transaction.id) is None:
                 return  # the other call has done it; else it failed, or was cancelled
         driven = self._driven[transaction.id] = asyncio.Event()

@@ -1,6 +1,6 @@
 """The findings of `basalt hbase check`, and the view of an installation that they are made of.
 
-`look` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
+`read_installation` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
 rules over a view: each yields one line, with a level, what was found and what to do about it.
 """
 
@@ -51,7 +51,7 @@ ANSWER_TIMEOUT_MS = 10_000  # a gateway whose cluster is well answers in millise
 LATENCY_TRIES = 3  # answers that are timed
 LATENCY_MS_MAX = 100  # a publish waits for a few calls; a gateway on the same network answers in 1 to 5 ms
 REPORT_INTERVAL_MS_DEFAULT = 30_000  # the coprocessor's own
-REPORTS_MISSED_MAX = 10  # a region in the middle of a flush or a move does not report; for so long, none takes
+REPORTS_MISSED_MAX = 10  # a region in the middle of a flush or a move does not report; none takes so long
 SNAPSHOT_AGE_MS_MAX = 180_000  # a leader writes one at least every minute
 METADATA_AGE_MS_MAX = 180_000  # region servers read the topics every ten seconds
 CLOCK_SKEW_MS_OK = 60_000
@@ -159,9 +159,9 @@ def _answer_ms(gateway: Thrift2, clock: Clock) -> float:
     return clock.monotonic_ms() - started_ms
 
 
-def look(gateway: Thrift2, before: InstallationView, clock: Clock) -> InstallationView:
+def read_installation(gateway: Thrift2, before: InstallationView, clock: Clock) -> InstallationView:
     """The view with what there is of the installation, read through a Thrift 2 gateway."""
-    tables = Installation(gateway, before.prefix, clock).found()
+    tables = Installation(gateway, before.prefix, clock).existing_tables()
     regions = {name: gateway.regions(name) for name in tables}
     rows = SystemRows(gateway, before.prefix)
     view = replace(before, now_ms=clock.now_ms(), tables=tables, regions=regions)

@@ -121,15 +121,15 @@ class Reports(NamedTuple):
 
 def read_reports(rows: SystemRows) -> Reports:
     """Every report in the system table, also of regions that are gone."""
-    found, damaged = {}, []
+    reports, damaged = {}, []
     for name, body in rows.scan(REPORT_KIND):
         try:
             if isinstance(body, CorruptionError):
                 raise body
-            found[name] = RegionReport.decode(body)
+            reports[name] = RegionReport.decode(body)
         except CorruptionError:
             damaged.append(name)
-    return Reports(found, tuple(damaged))
+    return Reports(reports, tuple(damaged))
 
 
 def jar_of(report: RegionReport) -> int:

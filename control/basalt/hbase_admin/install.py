@@ -60,11 +60,11 @@ class Installation:
         there = set(self._gateway.table_names(f"{self._prefix}."))
         return [name for table in TABLE_NAMES if (name := table_name(self._prefix, table)) in there]
 
-    def found(self) -> dict[str, FoundTable]:
+    def existing_tables(self) -> dict[str, FoundTable]:
         """The tables that are there as they are."""
-        return {name: self._look(name) for name in self.names()}
+        return {name: self._existing_table(name) for name in self.names()}
 
-    def _look(self, name: str) -> FoundTable:
+    def _existing_table(self, name: str) -> FoundTable:
         descriptor = self._gateway.descriptor(name)
         if descriptor is None:
             raise ConflictError(f"table {name} was dropped meanwhile", hint="start again")
@@ -79,22 +79,22 @@ class Installation:
 
     def plan(self, wanted: Wanted) -> list[TableChange]:
         """The steps that an installation would take now, the row of facts last; `ConflictError` when it must not do anything."""
-        found = self.found()
-        installed = self.buckets(found)
+        existing = self.existing_tables()
+        installed = self.buckets(existing)
         # New tables get the jar that the others have, when none is named: that completes an installation.
         made = layouts(
             self._prefix,
             wanted.buckets,
             flush_interval_ms=wanted.flush_interval_ms or FLUSH_INTERVAL_MS_DEFAULT,
-            jar=wanted.jar or jar_in_use(found),
+            jar=wanted.jar or jar_in_use(existing),
         )
-        steps = plan(made, found, wanted, installed)
+        steps = plan(made, existing, wanted, installed)
         facts = f"install:facts, {wanted.buckets if installed is None else installed} salt buckets"
         descriptor = TableDescriptor(self._system.table, {}, {})
         return [*steps, TableChange(self._system.table, "write" if installed is None else "keep", facts, descriptor)]
 
     def carry_out(self, steps: Sequence[TableChange], wanted: Wanted) -> None:
-        """Do what `plan` said. What is cut short is completed by the next run."""
+        """Carry out the steps of `plan`. The next run completes one that was cut short."""
         for step in steps:
             if step.action == "create":
                 self._gateway.create(step.descriptor, step.splits)

@@ -69,24 +69,24 @@ class TableChange(NamedTuple):
 
 
 def plan(
-    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], wanted: Wanted, buckets_installed: int | None
+    layouts: Sequence[TableLayout], existing: Mapping[str, FoundTable], wanted: Wanted, buckets_installed: int | None
 ) -> list[TableChange]:
     """The steps from what is there to what is wanted, none of which loses anything.
 
     `ConflictError` when a table is there that is not of this layout: it tells every difference of every table.
     """
-    told = _bucket_conflicts(layouts, found, wanted.buckets, buckets_installed)
+    conflicts = _bucket_conflicts(layouts, existing, wanted.buckets, buckets_installed)
     for layout in layouts:
-        present = found.get(layout.name)
+        present = existing.get(layout.name)
         if present is not None:
-            told += [f"{layout.name} {each}" for each in differences(layout, present.descriptor)]
-            told += _jar_conflicts(layout, present, wanted.jar)
-    if told:
+            conflicts += [f"{layout.name} {each}" for each in differences(layout, present.descriptor)]
+            conflicts += _jar_conflicts(layout, present, wanted.jar)
+    if conflicts:
         raise ConflictError(
-            "the tables that are there are not as asked for: " + "; ".join(told),
+            "the tables that are there are not as asked for: " + "; ".join(conflicts),
             hint="choose another store.hbase.prefix or settings that fit; nothing was changed",
         )
-    return [_step(layout, found.get(layout.name), wanted) for layout in layouts]
+    return [_step(layout, existing.get(layout.name), wanted) for layout in layouts]
 
 
 def buckets_conflict(asked: int, installed: int) -> str:
@@ -95,23 +95,23 @@ def buckets_conflict(asked: int, installed: int) -> str:
 
 
 def _bucket_conflicts(
-    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], buckets: int, installed: int | None
+    layouts: Sequence[TableLayout], existing: Mapping[str, FoundTable], buckets: int, installed: int | None
 ) -> list[str]:
     if installed is not None:
         # Regions may have been merged since; the number that was written down counts.
         return [] if installed == buckets else [buckets_conflict(buckets, installed)]
-    told = []
+    conflicts = []
     for layout in layouts:
-        present = found.get(layout.name)
+        present = existing.get(layout.name)
         if present is not None and layout.splits and salts_of(present.starts) > buckets:
-            told.append(f"{layout.name} is split for {salts_of(present.starts)} salt buckets instead of {buckets}")
+            conflicts.append(f"{layout.name} is split for {salts_of(present.starts)} salt buckets instead of {buckets}")
         elif present is not None and missing_splits(layout, present.starts):
-            told.append(
+            conflicts.append(
                 f"{layout.name} has {len(present.starts)} regions, none of which begins at "
                 + ", ".join(split.hex() for split in missing_splits(layout, present.starts)[:3])
                 + f", as {buckets} salt buckets need"
             )
-    return told
+    return conflicts
 
 
 def _jar_conflicts(layout: TableLayout, present: FoundTable, jar: CoprocessorJar | None) -> list[str]:
@@ -145,18 +145,18 @@ def _step(layout: TableLayout, present: FoundTable | None, wanted: Wanted) -> Ta
 
 
 def plan_upgrade(
-    layouts: Sequence[TableLayout], found: Mapping[str, FoundTable], jar: CoprocessorJar
+    layouts: Sequence[TableLayout], existing: Mapping[str, FoundTable], jar: CoprocessorJar
 ) -> list[TableChange]:
     """One step for each table, in the layouts' order; tables that run the jar already are kept, which ends a run that was
     cut short. `ConflictError` when a table is missing, or there is nothing to upgrade.
     """
-    missing = [layout.name for layout in layouts if layout.name not in found]
+    missing = [layout.name for layout in layouts if layout.name not in existing]
     if missing:
         raise ConflictError(
             f"table {missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else ""),
             hint="`basalt hbase install` makes what is missing",
         )
-    steps = [_upgrade_step(layout, found[layout.name], jar) for layout in layouts]
+    steps = [_upgrade_step(layout, existing[layout.name], jar) for layout in layouts]
     if all(step.action == "keep" for step in steps):
         raise ConflictError(
             f"every table runs the coprocessor from {jar.path} already",
@@ -192,7 +192,6 @@ def count(number: int, noun: str) -> str:
 
 
 def create_lines(layouts: Sequence[TableLayout]) -> list[str]:
-    """One `create` for each table."""
     return [create_line(layout.name, layout.attributes, layout.splits) for layout in layouts]
 
 

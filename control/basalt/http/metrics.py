@@ -137,7 +137,6 @@ class Metrics:
         services.topics.memory.meter = self.topics.published
 
     def answered(self, request: RequestHead, duration_ms: float) -> None:
-        """Count one request."""
         key = (request.route, request.scope["method"], request.status // 100)
         durations = self._durations.get(key)
         if durations is None:
@@ -231,7 +230,7 @@ class Metrics:
         now_ms = self._services.clock.now_ms()
         counts: Counter[State] = Counter()
         oldest_ms = oldest_blocking_ms = now_ms
-        in_progress, invalid, sessions = state.in_progress_count, len(state.invalid), len(state.sessions.known())
+        in_progress, invalid, sessions = state.in_progress_count, len(state.invalid), len(state.sessions.all())
         for number, transaction in enumerate(state.transactions(), 1):
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)
@@ -285,16 +284,20 @@ class LeaderMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
-        known = self._leadership
-        yield _gauge("basalt_leader", "1 on the server that leads, 0 on a standby", float(known.is_leader))
-        yield _gauge("basalt_leader_epoch", "Newest epoch that this server knows of", known.epoch)
+        leadership = self._leadership
+        yield _gauge("basalt_leader", "1 on the server that leads, 0 on a standby", float(leadership.is_leader))
+        yield _gauge("basalt_leader_epoch", "Newest epoch that this server knows of", leadership.epoch)
         yield _gauge(
             "basalt_leader_lease_age_seconds",
             "Since when the lease record is as it is: on the leader, since it was last renewed",
-            known.unchanged_ms / 1_000,
+            leadership.unchanged_ms / 1_000,
         )
-        yield _gauge("basalt_leader_lease_reachable", "1 when the last look at the lease was answered", known.reachable)
-        yield _counter("basalt_leader_terms", "How often this server has taken the lead since it started", known.terms)
+        yield _gauge(
+            "basalt_leader_lease_reachable", "1 when the last look at the lease was answered", leadership.reachable
+        )
+        yield _counter(
+            "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
+        )
 
 
 def process_collectors() -> CollectorRegistry:
@@ -319,7 +322,6 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 
 def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
-    """A counter for each value of one label."""
     family = CounterMetricFamily(name, text, labels=(label,))
     for value, count in values.items():
         family.add_metric((value,), count)

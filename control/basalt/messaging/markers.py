@@ -97,7 +97,7 @@ class TrackedMarkers:
         self.ahead.append(ahead)
         self.latest = apply(self.latest, ahead.marker, position_fields(ahead.position)[0])
 
-    def settle(self, stop: bytes, snapshot: TransactionSnapshot | None) -> None:
+    def decide_up_to(self, stop: bytes, snapshot: TransactionSnapshot | None) -> None:
         """Everything up to `stop`, inclusive, is decided: take what committed readers see of it."""
         self.invalid = None if snapshot is None else snapshot.invalid
         rest = list[UnstableMarker]()
@@ -161,7 +161,7 @@ class TopicMarkers:
 
     async def ready(self, log: TopicLog) -> None:
         """Read what is known of the topic, before a stage checks and emits."""
-        await self._settled(log)
+        await self._caught_up(log)
 
     def check(self, emissions: Sequence[tuple[TopicLog, Marker]], part: str = "") -> None:
         """In a stage, before it changes anything: refuse what may not follow the markers there are, in this order.
@@ -199,7 +199,7 @@ class TopicMarkers:
             log = await self._logs.open(title)
             arrival = log.waiter() if wait_ms else None
             try:
-                found = _facts(log.topic, await self._settled(log))
+                found = _facts(log.topic, await self._caught_up(log))
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if found.ended or arrival is None or left_ms <= 0 or self._stopping:
                     return found
@@ -218,13 +218,13 @@ class TopicMarkers:
         saved = 0
         for log in due if everything else due[:SAVE_TOPICS_MAX]:
             with suppress(TopicNotFoundError):
-                await self._settled(log)
+                await self._caught_up(log)
                 saved += await self._writer.run(partial(self._save, log))
         return saved
 
     async def keep(self, log: TopicLog) -> None:
         """Before rows are put out of reach: what their markers say is durable without them."""
-        await self._settled(log)
+        await self._caught_up(log)
 
         def stage(group: Group) -> int:
             self._require({log: None})
@@ -274,13 +274,13 @@ class TopicMarkers:
             for log in logs:
                 log.memory.pin(log)
                 held.append(log)
-                await self._settled(log)
+                await self._caught_up(log)
         except BaseException:
             _let_go(held)
             raise
         return partial(_let_go, held)
 
-    async def _settled(self, log: TopicLog) -> TrackedMarkers:
+    async def _caught_up(self, log: TopicLog) -> TrackedMarkers:
         """The topic's markers, settled through where a reader of committed messages comes now."""
         while True:
             tracked: TrackedMarkers | None = log.markers
@@ -289,7 +289,7 @@ class TopicMarkers:
                     if log.markers is None:
                         log.markers = await self._read(log)
                 continue
-            await self._settle(log, tracked)
+            await self._catch_up(log, tracked)
             log.memory.touch_details(log)
             unchanged: bool = log.markers is tracked
             if unchanged:  # else a write failed meanwhile, and what it may have added is in doubt
@@ -297,10 +297,10 @@ class TopicMarkers:
             if log.ended:
                 raise self._logs.catalog.absent(log.topic.title)
 
-    async def _settle(self, log: TopicLog, tracked: TrackedMarkers) -> None:
+    async def _catch_up(self, log: TopicLog, tracked: TrackedMarkers) -> None:
         stop, snapshot = await self._ends.settled(log, tracked.through)
         if stop > tracked.through or (snapshot is not None and snapshot.invalid is not tracked.invalid):
-            tracked.settle(stop, snapshot)
+            tracked.decide_up_to(stop, snapshot)
 
     async def _read(self, log: TopicLog) -> TrackedMarkers:
         """Read the markers from the store, and drop those that were rolled back after they were read."""

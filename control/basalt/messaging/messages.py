@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TooLargeError
 from basalt.messaging.log.append import Placed

@@ -12,7 +12,7 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, MessageNotFoundError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.read.log_reader import LogReader, Slice, SliceLimits, start_from
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, RecordKind
@@ -53,10 +53,10 @@ class PeekPage(NamedTuple):
 class Peek:
     """Looks into all topics of one store."""
 
-    def __init__(self, logs: TopicLogs, reader: LogReader, decisions: Decisions) -> None:
+    def __init__(self, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions) -> None:
         self._logs = logs
         self._reader = reader
-        self._decisions = decisions
+        self._known_transactions = known_transactions
 
     async def message(self, title: TopicName, message_id: bytes) -> Peeked:
         """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
@@ -81,7 +81,7 @@ class Peek:
 
     async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: SliceLimits) -> PeekPage:
         found = await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True)
-        snapshot = self._decisions.snapshot()
+        snapshot = self._known_transactions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
 
 

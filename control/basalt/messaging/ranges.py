@@ -12,7 +12,7 @@ import asyncio
 from typing import NamedTuple
 
 from basalt.api.bodies.json import HexMessageId, message_id
-from basalt.api.bodies.messages import Split, Splits, StableEnd
+from basalt.api.bodies.ranges import Split, Splits, StableEnd
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError, InternalError
@@ -71,7 +71,7 @@ class RangeAdvance(NamedTuple):
     at_end: bool
     generation: int
     expired: bool
-    said: MarkerState
+    marker_state: MarkerState
     tasks_property: int | None
 
 
@@ -119,7 +119,7 @@ class RangeScan:
         self.at = after  # what lies up to here was passed
         self.messages = 0
         self.payload_bytes = 0
-        self.said: MarkerState = NOTHING_KNOWN
+        self.marker_state: MarkerState = NOTHING_KNOWN
         self.is_full = False  # it ends right before the first message that is over the limits
         self.renew_budget()
 
@@ -164,16 +164,16 @@ class RangeScan:
         return block.messages <= left.messages_max and _weight(block, left.message_bytes) <= left.bytes_max
 
     def _left(self, through: bytes | None) -> SliceLimits:
-        """The limits of what it may still count: at least one message, whatever its bytes, as the first of all."""
+        """The limits that are left: at least one message, whatever its bytes, while it has counted none."""
         limits = self._limits
         messages_left = limits.messages_max - self.messages
         bytes_left = limits.bytes_max - _weight(self, limits.message_bytes)
         return SliceLimits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
-    def _count(self, part: Block | Fetch, said: MarkerState) -> None:
+    def _count(self, part: Block | Fetch, marker_state: MarkerState) -> None:
         self.messages += part.messages
         self.payload_bytes += part.payload_bytes
-        self.said = merged(self.said, said)
+        self.marker_state = merged(self.marker_state, marker_state)
 
     async def _read(self, end: bytes) -> Fetch:
         """Read a block, or what lies up to this id."""
@@ -184,20 +184,20 @@ class RangeScan:
         page = await self._reader.go_on(self._log, reading)
         if page.held_at is not None:
             raise InternalError(f"row {page.held_at.hex()} is undecided, and lies before the stable end of its topic")
-        after, said = self.at, NOTHING_KNOWN
+        after, marker_state = self.at, NOTHING_KNOWN
         for part in page.slices:
             # A rolled back marker counts for nobody; a message does for those who see everything.
             if part.batch.kind is not RecordKind.USER and (part.written_by is None or part.written_by > 0):
-                said = apply(said, part.marker(), part.publish_ms)
+                marker_state = apply(marker_state, part.marker(), part.publish_ms)
         if page.full_at is not None:
             # Whatever was read or skipped on the way here, the scan ends right before what did not fit.
             self.at, self.is_full = before(page.full_at), True
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
-        self._count(page, said)
+        self._count(page, marker_state)
         if self._index is not None and all(map(self._is_decided, page.slices)):
             skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
-            self._index.add(Block(after, self.at, page.messages, page.payload_bytes, said, skipped, *times))
+            self._index.add(Block(after, self.at, page.messages, page.payload_bytes, marker_state, skipped, *times))
         return page
 
     def _is_decided(self, part: Slice) -> bool:
@@ -268,7 +268,7 @@ class Ranges:
         await self._go(scan, log, end)
         expired = await self._has_expired(log, after or b"", settled)
         return RangeAdvance(
-            scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.said,
+            scan.at or None, scan.messages, scan.payload_bytes, scan.at == end, topic.generation, expired, scan.marker_state,
             topic.tasks,
         )  # fmt: skip
 
@@ -326,7 +326,7 @@ class Ranges:
 
     async def _behind(self, log: TopicLog, after: bytes, budget: ReadBudget) -> tuple[int, bool]:
         """The messages behind an id, but for those of failed writers, and whether these are all."""
-        decided, end = self._first_unstable.decisions.snapshot(), end_of(await self._ends.newest_row(log))
+        decided, end = self._first_unstable.known_transactions.snapshot(), end_of(await self._ends.newest_row(log))
         all_committed = TransactionSnapshot(POINTER_MAX, invalid=NO_INVALID if decided is None else decided.invalid)
         settled = Settled(end[:POSITION_BYTES], all_committed)
         scan = self._scan(log, settled, after, end, _UNLIMITED, committed=decided is not None, decided=decided)

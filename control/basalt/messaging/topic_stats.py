@@ -60,7 +60,7 @@ class TopicFigures(NamedTuple):
 
 
 class _NewestSearch(NamedTuple):
-    """The place that the search for the newest message has come to: the rows before this position (None: to none yet).
+    """The position before which the search for the newest message goes on; None: it has not begun.
 
     Of the last of these, the payload rows after `payload_stop` have been passed.
     """

@@ -96,17 +96,17 @@ class Truncation:
     async def _refuse_undecided(self, log: TopicLog, before_ms: int) -> None:
         """A transaction whose first messages are gone when it commits would not be one any more."""
         settled = await self._ends.settled(log)
-        found = await self._first_unstable.of_topic(log, settled.position + b"\0" if settled.position else b"")
+        unstable = await self._first_unstable.of_topic(log, settled.position + b"\0" if settled.position else b"")
         stop = position(before_ms, 0)
-        if found.held_by is not None and found.held_at is not None and found.held_at[:POSITION_BYTES] < stop:
-            at_ms = position_fields(found.held_at[:POSITION_BYTES])[0]
+        if unstable.held_by is not None and unstable.held_at is not None and unstable.held_at[:POSITION_BYTES] < stop:
+            at_ms = position_fields(unstable.held_at[:POSITION_BYTES])[0]
             raise ConflictError(
-                f"transaction {self._named(found.held_by)} has published messages in topic {log.topic.title} at {at_ms}, "
+                f"transaction {self._named(unstable.held_by)} has published messages in topic {log.topic.title} at {at_ms}, "
                 f"before {before_ms}, and has not ended",
                 field="before",
                 hint="wait until it has ended, or give an earlier time",
             )
-        if found.searched_to is not None and found.searched_to[:POSITION_BYTES] < stop:
+        if unstable.searched_to is not None and unstable.searched_to[:POSITION_BYTES] < stop:
             raise BusyError(
                 f"topic {log.topic.title} is still being searched for messages of transactions in progress",
                 hint="send the same call again: it goes on from there",

@@ -1,4 +1,4 @@
-"""Who did what by hand: one durable line for each operator's act, kind `audit` of docs/formats/system-table.md.
+"""The audit: one durable line for each act of an operator, kind `audit` of docs/formats/system-table.md.
 
 The line is written before the act, as `unfinished`, and again after it with its outcome: a crash in between leaves a trace.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger("basalt.audit")
 
 
 class Author(msgspec.Struct, frozen=True):
-    """Who asked: the address that the call came from, the program, and the name that was given, if any."""
+    """The author of an act: the address that the call came from, the program, and the name that was given, if any."""
 
     address: str
     agent: str = ""
@@ -72,7 +72,7 @@ class Audit:
 
     async def act(
         self, act: str, what: str, author: Author, reason: str, request_id: str,
-        do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done",
+        do: Callable[[], Awaitable[T]], outcome_text: Callable[[T], str] = lambda _: "done",
     ) -> T:  # fmt: skip
         """Do it, with a line about it. Nothing is done when the line cannot be written."""
         line = Line(
@@ -87,7 +87,7 @@ class Audit:
             outcome = f"{_verdict(error)}: {error}"
             await self._finish(name, line, outcome)
             raise
-        await self._finish(name, line, told(done))
+        await self._finish(name, line, outcome_text(done))
         return done
 
     async def newest(self, limit: int) -> list[Line]:

@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from basalt.api.bodies import transactions as bodies
-from basalt.api.bodies.messages import Holder
+from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
 from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
@@ -24,8 +26,8 @@ from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import ReadBudget, end_of
 from basalt.operations.audit import Audit, By
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.timeline import TimelineEvent, key_text, timeline_of
-from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.log.timeline import key_text, timeline_of
+from basalt.transactions.manager import EXTERNAL_WRITERS
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import (
@@ -41,7 +43,7 @@ from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 
 SEARCHED_MAX = 1_000  # transactions whose topics one call looks into for rows that hold readers back
@@ -116,7 +118,7 @@ class Inspection:
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
         budget, looked_at = ReadBudget(CALL_ROWS_MAX), 0
-        found: list[bodies.HangingTransaction] = []
+        listed: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
                 break
@@ -127,9 +129,9 @@ class Inspection:
                 fields = self._fields(transaction, now_ms, bool(blocks))
                 step = next_step(transaction, fields["id"], now_ms)
                 worst = _worst_first(blocks)
-                found.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
-        found.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(found))
+                listed.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
+        listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
+        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed))
 
     async def describe(self, transaction_id: int) -> bodies.TransactionDescription | bodies.EndDescription:
         """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
@@ -161,21 +163,21 @@ class Inspection:
         """The steps of one transaction, those that operators forced among them."""
         state = self._transactions.state
         try:
-            known: Transaction | Outcome | None = state.find(transaction_id) or state.outcome(transaction_id)
+            last_state: Transaction | Outcome | None = state.find(transaction_id) or state.outcome(transaction_id)
         except TransactionNotFoundError:
-            known = None
-        pointers: Sequence[int] = known.pointers if known is not None else ()
+            last_state = None
+        pointers: Sequence[int] = last_state.pointers if last_state is not None else ()
         journal = self._transactions.journal
         since_ms = journal.since_ms(self._clock.now_ms())
         # On a thread, the copy of the journal as well: it may hold a hundred thousand edits.
-        found = await asyncio.to_thread(
-            lambda: timeline_of(pointers or (transaction_id,), journal.entries(), known, since_ms)
+        logged = await asyncio.to_thread(
+            lambda: timeline_of(pointers or (transaction_id,), journal.entries(), last_state, since_ms)
         )
         text = self._ids.text(transaction_id)
         forced = await self._audit.about(f"transaction {text}", AUDIT_LINES_MAX)
-        if not found.steps and not forced:
+        if not logged.steps and not forced:
             state.outcome(transaction_id)  # raises: nothing is known of it
-        steps = [*found.steps]
+        steps = [*logged.steps]
         for line in reversed(forced):
             detail = {
                 "by": line.name or line.agent,
@@ -183,9 +185,9 @@ class Inspection:
                 "reason": line.reason,
                 "outcome": line.outcome,
             }
-            steps.append(TimelineEvent(line.at_ms, True, line.act.replace(" ", "_"), detail))
+            steps.append(bodies.TimelineStep(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
-        return bodies.Timeline(text, since_ms, found.whole, tuple(map(self._step, steps)))
+        return bodies.Timeline(text, since_ms, logged.whole, tuple(map(self._step, steps)))
 
     async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
@@ -204,8 +206,7 @@ class Inspection:
 
     async def wrote_externally(self, outcome: Outcome) -> bool:
         """Read an invalid transaction's note: did it write outside Basalt?"""
-        name = ExternalWriter.name(outcome.id)
-        return await self._call(self._system.get, ExternalWriter.KIND, name) is not None
+        return await self._call(EXTERNAL_WRITERS.get, self._system, number_name(outcome.id)) is not None
 
     async def _describe_end(self, outcome: Outcome) -> bodies.EndDescription:
         invalid = self._transactions.state.invalid
@@ -252,10 +253,11 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: TimelineEvent) -> bodies.TimelineStep:
+    def _step(self, step: bodies.TimelineStep) -> bodies.TimelineStep:
         winner = step.detail.get("winner")
-        detail = step.detail if winner is None else {**step.detail, "winner": self._ids.text(winner)}
-        return bodies.TimelineStep(step.at_ms, step.exact, step.event, detail)
+        if winner is None:
+            return step
+        return structs.replace(step, detail={**step.detail, "winner": self._ids.text(int(winner))})
 
 
 class ForcedEnds:
@@ -301,11 +303,11 @@ class ForcedEnds:
     async def _done(self, verb: str, was: Outcome, by: By, do: Callable[[], Awaitable[Outcome]]) -> bodies.ForcedEnd:
         """Do it with a line in the audit, and count it."""
 
-        def told(outcome: Outcome) -> str:
+        def outcome_text(outcome: Outcome) -> str:
             return f"{outcome.state.name} before" if outcome.state is was.state else outcome.state.name
 
         text = self._ids.text(was.id)
-        outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, told)
+        outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, outcome_text)
         changed = outcome.state is not was.state
         self._transactions.totals.events["forced"] += changed
         return bodies.ForcedEnd(text, was.state.name, outcome.state.name, changed, False)
@@ -430,7 +432,7 @@ def held_back(image: StateImage, transaction: Transaction) -> bodies.HeldBack:
 
 
 def waits_for(transaction: Transaction, now_ms: int) -> str:
-    """Who has to do something next."""
+    """The next step, and the person or part that has to do it."""
     topics = f"{len(transaction.topics)} topic" + ("" if len(transaction.topics) == 1 else "s")
     if transaction.state is State.COMMITTING:
         return f"the rows of its commit, which are being written to {topics}"
@@ -481,7 +483,7 @@ def next_step(transaction: Transaction, name: str, now_ms: int) -> str:
 def why_hanging(
     transaction: Transaction, now_ms: int, older_than_ms: int | None, holds_readers: bool
 ) -> tuple[str, ...]:
-    """Why somebody should look at it: held readers, its age, the half of its time-out; empty when there is no reason."""
+    """The reasons to look at it: readers that wait for it, its age, half of its time-out; empty when there is none."""
     if transaction.was_invalid:
         return ()
     reasons = []

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
-from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
@@ -94,12 +94,14 @@ async def save_stats(statistics: TopicStatistics, markers: TopicMarkers) -> Repo
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
     markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
-    decisions: Decisions, pruner: Pruner, activity: CellActivity,
+    known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server. The job `snapshot` is only where there are region servers."""
     lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
     expiry = JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
-    retention = RetentionJob(store, clock, logs, statistics, writer, decisions, lifetime_ms_max, transactions, activity)
+    retention = RetentionJob(
+        store, clock, logs, statistics, writer, known_transactions, lifetime_ms_max, transactions, activity
+    )
     jobs = [
         Job("expiry", "end transactions past their deadline", expiry, partial(end_late, transactions, clock)),
         Job(

@@ -143,7 +143,6 @@ def _published(snapshot: RegionSnapshot) -> bodies.PublishedSnapshot:
 
 
 def _run(result: PruneResult) -> bodies.PruneRun:
-    """A run."""
     return bodies.PruneRun(
         dry_run=result.dry_run,
         invalid=result.invalid,
@@ -228,8 +227,8 @@ def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str
     )
 
 
-def _region(regions: Certificates, found: HoldingRegion, pointers: Sequence[int]) -> bodies.RegionInfo:
-    region = found.region
+def _region(regions: Certificates, holding: HoldingRegion, pointers: Sequence[int]) -> bodies.RegionInfo:
+    region = holding.region
     report: RegionReport | None = regions.reports.get(region.id)
     fault = fault_of(region, report, regions.terms)
     return bodies.RegionInfo(
@@ -242,8 +241,8 @@ def _region(regions: Certificates, found: HoldingRegion, pointers: Sequence[int]
         oldest_edit_ms=None if report is None or report.oldest_edit_ms < 0 else report.oldest_edit_ms,
         files=None if report is None else len(report.files),
         unknown_files=None if report is None else sum(file.decided == UNKNOWN_ORIGIN for file in report.files),
-        held_back=found.writers,
-        oldest_held=None if found.first is None else pointers[found.first],
+        held_back=holding.writers,
+        oldest_held=None if holding.first is None else pointers[holding.first],
         idle=None if fault is None else f"{fault.cause.value}: {fault.detail}",
     )
 

@@ -74,7 +74,7 @@ RUNS = SystemRecord("job-runs", "", Runs)
 
 
 def next_start_ms(planned_ms: int, now_ms: int, interval_ms: int, window: DayWindow | None) -> int:
-    """When a job starts that was to start at `planned_ms`: then, or at the first of its times after that is not past.
+    """The start of a job that was planned for `planned_ms`: then, or at the first of its later times that is not past.
 
     However many starts were missed, one is made up for at most. With a window: the first moment within it from then on.
     """
@@ -185,7 +185,6 @@ class Scheduler:
             self._timer = None
 
     async def jobs(self) -> list[JobInfo]:
-        """All jobs, by name."""
         await self._load()
         return [self._jobs[name].status for name in sorted(self._jobs)]
 
@@ -295,7 +294,7 @@ class Scheduler:
             planned_ms = scheduled.next_ms if planned_ms is None else planned_ms
             scheduled.task = asyncio.get_running_loop().create_task(self._execute(scheduled, planned_ms))
             self._plan(scheduled, 0)
-        return await asyncio.shield(scheduled.task)  # who asked may go away; the run goes on
+        return await asyncio.shield(scheduled.task)  # the caller may go away; the run goes on
 
     async def _execute(self, scheduled: _Scheduled, planned_ms: int | None) -> Run:
         started_ms, start_ms = self._clock.now_ms(), self._clock.monotonic_ms()

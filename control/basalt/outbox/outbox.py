@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
-from basalt.api.bodies.work import Buffer
+from basalt.api.bodies.messages import Buffer
 from basalt.client import Transaction, TransactionInfo
 from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError
@@ -183,7 +183,6 @@ class OutboxParticipant:
         return ()
 
     def commit_tx(self) -> None:
-        """The decision."""
         self._deciding = True
         self._connection.commit()
         self.decided = True
@@ -198,7 +197,7 @@ class OutboxParticipant:
             log.info("%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, error)
 
     def rollback_tx(self) -> bool:
-        """Roll the SQL transaction back. What it has committed before, the relay publishes."""
+        """Roll the SQL transaction back. The relay publishes the rows that it committed before."""
         if self.decided:
             return True
         try:

@@ -119,8 +119,8 @@ class Relay:
             self._outbox.give_back(held.connection)
 
     def _publish_next(self, held: _Held) -> int:
-        while (taken := held.rows.taken()) is not None:
-            if published := self._publish(held, taken):
+        while (oldest_taken := held.rows.oldest_taken()) is not None:
+            if published := self._publish(held, oldest_taken):
                 return published  # otherwise it was committed before, and is removed now
         waiting = held.rows.waiting(self._rows_max, self._batch_bytes_max)
         if not waiting:
@@ -165,7 +165,7 @@ class Relay:
             elif state in ("ABORTED", "INVALID"):
                 rows.release(transaction_id)
 
-    def settle(self, transaction_id: str, *, published: bool) -> None:
+    def resolve(self, transaction_id: str, *, published: bool) -> None:
         """An operator's word on the rows of a transaction that Basalt has forgotten: remove them, or publish them."""
         connection = self._outbox.connect()
         try:
@@ -220,10 +220,10 @@ class Relay:
 
     def _begin_versions(self, session: Session, rows: OutboxRows, standing: Standing) -> None:
         """Make the newest batch the session's version: from then on a session without one is one that was forgotten."""
-        taken = rows.taken()
-        if taken is not None and standing.epoch > 0:
+        oldest_taken = rows.oldest_taken()
+        if oldest_taken is not None and standing.epoch > 0:
             raise OutboxUncertainError(
-                f"outbox {self._outbox.name}: batch {taken} may have been published, and Basalt has forgotten the session"
+                f"outbox {self._outbox.name}: batch {oldest_taken} may have been published, and Basalt has forgotten the session"
                 f" {session.name!r} that would tell",
                 hint="Look whether its messages are in their topics: docs/reference/outbox.md, What can go wrong.",
             )

@@ -176,7 +176,7 @@ class OutboxRows:
             self._statements.run(cursor, "UPDATE {relay} SET epoch = ? WHERE epoch = ?", epoch, before)
             return bool(cursor.rowcount == 1)
 
-    def taken(self) -> int | None:
+    def oldest_taken(self) -> int | None:
         """The oldest batch that was taken and is not removed."""
         found = self._ask("SELECT MIN(batch) FROM {outbox} WHERE batch IS NOT NULL")
         return None if found[0][0] is None else int(found[0][0])

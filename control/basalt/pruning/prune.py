@@ -1,7 +1,7 @@
 """Forgets invalid writers that have no row left anywhere: what the job `prune` and the commands do.
 
-Each run surveys the store: the invalid list, the terms, and the certificates of the store. The invalid list is read first.
-What is found out afterwards about a writer on it stays true, for such a writer writes nothing any more. Then the run
+Each run surveys the store: the invalid list, the terms, and the certificates of the store. The invalid list is read
+first. A writer on it writes nothing any more, so all that is found out about it afterwards stays true. Then the run
 keeps the writers that may go in the archive, logs that they are gone, publishes the snapshot, and asks for a few major
 compactions where files hold back writers that have waited longest.
 """
@@ -34,12 +34,12 @@ from basalt.pruning.state import STATE, PruneState
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
 from basalt.tables import garbage_cells
-from basalt.transactions.manager import ExternalWriter, ManagerSnapshot
+from basalt.transactions.manager import EXTERNAL_WRITERS, ManagerSnapshot, external_writers
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.snapshot import POINTER_MAX
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Pruner:
 
     def _terms(self, state: PruneState) -> Terms:
         lifetime_ms = max(state.lifetime_ms, self._lifetime_ms)
-        held = frozenset[int]() if self._forget_external_writers else ExternalWriter.all(self._system)
+        held = frozenset[int]() if self._forget_external_writers else external_writers(self._system)
         return Terms(self._clock.now_ms(), lifetime_ms, state.restored, CLOCK_SKEW_MS, state.first_published_ms, held)
 
     async def run(self, *, dry_run: bool = False) -> PruneResult:
@@ -244,10 +244,10 @@ class Pruner:
     async def _remove_old_notes(self, survey: Survey, result: PruneResult) -> None:
         """Of writers that are on the invalid list no more: pruned, truncated, or aborted late."""
         left = frozenset(survey.invalid) - frozenset(result.pruned)
-        noted = await self._call(ExternalWriter.all, self._system)
+        noted = await self._call(external_writers, self._system)
         ended = [writer for writer in noted - left if survey.terms.end_ms(writer) < survey.terms.now_ms]
         for writer in ended[:NOTES_MAX]:
-            await self._call.write(self._system.remove, ExternalWriter.KIND, ExternalWriter.name(writer))
+            await self._call.write(EXTERNAL_WRITERS.remove, self._system, number_name(writer))
 
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
@@ -264,7 +264,6 @@ class Survey(NamedTuple):
 
     @property
     def invalid(self) -> tuple[int, ...]:
-        """The invalid list."""
         return self.moment.view.invalid.pointers
 
     @property
@@ -294,10 +293,10 @@ def still_there(before: Sequence[Region], after: Sequence[Region]) -> list[Regio
 def oldest_known(regions: Sequence[Region], reports: dict[str, RegionReport]) -> tuple[int, int]:
     """The oldest snapshot that a region server still goes by; (-1, -1) when that is not known of each."""
 
-    def known(region: Region) -> tuple[int, int]:
+    def snapshot_of(region: Region) -> tuple[int, int]:
         report = reports.get(region.id)
         if report is None or not region.server or report.server != region.server:
             return -1, -1
         return report.snapshot_epoch, report.snapshot_sequence
 
-    return min(map(known, regions), default=(-1, -1))
+    return min(map(snapshot_of, regions), default=(-1, -1))

@@ -29,7 +29,7 @@ CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among th
 
 
 class Cause(enum.Enum):
-    """Why a writer cannot be forgotten yet."""
+    """The causes for which a writer cannot be forgotten yet."""
 
     LIFETIME = "lifetime"  # its lifetime, and what clocks may differ by, is not over
     REPORT = "no report"  # the region has none, or none that can be read
@@ -170,7 +170,7 @@ def certain_until(region: Region, reports: Reports, terms: Terms) -> tuple[int, 
 
 
 def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold | None:
-    """Why a report vouches for nothing at all; None when it does."""
+    """The reason why a report vouches for nothing at all; None when it vouches."""
     if report is None:
         return Hold(Cause.REPORT, "there is no report", region)
     if not region.server or report.server != region.server:
@@ -189,29 +189,28 @@ def fault_of(region: Region, report: RegionReport | None, terms: Terms) -> Hold 
 
 
 def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_ms: int) -> list[Hold]:
-    """List the holds of the writer in one region."""
     report = reports.get(region.id)
     fault = fault_of(region, report, terms)
     if fault is not None or report is None:
         return [] if fault is None else [fault]
-    found = []
+    holds = []
     if report.report_ms <= end_ms:
-        found.append(Hold(Cause.AGE, f"reported at {report.report_ms}, must be after {end_ms}", region))
+        holds.append(Hold(Cause.AGE, f"reported at {report.report_ms}, must be after {end_ms}", region))
     if report.oldest_edit_ms != EMPTY_MEMSTORE and report.oldest_edit_ms <= end_ms:
-        found.append(Hold(Cause.MEMSTORE, f"an edit of {report.oldest_edit_ms} is not flushed", region))
+        holds.append(Hold(Cause.MEMSTORE, f"an edit of {report.oldest_edit_ms} is not flushed", region))
     needed = terms.must_be_decided(pointer)
     for file in report.files:
         if file.decided < needed and pointer <= terms.newest(file):
             origin = "of unknown origin" if file.decided == UNKNOWN_ORIGIN else f"filtered up to {file.decided}"
-            found.append(Hold(Cause.FILE, f"file {file.name} is {origin}", region, file))
-    return found
+            holds.append(Hold(Cause.FILE, f"file {file.name} is {origin}", region, file))
+    return holds
 
 
 def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -> list[range]:
-    """Which of the ascending writers some file of the region may hold: ranges of their indexes, ascending and apart."""
+    """The ascending writers that some file of the region may hold: ranges of their indexes, ascending and apart."""
     spans = []
     for file in report.files:
-        # What was restored needs a later snapshot; without that, writers up to `decided` were filtered out.
+        # A restored table needs a later snapshot; without one, writers up to `decided` were filtered out.
         start = 0 if file.decided < terms.restored else bisect_right(pointers, file.decided)
         spans.append((start, bisect_right(pointers, terms.newest(file))))
     merged: list[range] = []
@@ -307,7 +306,8 @@ def blocked(certificates: Certificates, pointers: Sequence[int]) -> list[Holding
 def worth_compacting(
     certificates: Certificates, pointers: Sequence[int], decided: int, asked: Collection[str], count_max: int
 ) -> list[Region]:
-    """At most so many regions, whose files hold back the oldest of the due writers; not those that were asked already.
+    """The regions, at most `count_max`, whose files hold back the oldest of the due writers; not those that were asked
+    already.
 
     A compaction frees the writers that the newest snapshot is decided on, and no others.
     """

@@ -1,8 +1,8 @@
 """Removes versions of cells that no reader can get any more: superseded, deleted, of failed writers, of past generations.
 
-A look at a whole table is a *pass*. It reads the table in the order of its keys and goes on where the last run stopped, so
-that every version of a cell comes by, the newest first. What it goes by is a moment of the transactions, durable before
-the first row is read: whoever was decided then writes nothing more.
+A look at a whole table is a *pass*. It reads the table in the order of its keys and goes on where the last run stopped,
+so that every version of a cell comes by, the newest first. A pass judges by the transactions at one moment, durable
+before the first row is read: a writer that was decided then writes nothing more.
 
 A tombstone hides what is older, so it goes last: with the older versions of its cell in one atomic write, or in a write
 after theirs. A crash in between leaves a tombstone over nothing, never an older version without it.
@@ -41,7 +41,7 @@ BYTES_MAX = 256 << 20
 _POINTER_BYTES = 8  # at the end of a key: the version; what is before them names the cell
 
 
-class Looked(NamedTuple):
+class JudgedRows(NamedTuple):
     """The findings in some rows: keys to remove first and those of tombstones to remove after them, by reason how many.
 
     `waiting`: there are versions that a later pass may judge otherwise. `tombstone` hides older versions that may be yet to come by.
@@ -124,7 +124,7 @@ class CellVersions:
         old = [note for note in notes if note.generation < living]
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
-        # After it, every write to a past generation is done: none is staged later.
+        # After it, every write to a past generation is done, and no stage adds another one.
         await self._writer.run(lambda _: None)
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
@@ -150,9 +150,11 @@ class CellVersions:
         """Begin or go on with the pass over a table; False when this run has looked at enough."""
         if self._pass is not None and self._pass.keys != keys:
             self._pass = None  # the table that it was about is gone
-        if self._pass is None and not notes and self._activity.is_quiet(keys[:2]):
+        if self._pass is None and not notes and self._activity.is_quiet(keys.generation_key):
             return True
-        writes = self._activity.writes(keys[:2])  # first: what was written before is there for the pass to see
+        writes = self._activity.writes(
+            keys.generation_key
+        )  # first: what was written before is there for the pass to see
         moment = await self._transactions.manager_snapshot()
         if self._pass is None:
             stop = prefix_stop(keys.start)
@@ -165,48 +167,48 @@ class CellVersions:
         bound = moment.visibility_upper_bound
         horizon = Horizon(moment.view.invalid, bound, purge_bound=bound)
         while self._rows_left > 0 and self._bytes_left > 0:
-            looked = await self._call.long(self._look, current, horizon)
-            await self._remove(current, looked)
-            counts.update(looked.reasons)
-            self._rows_left -= looked.rows
-            self._bytes_left -= looked.size_bytes
-            current.run, current.tombstone = looked.run, looked.tombstone
-            current.waiting |= looked.waiting
-            if looked.next is None:
+            judged = await self._call.long(self._judge_next, current, horizon)
+            await self._remove(current, judged)
+            counts.update(judged.reasons)
+            self._rows_left -= judged.rows
+            self._bytes_left -= judged.size_bytes
+            current.run, current.tombstone = judged.run, judged.tombstone
+            current.waiting |= judged.waiting
+            if judged.next is None:
                 self._end(current)
                 return True
-            current.next = looked.next
+            current.next = judged.next
         return False
 
     def _end(self, current: Pass) -> None:
         self._pass = None
         if not current.waiting:
-            self._activity.set_quiet(current.keys[:2], current.writes)
+            self._activity.set_quiet(current.keys.generation_key, current.writes)
 
-    def _look(self, current: Pass, horizon: Horizon) -> Looked:
+    def _judge_next(self, current: Pass, horizon: Horizon) -> JudgedRows:
         """Read the next rows and judge them."""
         rows = list(self._cells.scan(current.next, current.stop, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES))
-        found = [(row.key, is_tombstone(row.columns)) for row in rows]
+        keys_and_tombstones = [(row.key, is_tombstone(row.columns)) for row in rows]
         size_bytes = sum(len(row.key) + sum(map(len, row.columns.values())) for row in rows)
-        return look(found, size_bytes, current, horizon)
+        return judge_rows(keys_and_tombstones, size_bytes, current, horizon)
 
-    async def _remove(self, current: Pass, looked: Looked) -> None:
-        if looked.older or looked.tombstones:
-            removed_bytes = sum(map(len, looked.older)) + sum(map(len, looked.tombstones))
-            await self._writer.run(lambda group: _stage(group, looked), removed_bytes)
-        if looked.next is None:
+    async def _remove(self, current: Pass, judged: JudgedRows) -> None:
+        if judged.older or judged.tombstones:
+            removed_bytes = sum(map(len, judged.older)) + sum(map(len, judged.tombstones))
+            await self._writer.run(lambda group: _stage(group, judged), removed_bytes)
+        if judged.next is None:
             await self._remove_notes(current.notes)
 
 
-def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> Looked:
+def judge_rows(rows: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> JudgedRows:
     """Judge the rows (key, and whether it is a tombstone) that come next in a pass; none: it ends. Pure."""
-    verdicts, run = judge_cells(found, {current.keys.prefix: current.keys.generation}, horizon, current.run)
+    verdicts, run = judge_cells(rows, {current.keys.prefix: current.keys.generation}, horizon, current.run)
     older: list[bytes] = []
     tombstones: list[bytes] = []
     reasons: Counter[str] = Counter()
     tombstone, waiting = current.tombstone, False
     bound = (POINTER_MAX - horizon.upper_bound).to_bytes(_POINTER_BYTES, "big")
-    for (key, _), verdict in zip(found, verdicts, strict=True):
+    for (key, _), verdict in zip(rows, verdicts, strict=True):
         cell = key[:-_POINTER_BYTES]
         if tombstone is not None and tombstone[:-_POINTER_BYTES] != cell:
             tombstones.append(tombstone)
@@ -221,16 +223,16 @@ def look(found: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass,
             waiting |= key[-_POINTER_BYTES:] < bound
         if verdict.fate is Fate.DROP or verdict is UNREADABLE:
             reasons[f"cells_{verdict.reason}"] += 1
-    if not found and tombstone is not None:
+    if not rows and tombstone is not None:
         tombstones.append(tombstone)
         tombstone = None
-    following = found[-1][0] + b"\0" if found else None
-    return Looked(len(found), size_bytes, following, run, tombstone, older, tombstones, reasons, waiting)
+    following = rows[-1][0] + b"\0" if rows else None
+    return JudgedRows(len(rows), size_bytes, following, run, tombstone, older, tombstones, reasons, waiting)
 
 
-def _stage(group: Group, looked: Looked) -> None:
-    group.add(CellTable.name, *map(Delete, looked.older))
-    group.add(CellTable.name, *map(Delete, looked.tombstones), phase=Phase.OUTCOME)
+def _stage(group: Group, judged: JudgedRows) -> None:
+    group.add(CellTable.name, *map(Delete, judged.older))
+    group.add(CellTable.name, *map(Delete, judged.tombstones), phase=Phase.OUTCOME)
 
 
 def _stage_notes(group: Group, done: Sequence[GarbageCells]) -> None:

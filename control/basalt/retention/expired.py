@@ -1,10 +1,11 @@
 """Removes whole ranges of rows: messages and payloads that expired or were truncated, and those of past generations.
 
-A store that applies the retention rule itself removes them when it compacts; there it is only noted that they are gone.
+A store that applies the retention rule itself removes them when it compacts; the job then only notes that they are
+gone.
 
-What was found of a topic is remembered, so that nothing is read of it again before its oldest row can have expired. A past
-generation is out of reach from the moment its topic is deleted. Up to which one a topic was swept is kept as a system
-entry (kind `swept`, docs/formats/system-table.md), so that nothing is done twice.
+The job remembers the oldest row of each topic, and does not read the topic again before that row can have expired. A
+past generation is out of reach from the moment its topic is deleted. Up to which one a topic was swept is kept as a
+system entry (kind `swept`, docs/formats/system-table.md), so that nothing is done twice.
 """
 
 from __future__ import annotations
@@ -108,28 +109,28 @@ class ExpiredRows:
             await self._remove(plans, counts)
 
     async def _plan(self, topic: Topic) -> _Plan | None:
-        key = topic.keys[:2]
-        known = self._known.get(key)
-        if known is None:
+        key = topic.keys.generation_key
+        oldest = self._known.get(key)
+        if oldest is None:
             if len(self._known) >= TOPICS_REMEMBERED_MAX:
                 self._known.clear()
-            known = self._known[key] = _Known()
+            oldest = self._known[key] = _Known()
         now_ms = self._clock.now_ms()
         ttl_ms, truncated_ms = topic.metadata.ttl_ms, self._truncated_ms(topic)
         slack_ms = min(ttl_ms // SLACK_PART, SLACK_MS_MAX)
         due_ms = max(now_ms - ttl_ms - slack_ms, truncated_ms - 1)  # what somebody truncated goes without delay
-        messages = known.oldest_ms <= due_ms
+        messages = oldest.oldest_ms <= due_ms
         if messages:
-            known.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
-            messages = known.oldest_ms <= due_ms
+            oldest.oldest_ms = await self._call(self._oldest_ms, topic, now_ms)
+            messages = oldest.oldest_ms <= due_ms
             await asyncio.sleep(0)
         expired_ms = max(now_ms - ttl_ms, truncated_ms - 1)
         payloads_due_ms = payload_writers_expired_ms(expired_ms, self._lifetime_ms) - slack_ms
-        payloads = self._payload_looks > 0 and known.oldest_pointer_ms <= payloads_due_ms
+        payloads = self._payload_looks > 0 and oldest.oldest_pointer_ms <= payloads_due_ms
         if payloads:
             self._payload_looks -= 1
-            known.oldest_pointer_ms = await self._call(self._oldest_pointer_ms, topic, now_ms)
-            payloads = known.oldest_pointer_ms <= payloads_due_ms
+            oldest.oldest_pointer_ms = await self._call(self._oldest_pointer_ms, topic, now_ms)
+            payloads = oldest.oldest_pointer_ms <= payloads_due_ms
             await asyncio.sleep(0)
         if not messages and not payloads:
             return None
@@ -143,8 +144,8 @@ class ExpiredRows:
         before_ms = max(now_ms - topic.metadata.ttl_ms + 1, self._truncated_ms(topic))
         rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
-        known = stored_log.expired(self._system, topic)
-        last = bytes.fromhex(known.last or "") if known is not None else b""
+        log_start = stored_log.expired(self._system, topic)
+        last = bytes.fromhex(log_start.last or "") if log_start is not None else b""
         return _Expired(before_ms, last if newest is None else newest.position)
 
     def _oldest_ms(self, topic: Topic, now_ms: int) -> int:
@@ -160,14 +161,14 @@ class ExpiredRows:
 
     async def _remove(self, plans: Sequence[_Plan], counts: Counter[str]) -> None:
         async with AsyncExitStack() as locks:
-            found: list[tuple[TopicLog, _Plan]] = []
+            plans_by_log: list[tuple[TopicLog, _Plan]] = []
             for plan in plans:
                 with suppress(TopicNotFoundError):
                     log = await self._logs.open(plan.topic.title)
                     if log.topic.generation == plan.topic.generation:
                         await locks.enter_async_context(log.locks.rows)
-                        found.append((log, plan))
-            await self._writer.run(lambda group: self._stage(group, found, counts))
+                        plans_by_log.append((log, plan))
+            await self._writer.run(lambda group: self._stage(group, plans_by_log, counts))
 
     def _stage(self, group: Group, plans: Sequence[tuple[TopicLog, _Plan]], counts: Counter[str]) -> None:
         """Add the range deletes to the group, and what others must know of them."""
@@ -198,7 +199,7 @@ class ExpiredRows:
         return [(MessageTable.name, mutation) for mutation in before]
 
     def _gone(self, log: TopicLog, before_ms: int) -> None:
-        key = log.topic.keys[:2]
+        key = log.topic.keys.generation_key
         self._logs.tails.remove_before(log.tail, position(before_ms, 0))
         if log.index is not None:
             log.index.expired(before_ms)
@@ -269,12 +270,12 @@ class OldGenerations:
                 await asyncio.sleep(0)
 
     async def _swept_to(self, prefix: bytes) -> int:
-        known = self._swept.get(prefix)
-        if known is None:
+        generation = self._swept.get(prefix)
+        if generation is None:
             swept = await self._call(SWEPT.get, self._system, stored_log.entry_name(prefix))
-            known = 0 if swept is None else swept.generation
-            self._remember(prefix, known)
-        return known
+            generation = 0 if swept is None else swept.generation
+            self._remember(prefix, generation)
+        return generation
 
     def _remember(self, prefix: bytes, generation: int) -> None:
         if len(self._swept) >= TOPICS_REMEMBERED_MAX:
@@ -291,13 +292,13 @@ class OldGenerations:
     def _ranges(self, prefix: bytes, living: int) -> list[tuple[str, DeleteRange]]:
         """The ranges in which there is anything: a range delete of nothing would be a burden all the same."""
         keys = TopicKeys(prefix, 0, self._logs.catalog.buckets)
-        found = []
+        ranges = []
         for table in _TABLES:
             for salt in range(self._logs.catalog.buckets):  # whatever its spread was then
                 whole = MessageTable.whole_generations(keys, salt, living)
                 if next(self._store.table(table).scan(whole.start, whole.stop, rows_max=1), None) is not None:
-                    found.append((table, whole))
-        return found
+                    ranges.append((table, whole))
+        return ranges
 
     def _stage(
         self, group: Group, prefix: bytes, living: int, ranges: list[tuple[str, DeleteRange]], deleted: TopicName | None

@@ -1,8 +1,9 @@
 """Removes rows that no snapshot shows any more: rolled back ones, and those of failed writers.
 
-Whatever rolls rows back or fails a writer leaves a note of where they lie (`basalt.messaging.log.stored_log`).
-Here the rows of each note are found, the retention rule is asked about each of them, and the note goes in the same write as
-the rows. What the rule cannot decide yet (the transaction manager reads its log) keeps its note.
+Every roll back, and every failure of a writer, leaves a note of where the rows lie
+(`basalt.messaging.log.garbage_notes`). The job finds the rows of each note, asks the retention rule about each of them,
+and removes the note in the same write as the rows. A row that the rule cannot decide yet (the transaction manager reads
+its log) keeps its note.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.stored_log import counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.expired import last_payload_key
 from basalt.runtime.group_commit import Group, GroupCommit
@@ -56,7 +57,7 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, decisions: Decisions,
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, known_transactions: KnownTransactions,
         lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
@@ -67,7 +68,7 @@ class GarbageRows:
         self._logs = logs
         self._statistics = statistics
         self._writer = writer
-        self._decisions = decisions
+        self._known_transactions = known_transactions
         self._lifetime_ms = lifetime_ms_max
         self._next = ""  # the name of the note with which the next run begins
 
@@ -100,18 +101,18 @@ class GarbageRows:
             return notes[-1].name + "\0", 0
         await self._statistics.ready(log)
         async with log.locks.rows:
-            found = await self._find(log.topic, notes)
-            size_bytes = sum(row.size_bytes for each in found for row, _ in each.rows)
-            reasons = await self._writer.run(lambda group: self._stage(group, log, found), size_bytes)
+            note_rows = await self._find(log.topic, notes)
+            size_bytes = sum(row.size_bytes for each in note_rows for row, _ in each.rows)
+            reasons = await self._writer.run(lambda group: self._stage(group, log, note_rows), size_bytes)
         counts.update(reasons)
-        last, looked_at = found[-1], sum(each.looked_at for each in found)
+        last, looked_at = note_rows[-1], sum(each.looked_at for each in note_rows)
         if last.rest is None or reasons["undecided"]:
             return last.note.name + "\0", looked_at
-        # Else the note that took its place, which a note from the beginning of the log on sorts behind.
+        # Go on with the note that took its place. Its name may sort before this one, if this one has no start.
         return last.note.left(last.rest).name, looked_at
 
     async def _find(self, topic: Topic, notes: list[GarbageRange]) -> list[_NoteRows]:
-        found: list[_NoteRows] = []
+        note_rows: list[_NoteRows] = []
         read_rows = read_bytes = 0
         for note in notes:
             if read_rows >= GROUP_ROWS or read_bytes >= GROUP_BYTES:
@@ -122,28 +123,28 @@ class GarbageRows:
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]
-            found.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
+            note_rows.append(_NoteRows(note, await self._counted(topic, rows), len(page.rows), page.rest))
             if page.rest is not None:  # the notes behind it wait, or the rest of it would wait for the next run
                 break
-        return found
+        return note_rows
 
     async def _counted(self, topic: Topic, rows: list[MessageRow]) -> list[tuple[MessageRow, list[RowCount]]]:
-        found: list[tuple[MessageRow, list[RowCount]]] = [(row, []) for row in rows]
-        by_position = {row.position: contents for row, contents in found}
+        counted_rows: list[tuple[MessageRow, list[RowCount]]] = [(row, []) for row in rows]
+        by_position = {row.position: contents for row, contents in counted_rows}
         async with aclosing(counted(self._call, self._payloads, topic, rows)) as counts:
             async for row, content in counts:
                 by_position[row.position].append(content)
-        return found
+        return counted_rows
 
-    def _stage(self, group: Group, log: TopicLog, found: list[_NoteRows]) -> Counter[str]:
+    def _stage(self, group: Group, log: TopicLog, note_rows: list[_NoteRows]) -> Counter[str]:
         """Judge the rows by what is known now, which may be more than when they were found."""
         reasons: Counter[str] = Counter()
         if not log.live:  # deleted, or changed: the next run looks at it again
             return reasons
         current = log.topic
-        snapshot = self._decisions.snapshot()
+        snapshot = self._known_transactions.snapshot()
         gone: list[tuple[bytes, RowCount]] = []
-        for note, rows, _, rest in found:
+        for note, rows, _, rest in note_rows:
             decided = True
             for row, contents in rows:
                 verdict = self._judge(group, log, row, snapshot)

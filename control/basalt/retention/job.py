@@ -9,7 +9,7 @@ from itertools import islice
 from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.first_unstable import Decisions
+from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.cells import CellVersions
 from basalt.retention.expired import ExpiredRows, OldGenerations
@@ -30,13 +30,13 @@ class RetentionJob:
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit,
-        decisions: Decisions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
+        known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._garbage = GarbageRows(store, logs, statistics, writer, decisions, lifetime_ms_max)
+        self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
 
     async def run(self) -> dict[str, int]:

@@ -43,7 +43,7 @@ INLINE_BYTES_MAX = 64 << 10
 INLINE_WRITE_MS_MAX = 3.0
 INLINE_WRITES_SEEN = 4
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
-# How often what a stage needs is read before its caller is told to come again. What was read stays in memory until the
+# Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
 STAGE_LOADS_MAX = 8
 
@@ -88,7 +88,7 @@ class GroupPart(Protocol):
 
 
 class Waiter(Protocol[T_contra]):
-    """Who is told what became of a stage, once and in the event loop. A future is one."""
+    """The receiver of a stage's result, called once and in the event loop. A future is one."""
 
     def cancelled(self) -> bool:
         """Nobody wants the answer any more: a stage that has not run yet need not."""
@@ -290,7 +290,7 @@ class GroupCommit:
         return None
 
     def _stage(self, group: Group) -> tuple[list[_Caller[Any]], int]:
-        """Run the stages that fit into the group; who is to be told when it is written, and the bytes of it."""
+        """Run the stages that fit into the group; return the callers to tell when it is written, and its bytes."""
         staged: list[_Caller[Any]] = []
         group_bytes = 0
         while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
@@ -315,7 +315,7 @@ class GroupCommit:
                 group._undo(mark)
                 caller.release()
                 if not staged:  # it has seen only what is durable
-                    self._tell(caller, error)
+                    self._answer_caller(caller, error)
                     continue
                 caller.refusal = error
             else:
@@ -330,7 +330,9 @@ class GroupCommit:
         if len(caller.releases) >= STAGE_LOADS_MAX:
             caller.release()
             hint = "send the same call again after Retry-After"
-            self._tell(caller, BusyError("what the call needs leaves memory faster than it is read", hint=hint))
+            self._answer_caller(
+                caller, BusyError("what the call needs leaves memory faster than it is read", hint=hint)
+            )
             return
         self.queue_bytes += caller.size_bytes
         self.loading += 1
@@ -351,7 +353,7 @@ class GroupCommit:
         self.queue_bytes -= caller.size_bytes
         caller.release()
         if not caller.waiter.done():
-            self._tell(caller, error)
+            self._answer_caller(caller, error)
         if not self._busy and not self.loading:
             self._idle.set()
 
@@ -365,7 +367,7 @@ class GroupCommit:
             self._wake()
 
     @staticmethod
-    def _tell(caller: _Caller[Any], error: Exception | None) -> None:
+    def _answer_caller(caller: _Caller[Any], error: Exception | None) -> None:
         try:
             if error is None:
                 caller.waiter.set_result(caller.result)
@@ -403,7 +405,7 @@ class GroupCommit:
                 log.exception("a callback after a write failed")
         for caller in callers:
             if not caller.waiter.done():
-                self._tell(caller, error or caller.refusal)
+                self._answer_caller(caller, error or caller.refusal)
         if self._queue:
             self._next_turn(self._loop)
         else:

@@ -36,8 +36,8 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.table import Store
 
-# A server that could not begin its term leaves the lease to others for so long; twice as long after each failure more,
-# for each takes an epoch, and those are not without end.
+# Pause of a server that could not begin its term, so that others can take the lease. It doubles with each failure: each
+# attempt uses up an epoch number.
 REST_S_MIN = 2.0
 REST_S_MAX = 60.0
 
@@ -87,7 +87,7 @@ class StandbyFrame:
             return answer(request)
         except BasaltError as error:
             return responses.problem_response(error, request.id)
-        except Exception:  # a bug, but whoever asked must be answered
+        except Exception:  # a bug, but the caller must be answered
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             return responses.problem_response(responses.internal_error(), request.id)
 
@@ -103,12 +103,14 @@ class StandbyFrame:
         return error
 
     def _ready(self, _request: RequestHead) -> responses.Response:
-        known, url = self._leadership, self._leadership.leader_url
-        if known.is_leader:
-            detail = f"leads under epoch {known.epoch}, and reads what the last leader left"
+        leadership, url = self._leadership, self._leadership.leader_url
+        if leadership.is_leader:
+            detail = f"leads under epoch {leadership.epoch}, and reads what the last leader left"
         else:
             detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
-        store = ServerPart("store", known.reachable, 0.0, "" if known.reachable else "the lease cannot be read")
+        store = ServerPart(
+            "store", leadership.reachable, 0.0, "" if leadership.reachable else "the lease cannot be read"
+        )
         return responses.json_response(
             Readiness(False, (store, ServerPart("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
         )
@@ -189,14 +191,14 @@ class FailoverServer:
 
     def _begin(self, term: Term) -> None:
         """Called by the leadership's thread."""
-        self._tell(lambda: self._terms.put_nowait(term))
+        self._call_in_loop(lambda: self._terms.put_nowait(term))
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _call_in_loop(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)
 
     async def _serve(self, term: Term) -> None:
         over = asyncio.Event()
-        term.when_over(lambda: self._tell(over.set))
+        term.when_over(lambda: self._call_in_loop(over.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         self._serving = _Serving(term, services, build_app(services), thrift)
         log.info("serves under epoch %d", term.epoch)

@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
             port = self.servers[0].sockets[0].getsockname()[1]
             partial = self._port_file.with_name(self._port_file.name + ".partial")
             partial.write_text(f"{port}\n")
-            partial.replace(self._port_file)  # whoever waits for the file never reads half of it
+            partial.replace(self._port_file)  # a script that waits for the file never reads half of it
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._stop_waiting()

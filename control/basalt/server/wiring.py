@@ -20,7 +20,7 @@ from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.ranges import Ranges
-from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
+from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
 from basalt.messaging.topic_stats import TopicStatistics
@@ -97,7 +97,6 @@ class RunningServices(services.Services):
 
 
 def open_store(settings: Settings, data_directory: Path | None) -> Store:
-    """The store that the settings name, open."""
     if settings.store.kind == "memory":
         return MemoryStore()
     if settings.store.kind == "hbase":
@@ -167,20 +166,20 @@ async def _wire(
         clock, topics, reader, roll_backs, writer, manager,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
-    decisions = Decisions(manager)
-    first_unstable = FirstUnstable(store, clock, topics, reader, decisions)
+    known_transactions = KnownTransactions(manager)
+    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await transactions.recover()
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    peek = Peek(topics, reader, decisions)
+    peek = Peek(topics, reader, known_transactions)
     activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
     tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
     jobs = build_jobs(
-        settings, store, clock, topics, statistics, markers, writer, transactions, log, decisions, pruner, activity
+        settings, store, clock, topics, statistics, markers, writer, transactions, log, known_transactions, pruner, activity
     )  # fmt: skip
     scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)

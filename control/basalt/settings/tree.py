@@ -72,7 +72,7 @@ class HBaseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Which store keeps the tables."""
+    """The store that keeps the tables."""
 
     kind: Annotated[
         Literal["memory", "rocks", "hbase"],
@@ -84,7 +84,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSettings:
-    """Which of several servers on one store leads; read only when store.kind is hbase."""
+    """The election of the one server that leads; read only when store.kind is hbase."""
 
     lease_ms: Annotated[
         int, Duration("how long a leader that is gone goes on leading in the eyes of the others", SECOND_MS, MINUTE_MS)
@@ -150,7 +150,7 @@ class TransactionSettings:
     session_ms_max: Annotated[
         int,
         Duration(
-            "how long a named session is remembered that nobody uses and that counts for no ledger",
+            "how long a named session is remembered that nobody uses and that counts for no counter owner",
             HOUR_MS,
             366 * DAY_MS,
         ),
@@ -177,7 +177,7 @@ class ThriftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """When one scheduled job runs."""
+    """The times of one scheduled job."""
 
     interval_ms: Annotated[int, Duration("time from one start to the next", INTERVAL_MS_MIN, INTERVAL_MS_MAX)]
     window: Annotated[DayWindow | None, Window("time of day in which it may start")] = None
@@ -271,7 +271,6 @@ def sections() -> frozenset[str]:
 
 
 def value_of(settings: Settings, key: Key) -> object:
-    """The key's value in `settings`."""
     value: object = functools.reduce(getattr, key.path, settings)
     return value
 

@@ -1,4 +1,4 @@
-"""Which transactional tables retention looks through: those in which something was written, or a failed writer left cells.
+"""Notes of the transactional tables that retention looks through: those with new writes, or with cells of a failed writer.
 
 Only a look at the whole table finds the cells of a failed writer. So a note (kind `hidden-cells`, docs/formats/system-table.md) is
 written with the entry of the invalid list, one for each table that the transaction took part in. Retention removes it after a
@@ -56,7 +56,7 @@ def remove(group: Group, done: GarbageCells) -> None:
 
 
 class CellActivity:
-    """Which tables are quiet: nothing was written since a look at the whole of each left nothing to come back for.
+    """The quiet tables: a look at the whole table left nothing to come back for, and nothing was written since.
 
     In memory only: of a table that this process has not looked through yet nothing is known, and it is taken for written.
     """

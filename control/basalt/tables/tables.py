@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import HostedTable, TableCatalog, TableName
 from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
@@ -48,15 +49,7 @@ ANSWER = PageLimits(
 )
 
 T = TypeVar("T")
-Look = Callable[[CellTable], T]
-
-
-class CellPut(NamedTuple):
-    """A cell's new value."""
-
-    row: bytes
-    column: bytes
-    value: bytes
+CellRead = Callable[[CellTable], T]
 
 
 class CellWrites(NamedTuple):
@@ -73,7 +66,7 @@ class Tables:
     def __init__(
         self, store: Store, catalog: TableCatalog, manager: TransactionManager, activity: CellActivity
     ) -> None:
-        self._looks = Looks(store)
+        self._cell_reads = CellReads(store)
         self.catalog = catalog
         self._manager = manager
         self._activity = activity
@@ -92,10 +85,10 @@ class Tables:
         of_rows = await self._cells_of_rows(table, transaction_id, writes.delete_rows)
 
         def stage(group: Group) -> None:
-            _check_generation(self.catalog.known(title), table.generation)
+            _check_generation(self.catalog.loaded(title), table.generation)
             pointer = self._manager.state.get(transaction_id).write_pointer
             self._manager.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
-            for call in (group.when_durable, group.when_failed):  # not before: who looks in between finds nothing yet
+            for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
                 call(lambda: self._activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))
 
@@ -126,9 +119,9 @@ class Tables:
                 field="columns",
                 hint="name fewer rows or fewer columns in a call",
             )
-        await self._manager.known()
+        await self._manager.ensure_known()
         with self._reader(transaction_id, level) as snapshot:
-            return await self._look(
+            return await self._read_cells(
                 table,
                 lambda cells: _look_at_rows(cells, table, wanted, named, snapshot, level),
                 short=lookups <= SHORT_SCANS_MAX,
@@ -148,9 +141,9 @@ class Tables:
         named = _check_columns(columns)
         limits = ANSWER._replace(cells_max=min(cells, READ_CELLS_MAX))
         all_own = level is VisibilityLevel.SNAPSHOT_ALL
-        await self._manager.known()
+        await self._manager.ensure_known()
         with self._reader(transaction_id, level) as snapshot:
-            return await self._look(
+            return await self._read_cells(
                 table,
                 lambda cells: cells.scan(table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits),
                 short=False,
@@ -162,15 +155,15 @@ class Tables:
         """The cells of these rows that the transaction sees: what it deletes when it deletes the rows."""
         if not rows:
             return []
-        await self._manager.known()
+        await self._manager.ensure_known()
         with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
-            return await self._look(
+            return await self._read_cells(
                 table, lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
             )
 
-    async def _look(self, table: HostedTable, look: Look[T], *, short: bool) -> T:
+    async def _read_cells(self, table: HostedTable, cell_read: CellRead[T], *, short: bool) -> T:
         try:
-            return await self._looks(table.keys, look, short=short)
+            return await self._cell_reads(table.keys, cell_read, short=short)
         except LargeRowError as error:
             raise TooLargeError(error.message, field=error.field, hint=error.hint) from None
 
@@ -194,19 +187,19 @@ class Tables:
 def _look_at_columns(
     cells: CellTable, table: HostedTable, rows: Collection[bytes], snapshot: TransactionSnapshot
 ) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
-    found_bytes = 0
+    cell_names: list[tuple[bytes, bytes]] = []
+    names_bytes = 0
     for row in sorted(set(rows)):
         for column in cells.columns(table.keys, row, snapshot):
-            found.append((row, column))
-            found_bytes += len(row) + len(column)
-            if len(found) > DELETED_CELLS_MAX or found_bytes > DELETED_BYTES_MAX:
+            cell_names.append((row, column))
+            names_bytes += len(row) + len(column)
+            if len(cell_names) > DELETED_CELLS_MAX or names_bytes > DELETED_BYTES_MAX:
                 raise TooLargeError(
                     f"the rows to delete have more than {DELETED_CELLS_MAX} cells or {DELETED_BYTES_MAX} bytes of names",
                     field="deleteRows",
                     hint="delete fewer rows in a call; of one so large, delete its cells in several calls",
                 )
-    return found
+    return cell_names
 
 
 def _look_at_rows(
@@ -214,19 +207,19 @@ def _look_at_rows(
     snapshot: TransactionSnapshot, level: VisibilityLevel,
 ) -> list[CellVersion]:  # fmt: skip
     all_own = level is VisibilityLevel.SNAPSHOT_ALL
-    found: list[CellVersion] = []
-    found_bytes = 0
+    versions: list[CellVersion] = []
+    versions_bytes = 0
     for row in rows:
         in_row = cells.row(table.keys, row, snapshot, columns, all_own=all_own, limits=ANSWER)
-        found += in_row
-        found_bytes += sum(len(cell.row) + len(cell.column) + len(cell.value or b"") for cell in in_row)
-        if len(found) > READ_CELLS_MAX or found_bytes > READ_BYTES_MAX:
+        versions += in_row
+        versions_bytes += sum(len(cell.row) + len(cell.column) + len(cell.value or b"") for cell in in_row)
+        if len(versions) > READ_CELLS_MAX or versions_bytes > READ_BYTES_MAX:
             raise TooLargeError(
                 f"these rows of table {table.title} have more than {READ_CELLS_MAX} cells or {READ_BYTES_MAX} bytes",
                 field="rows",
                 hint="read fewer rows at a time, or name the columns",
             )
-    return found
+    return versions
 
 
 def _seen_by(transaction: Transaction, level: VisibilityLevel) -> TransactionSnapshot:
@@ -311,7 +304,7 @@ class _LongLook(Exception):  # noqa: N818  # no error: the look goes on elsewher
     """More is to be looked at than the event loop has time for."""
 
 
-class Looks:
+class CellReads:
     """Runs looks at the cells of one store. A look may be run twice, and changes nothing."""
 
     def __init__(self, store: Store) -> None:
@@ -320,17 +313,17 @@ class Looks:
         self._call = StoreCalls(store)
         self._turns = asyncio.Semaphore(LONG_LOOKS_MAX)
 
-    async def __call__(self, keys: Keys, look: Look[T], *, short: bool) -> T:
+    async def __call__(self, keys: Keys, cell_read: CellRead[T], *, short: bool) -> T:
         """The look's result; `keys` are those of its table, `short`: it may well be over soon."""
         if self._remote:
-            return await self._call.about(keys, look, CellTable(self._table))
+            return await self._call.about(keys, cell_read, CellTable(self._table))
         if short:
             try:
-                return look(CellTable(_ShortTable(self._table)))
+                return cell_read(CellTable(_ShortTable(self._table)))
             except _LongLook:
                 pass
         async with self._turns:
-            return await asyncio.to_thread(look, CellTable(self._table))
+            return await asyncio.to_thread(cell_read, CellTable(self._table))
 
 
 class _ShortTable:

@@ -20,7 +20,7 @@ from basalt.runtime.group_commit import Waiter
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Kind, State, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 
@@ -43,7 +43,7 @@ class DeferredChangeSets:
     def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
         self._coordinator = coordinator
         self._clock = clock
-        self._state: TransactionState | None = None  # the one that the sets were told to
+        self._state: TransactionProposals | None = None  # the one that the sets were told to
         self._sets: dict[int, frozenset[bytes]] = {}
         self._bytes = 0
         self._sets_max, self._bytes_max = ENDED_SETS_MAX, ENDED_BYTES_MAX
@@ -93,11 +93,14 @@ class DeferredChangeSets:
         return dict(self._sets)
 
     def submit_commit(self, waiter: Waiter[Outcome | BasaltError], transaction_id: int) -> bool:
-        """Commit what the transaction stored, without more. What is told may be a refusal that is durable now."""
+        """Commit the transaction with what it stored, and nothing more.
+
+        The answer may be a refusal that is durable now.
+        """
         return self._coordinator.submit_commit(waiter, transaction_id, self.get(transaction_id))
 
     async def commit(self, transaction_id: int) -> Outcome:
-        """The same for whoever can wait for the log to be read."""
+        """The same for a caller that can wait for the log to be read."""
         return await self._coordinator.commit(transaction_id, deferred_changes=self.get(transaction_id))
 
     async def log_empty_sets(self) -> None:
@@ -107,7 +110,7 @@ class DeferredChangeSets:
         for start in range(0, len(told_nothing), LOGGED_TOGETHER_MAX):
             await self._coordinator.log_no_changes(told_nothing[start : start + LOGGED_TOGETHER_MAX])
 
-    def _follow(self, state: TransactionState) -> None:
+    def _follow(self, state: TransactionProposals) -> None:
         """Forget everything if the log was read again: what clients had told until then is not in it."""
         if state is not self._state:
             self._state, self._bytes = state, 0

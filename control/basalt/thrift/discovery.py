@@ -20,7 +20,7 @@ from basalt.thrift.metrics import ThriftMetrics
 
 SERVICE = "transaction"  # data.tx.discovery.service.name of Tephra's clients, unless they set it
 FOLDER = f"/discoverable/{SERVICE}"
-SESSION_S = 10.0  # for so long clients may be sent to a server that died
+SESSION_S = 10.0  # clients may be sent to a server that died until then
 RETRY_MS_MAX = 10_000  # between two tries to reach an ensemble that does not answer
 REGISTER_TRIES = 3  # a node of a former process of ours may have to go first
 STOP_S_MAX = 2.0  # an ensemble that is gone must not hold up a server that stops

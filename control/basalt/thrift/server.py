@@ -125,7 +125,7 @@ class TephraServer:
         self._metrics.connections = len(self._connections)
         return True
 
-    def leave(self, connection: ThriftConnection, error: Exception | None) -> None:
+    def leave(self, connection: ThriftConnection) -> None:
         self._connections.discard(connection)
         self._metrics.connections = len(self._connections)
         if self._stopping and not self._connections:
@@ -189,12 +189,12 @@ class ThriftCall:
 
     def set_result(self, result: Any, /) -> None:
         if isinstance(result, BasaltError):
-            self._connection.told(self, result)
+            self._connection.respond(self, result)
         else:
-            self._connection.told(self, None, result)
+            self._connection.respond(self, None, result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        self._connection.told(self, exception)
+        self._connection.respond(self, exception)
 
 
 class ThriftConnection(asyncio.Protocol):
@@ -224,7 +224,7 @@ class ThriftConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leaving = True
-        self._server.leave(self, exc)
+        self._server.leave(self)
         self._server.hold(-len(self._buffer))
         self._buffer.clear()
 
@@ -284,7 +284,7 @@ class ThriftConnection(asyncio.Protocol):
 
     # What the group commit tells.
 
-    def told(self, call: ThriftCall, error: BaseException | None, result: Any = None) -> None:
+    def respond(self, call: ThriftCall, error: BaseException | None, result: Any = None) -> None:
         try:
             pieces = (
                 call.encode(result) if error is None else self._server.calls.refused(call.method, error, call.arguments)

@@ -1,7 +1,8 @@
 """Messages of the Thrift face: calls as they are read, strictly and within bounds, and frames as they are answered.
 
-Calls are not read by the library, whose reader follows whatever a stranger nests or counts, and makes an object of every
-id in the lists that clients send back. What a call takes and answers is told by its specification in tephra.thrift.
+Calls are not read by the library, whose reader follows whatever a stranger nests or counts, and makes an object of
+every id in the lists that clients send back. The arguments and the answer of a call are in its specification in
+tephra.thrift.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIXED_BYTES = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
 # What kind of TApplicationException; the numbers are Thrift's.
 UNKNOWN_METHOD, INVALID_MESSAGE_TYPE, INTERNAL_ERROR, PROTOCOL_ERROR = 1, 2, 6, 7
 
-# What the transport of Tephra's clients reads at most (TFramedTransport's own default, which they do not change).
+# Most that the transport of Tephra's clients reads (TFramedTransport's own default, which they do not change).
 ANSWER_BYTES_MAX = 16_384_000
 RESULT_BYTES_MAX = ANSWER_BYTES_MAX - 4_096  # the rest is the message's header
 
@@ -119,7 +120,10 @@ def read_header(frame: bytes) -> Header:
 
 
 def read_arguments(frame: bytes, start: int, fields: Mapping[int, Field], entries_max: int) -> dict[str, Any]:
-    """The arguments by name; lists of ids are passed over, for no call needs them. What is absent is not in it."""
+    """The arguments by name; lists of ids are passed over, for no call needs them.
+
+    An absent argument is not in the result.
+    """
     reader = _Reader(frame, start, entries_max)
     values = reader.structure(fields)
     if reader.position != len(frame):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
-from basalt.api.bodies.work import LONG_MAX, Buffer
+from basalt.api.bodies.messages import LONG_MAX, Buffer
 from basalt.errors import MalformedBodyError
 from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot

@@ -29,12 +29,12 @@ from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, Tran
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
-from basalt_engine.system import SystemTable, number_name
-from basalt_engine.table import Mutation, Put, Store
+from basalt_engine.system import SystemRecord, SystemTable, number_name
+from basalt_engine.table import Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
@@ -127,24 +127,13 @@ class ExternalWriter(msgspec.Struct, frozen=True):
 
     owner: str
 
-    KIND = "external_writer"
 
-    @staticmethod
-    def name(pointer: int) -> str:
-        """Under which name a writer's note lies: names sort by time."""
-        return number_name(pointer)
+EXTERNAL_WRITERS = SystemRecord("external_writer", "", ExternalWriter)  # by `number_name` of the write pointer
 
-    @classmethod
-    def notes(cls, transaction: Transaction) -> list[Mutation]:
-        if not transaction.external_writes:
-            return []
-        body = msgspec.json.encode(cls(transaction.owner))
-        return [SystemTable.put(cls.KIND, cls.name(pointer), body) for pointer in transaction.pointers]
 
-    @classmethod
-    def all(cls, system: SystemTable) -> frozenset[int]:
-        """All writers that there is a note about; to be read after the invalid list that is asked about."""
-        return frozenset(int(found) for found, _ in system.scan(cls.KIND))
+def external_writers(system: SystemTable) -> frozenset[int]:
+    """All writers that have a note. Read them after the invalid list for which they are asked."""
+    return frozenset(int(name) for name, _ in EXTERNAL_WRITERS.scan(system))
 
 
 class EndedTransaction(NamedTuple):
@@ -190,7 +179,7 @@ class TransactionManager:
         self._clock = clock
         self._writer = writer
         self._log = transaction_log
-        self._state: TransactionState | None = None
+        self._state: TransactionProposals | None = None
         self._current = TransactionSnapshot(0)
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
@@ -203,13 +192,13 @@ class TransactionManager:
         """Name what makes the state known whenever somebody needs it and it is not: `commits.recovery`, which knows topics."""
         self._recover = recover
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         """Return once `state` answers: after a failed write the log is read first."""
         if self._state is None:
             await self._recover()
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         """The working state, which may be a group ahead of what is durable; `UnavailableError` until the log is read."""
         if self._state is None:
             raise UnavailableError("the transaction manager is reading its log", hint="try again")
@@ -242,14 +231,14 @@ class TransactionManager:
             return ManagerSnapshot(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
 
         found = await self.run(stage)
-        # Counted now: who begins to read later does so under a snapshot that is as new as this one.
+        # Counted now: a reader that begins later has a snapshot at least as new as this one.
         return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
 
     # For stages.
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the group commit over a state that is known; read it from the log first if need be."""
-        await self.known()
+        await self.ensure_known()
         return await self._writer.run(stage, size_bytes)
 
     async def flush(self) -> None:
@@ -297,10 +286,13 @@ class TransactionManager:
             return [] if ending is None else [EndedTransaction(ending, end)]
         if not isinstance(edit, edits.Invalidated):
             return [EndedTransaction(transaction, None) for transaction in self.state.transactions()]
-        found = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
-        for transaction in found:
-            group.add(SystemTable.name, *ExternalWriter.notes(transaction))
-        return [EndedTransaction(transaction, State.INVALID) for transaction in found]
+        invalid = [transaction for transaction in map(self.state.find, edit.ids) if transaction is not None]
+        for transaction in invalid:
+            if transaction.external_writes:
+                note = ExternalWriter(transaction.owner)
+                notes = (EXTERNAL_WRITERS.put(note, number_name(pointer)) for pointer in transaction.pointers)
+                group.add(SystemTable.name, *notes)
+        return [EndedTransaction(transaction, State.INVALID) for transaction in invalid]
 
     def _entry(self, group: Group) -> _GroupEdits:
         return group.part(self, lambda: _GroupEdits(self))
@@ -323,13 +315,13 @@ class TransactionManager:
 
     # For recovery, which `basalt.commits` drives.
 
-    async def read_log(self) -> TransactionState:
+    async def read_log(self) -> TransactionProposals:
         """The state that the log holds, which nobody sees before `adopt`. `FencedError` when another server leads."""
         state = await self._call(self._log.recover, self.journal)
         state.lead(self._epoch)
         return state
 
-    def adopt(self, group: Group, state: TransactionState) -> None:
+    def adopt(self, group: Group, state: TransactionProposals) -> None:
         """In the stage that takes over: the state counts from here on, and this server leads."""
         self._state, self._current, self.known_since = state, state.view(), state.last_pointer
         self.apply(group, state.lead(self._epoch).edits)
@@ -411,7 +403,7 @@ class ExternalTransactions:
     """
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
 
     def current(self) -> TransactionSnapshot:
@@ -424,7 +416,7 @@ class ExternalTransactions:
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         return None, None
 
-    async def known(self) -> None:
+    async def ensure_known(self) -> None:
         return
 
     async def flush(self) -> None:

@@ -28,6 +28,10 @@ class TableKeys(NamedTuple):
     buckets: int
 
     @property
+    def generation_key(self) -> tuple[bytes, int]:
+        return self[:2]
+
+    @property
     def salt(self) -> int:
         """The bucket in which all of its rows lie."""
         return base_bucket(self.prefix, self.buckets)

@@ -43,7 +43,7 @@ class LargeRowError(InputError):
 
 
 class PageLimits(NamedTuple):
-    """After which row a page of a scan ends: with so many cells, so many bytes, or so many versions looked at.
+    """The limits of a scan's page, which ends after the row that reaches one: cells, bytes, or versions looked at.
 
     `hard_cells_max` and `hard_bytes_max` are never exceeded: a page ends before the row that would, and where that is its
     first, or a row is read alone, it is a `LargeRowError`.
@@ -64,7 +64,7 @@ class VersionsPage(NamedTuple):
 
 
 class VisibleCells:
-    """Which of the versions that come by, in the order of their keys, a reader gets.
+    """The judge of the versions that a reader gets. They come by in the order of their keys.
 
     With `all_own` it gets every version of its own transaction, tombstones too, and then what it would see of others.
     """
@@ -91,13 +91,6 @@ class VisibleCells:
             return True
         self.done = self._snapshot.is_visible(version.write_pointer)
         return self.done and version.value is not None
-
-
-def visible(
-    versions: Iterable[CellVersion], snapshot: TransactionSnapshot, *, all_own: bool = False
-) -> Iterator[CellVersion]:
-    """Of versions in the order of their keys, those that a reader gets."""
-    return filter(VisibleCells(snapshot, all_own=all_own).shows, versions)
 
 
 class CellRows(Protocol):
@@ -193,7 +186,7 @@ class CellTable:
         """
         if not columns or seen.newest <= 0:
             return
-        at, stop = len(keys.start), _stop(keys.cell_start(row, columns[-1]))
+        row_offset, stop = len(keys.start), _stop(keys.cell_start(row, columns[-1]))
         start, number, rows_max, bytes_max = b"", 0, FIRST_ROWS, NEAR_BYTES
         while number < len(columns):
             start = max(start, keys.cell_key(row, columns[number], seen.newest))
@@ -201,8 +194,8 @@ class CellTable:
             if not rows:
                 return
             start, before = rows[-1].key + b"\0", number
-            for found in rows:
-                version = decode_version(found, at)
+            for row_read in rows:
+                version = decode_version(row_read, row_offset)
                 number = bisect_left(columns, version.column, number)
                 if number == len(columns):
                     return
@@ -221,17 +214,17 @@ class CellTable:
 
     def _looked_at(self, keys: TableKeys, start: bytes, stop: bytes, seen: VisibleCells) -> Iterator[CellVersion]:
         """The versions with start <= key < stop, but for long runs in which `seen` has nothing to find."""
-        at = len(keys.start)
+        row_offset = len(keys.start)
         while start < stop:
             rows = list(self._table.scan(start, stop, rows_max=CHUNK_ROWS, bytes_max=CHUNK_BYTES))
             if not rows:
                 return
             start = rows[-1].key + b"\0"
             skipped_to = b""
-            for found in rows:
-                if found.key < skipped_to:
+            for row_read in rows:
+                if row_read.key < skipped_to:
                     continue
-                version = decode_version(found, at)
+                version = decode_version(row_read, row_offset)
                 yield version
                 if seen.passed >= PASSED_MAX:
                     skipped_to = _next_key(keys, version, seen)

@@ -102,7 +102,7 @@ def _write_day(batches: Iterator[Any], day: str, folder: Folder, place: Place, j
 
 
 def _row_groups(batches: Iterable[Any]) -> Iterator[list[Any]]:
-    """Put so many batches together as make a row group; memory holds one."""
+    """Put batches together until they make a row group; memory holds one."""
     group: list[Any] = []
     size_bytes = rows = 0
     for batch in batches:
@@ -170,23 +170,23 @@ def _digest(batches: Iterable[Any]) -> Digest:
 
 
 def _done_before(source: TopicRows, folder: Folder, wanted: TopicRange, job_id: str, open_end: bool) -> JobReport:
-    known, fault = read_manifest(folder, job_id), None
-    if (known.namespace, known.topic) != tuple(source.name):
-        fault = f"topic {known.namespace}:{known.topic}, not {source.name}"
-    elif known.generation != wanted.generation or not _same_messages(source, known, wanted, open_end):
+    manifest, fault = read_manifest(folder, job_id), None
+    if (manifest.namespace, manifest.topic) != tuple(source.name):
+        fault = f"topic {manifest.namespace}:{manifest.topic}, not {source.name}"
+    elif manifest.generation != wanted.generation or not _same_messages(source, manifest, wanted, open_end):
         fault = (
-            f"topic {source.name}, generation {known.generation}, after {known.after or 'its start'}"
-            f" through {known.through or 'nothing'}, which is another range"
+            f"topic {source.name}, generation {manifest.generation}, after {manifest.after or 'its start'}"
+            f" through {manifest.through or 'nothing'}, which is another range"
         )
     if fault is not None:
         raise InputError(f"job {job_id} archived {fault}", field="job-id", hint="use another id")
-    return _reported(folder, known, done_before=True)
+    return _reported(folder, manifest, done_before=True)
 
 
-def _same_messages(source: TopicRows, known: Manifest, wanted: TopicRange, open_end: bool) -> bool:
+def _same_messages(source: TopicRows, manifest: Manifest, wanted: TopicRange, open_end: bool) -> bool:
     """True when no message lies between the ends of both ranges. The ends may differ, because a user asks for times."""
-    afters = [known.after or "", hex_of(wanted.after) or ""]
-    throughs = [known.through or afters[0], hex_of(wanted.through) or afters[1]]
+    afters = [manifest.after or "", hex_of(wanted.after) or ""]
+    throughs = [manifest.through or afters[0], hex_of(wanted.through) or afters[1]]
     between = [sorted(afters)] if open_end and throughs[0] <= throughs[1] else [sorted(afters), sorted(throughs)]
     return not any(
         source.has_messages(bytes.fromhex(low) or None, bytes.fromhex(high)) for low, high in between if high

@@ -115,7 +115,7 @@ class HBaseRows(NamedTuple):
         """
         from basalt_engine.regions import find_hole
 
-        found: list[TableRange] = []
+        ranges: list[TableRange] = []
         with closing(self.open()) as store:
             for table in tables:
                 regions = store.regions(table)
@@ -125,8 +125,8 @@ class HBaseRows(NamedTuple):
                         f"the regions of table {table} do not meet at key {hole.hex() or 'empty'}",
                         hint="a region may be moving: try again; if it stays so, look at hbase:meta with HBase's hbck2",
                     )
-                found += [TableRange(table, region.start, region.stop or None, region.id) for region in regions]
-        return found
+                ranges += [TableRange(table, region.start, region.stop or None, region.id) for region in regions]
+        return ranges
 
 
 TableSource: TypeAlias = CheckpointRows | HBaseRows
@@ -220,7 +220,6 @@ class Judged(NamedTuple):
 
 
 def judge_row(table: str, row: Row, writers: Writers) -> Judged:
-    """Judge one row of a table in `TABLES`."""
     try:
         prefix, generation, writer = _owner(table, row)
     except CorruptionError:

@@ -34,7 +34,7 @@ PORTION_BYTES = 1 << 30
 PARTS_PER_PORTION = 16  # tasks of a portion
 SEQUENCE_BITS = 16
 POSITION_BYTES = 10  # of an id: publish time and sequence
-LEDGER_CHARS_MAX = 255  # of a ledger on a server
+COUNTER_OWNER_CHARS_MAX = 255  # of a counter owner on a server
 
 Part = TypeVar("Part")
 
@@ -58,22 +58,22 @@ class Published(NamedTuple):
 def ledger_of(job: str, *what: str) -> str:
     """The name of what a session's versions count; a digest if the names are too long to be kept."""
     name = " ".join((job, *what))
-    return name if len(name) <= LEDGER_CHARS_MAX else f"{job} sha256 {sha256(name.encode()).hexdigest()}"
+    return name if len(name) <= COUNTER_OWNER_CHARS_MAX else f"{job} sha256 {sha256(name.encode()).hexdigest()}"
 
 
-def version_of(server: Server, session: str, ledger: str) -> int | None:
+def version_of(server: Server, session: str, counter_owner: str) -> int | None:
     """The newest version that the session has committed. `InputError` when it counts something else."""
     try:
-        found = client_of(server).sessions.get(session)
+        info = client_of(server).sessions.get(session)
     except NotFoundError:
         return None
-    if found.version is not None and found.ledger != ledger:
+    if info.version is not None and info.counter_owner != counter_owner:
         raise InputError(
-            f"session {session} of this job id was written by {found.ledger!r}, and this is {ledger!r}",
+            f"session {session} of this job id was written by {info.counter_owner!r}, and this is {counter_owner!r}",
             field="job-id",
             hint="use another id",
         )
-    return found.version
+    return info.version
 
 
 def publish(
@@ -129,15 +129,15 @@ def groups(manifest: Manifest) -> list[Sequence[ArchiveFile]]:
 
     The manifest alone decides them, so a repeated backfill finds the group that it came to.
     """
-    found: list[list[ArchiveFile]] = []
+    filled: list[list[ArchiveFile]] = []
     messages = 0
     for file in manifest.files:
-        if not found or messages + file.messages > GROUP_MESSAGES:
-            found.append([])
+        if not filled or messages + file.messages > GROUP_MESSAGES:
+            filled.append([])
             messages = 0
-        found[-1].append(file)
+        filled[-1].append(file)
         messages += file.messages
-    return list(found)
+    return list(filled)
 
 
 def backfill(
@@ -146,10 +146,10 @@ def backfill(
     """Publish the archive's messages; `advance` counts files."""
     from basalt_spark.sink.commit import SinkWork
 
-    run_id, ledger = uuid4().hex, ledger_of(BACKFILL, manifest.job_id, manifest.digest, f"to {target.name}")
+    run_id, counter_owner = uuid4().hex, ledger_of(BACKFILL, manifest.job_id, manifest.digest, f"to {target.name}")
     done: list[Published] = []
     for version, files in enumerate(groups(manifest), start=1):
-        work = SinkWork(f"jobs-{BACKFILL}-{job_id}", run_id, version, ledger)
+        work = SinkWork(f"jobs-{BACKFILL}-{job_id}", run_id, version, counter_owner)
         done.append(publish(target, work, files, lambda file: checked_batches(folder, file), run, advance))
     facts = {
         "archive": f"{folder} {manifest.job_id}",
@@ -204,17 +204,17 @@ def next_portion(source: TopicRows, wanted: TopicRange, after: bytes | None) -> 
     """The next part of the range to copy; None when none is left."""
     stop = wanted.through
     while stop is not None and (after is None or after < stop):
-        found = source.topic.advance(after, through=stop, messages_max=PORTION_MESSAGES, bytes_max=PORTION_BYTES)
-        if found.generation != wanted.generation:
+        advance = source.topic.advance(after, through=stop, messages_max=PORTION_MESSAGES, bytes_max=PORTION_BYTES)
+        if advance.generation != wanted.generation:
             raise ConflictError(
-                f"topic {source.name} is of generation {found.generation} now, the range of {wanted.generation}",
+                f"topic {source.name} is of generation {advance.generation} now, the range of {wanted.generation}",
                 hint="it was deleted and created again: start another job",
             )
-        if found.messages and found.through is not None:
-            return Portion(after, min(rounded(found.through), rounded(stop)))
-        if found.at_end or found.through is None:
+        if advance.messages and advance.through is not None:
+            return Portion(after, min(rounded(advance.through), rounded(stop)))
+        if advance.at_end or advance.through is None:
             return None
-        after = found.through
+        after = advance.through
     return None
 
 
@@ -228,8 +228,10 @@ def replay(
     _require_whole_publishes(source, wanted)
     session, run_id = f"jobs-{REPLAY}-{job_id}", uuid4().hex
     installation = instance_of(source.client)
-    ledger = ledger_of(REPLAY, installation, str(source.name), f"generation {wanted.generation} to {target.name}")
-    version = version_of(target.server, session, ledger)
+    counter_owner = ledger_of(
+        REPLAY, installation, str(source.name), f"generation {wanted.generation} to {target.name}"
+    )
+    version = version_of(target.server, session, counter_owner)
     # The start of the range counts the first time only: a time that is counted from now would skip messages when
     # repeated.
     begin = after = wanted.after if version is None else place_of(version)
@@ -244,7 +246,7 @@ def replay(
 
     done: list[Published] = []
     while portion := next_portion(source, wanted, after):
-        done.append(copy(portion, SinkWork(session, run_id, version_at(portion.through), ledger)))
+        done.append(copy(portion, SinkWork(session, run_id, version_at(portion.through), counter_owner)))
         advance(done[-1].messages)
         after = portion.through
     facts = {

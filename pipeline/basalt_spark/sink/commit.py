@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.api.markers import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 class SinkWork:
     """A version of a named session, which is done once.
 
-    `run` is the attempt at it, `ledger` the one that counts versions.
+    `run` is the attempt at it, `counter_owner` the one that counts versions.
     """
 
     app_id: str
     run: str
     version: int
-    ledger: str
+    counter_owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,15 @@ class SegmentStored(WriterCommitMessage):
 
 def stream_work(app_id: str, property_of: Callable[[str], str | None]) -> SinkWork:
     """The work of a task in a micro-batch, from the properties of its job."""
-    found = {name: property_of(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY, RUN_PROPERTY)}
-    missing = [name for name, value in found.items() if value is None]
+    properties = {name: property_of(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY, RUN_PROPERTY)}
+    missing = [name for name, value in properties.items() if value is None]
     if missing:
         raise InputError(
             f"this Spark does not tell the tasks of a stream which batch they work at ({', '.join(missing)} is not"
             " set), so a sink cannot write it once; write in foreachBatch with basalt_spark.batch_transaction",
             field="txnAppId",
         )
-    return batch_work(app_id, int(str(found[BATCH_PROPERTY])), "", found.get)
+    return batch_work(app_id, int(str(properties[BATCH_PROPERTY])), "", properties.get)
 
 
 def batch_work(app_id: str, version: int, run: str, property_of: Callable[[str], str | None]) -> SinkWork:
@@ -137,26 +137,26 @@ def commit(client: Client, messages: Sequence[SegmentStored], options: WriteOpti
 
     `begun` is the transaction, if it began before the tasks did.
     """
-    found = verdict(messages)
-    if found.done:
+    result = verdict(messages)
+    if result.done:
         return
     markers: list[WorkMarker] = []
-    if options.emit_watermark and found.watermark_ms is not None:
+    if options.emit_watermark and result.watermark_ms is not None:
         topic, task = options.topic, options.app_id
         assert topic is not None, "checked with the columns"
         assert task is not None, "checked with the options"
         markers = [
-            WorkMarker(topic.namespace, topic.topic, task, options.task_count, KIND_WATERMARK, found.watermark_ms)
+            WorkMarker(topic.namespace, topic.topic, task, options.task_count, KIND_WATERMARK, result.watermark_ms)
         ]
-    transaction = begun or found.transaction
+    transaction = begun or result.transaction
     if transaction is None:
-        if not markers or found.work is None:
+        if not markers or result.work is None:
             return  # a batch without rows or markers commits nothing, also when it is run again
-        joined = named(client, found.work, options.timeout_ms)
+        joined = named(client, result.work, options.timeout_ms)
         if joined.committed_before:
             return
         transaction = joined.id
-    commit_segments(client, transaction, found.segments, markers)
+    commit_segments(client, transaction, result.segments, markers)
 
 
 def commit_segments(
@@ -176,7 +176,7 @@ def named(client: Client, work: SinkWork, timeout_ms: int | None = None) -> Name
         work.app_id,
         work.run,
         work.version,
-        ledger=work.ledger,
+        counter_owner=work.counter_owner,
         kind="long",
         timeout_ms=timeout_ms,
         owner=owner_of(work.app_id),

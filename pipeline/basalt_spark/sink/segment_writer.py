@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.connection import QualifiedTopic, topic_name
@@ -63,17 +63,17 @@ class OutgoingRows:
             for piece in _pieces(self._messages(rows), self._bytes_max):
                 waiting = self._waiting.get(topic, ())
                 if waiting and not _fit_together(waiting, piece, self._bytes_max):
-                    yield self._taken(topic)
+                    yield self._request_of(topic)
                 self._waiting.setdefault(topic, []).append(piece)
                 self._waiting_bytes += piece.nbytes
                 if self._waiting_bytes > self._bytes_max:  # of one topic, or of many that have little each
-                    yield from self.rest()
+                    yield from self.remaining()
 
-    def rest(self) -> Iterator[Outgoing]:
+    def remaining(self) -> Iterator[Outgoing]:
         for topic in list(self._waiting):
-            yield self._taken(topic)
+            yield self._request_of(topic)
 
-    def _taken(self, topic: str | None) -> Outgoing:
+    def _request_of(self, topic: str | None) -> Outgoing:
         pieces = self._waiting.pop(topic)
         self._waiting_bytes -= sum(piece.nbytes for piece in pieces)
         sink = pa.BufferOutputStream()
@@ -177,7 +177,7 @@ class SegmentWriter:
                     pointer = self._pointer_for(request)
                     if pointer is not None:
                         self._on_its_way = aside.submit(self._store, request.topic, request.body, pointer)
-            for request in self._rows.rest():  # all requests of most micro-batches; they need no thread
+            for request in self._rows.remaining():  # all requests of most micro-batches; they need no thread
                 pointer = self._pointer_for(request)
                 if pointer is not None:
                     self._store(request.topic, request.body, pointer)

@@ -29,7 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.api.markers import KIND_END_OF_STREAM, KIND_WATERMARK
 from basalt.errors import InputError, TransactionEndedError
 from basalt_spark.connection import client_of, topic_name

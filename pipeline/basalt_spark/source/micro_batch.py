@@ -23,7 +23,7 @@ from basalt_spark.offset import Offset, TopicOffset
 from basalt_spark.options import ReadOptions
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.api.bodies.messages import Advance, StableEnd
+    from basalt.api.bodies.ranges import Advance, StableEnd
 
 log = logging.getLogger(__name__)
 
@@ -157,28 +157,28 @@ class BatchEndSearch:
             for name, place in start.topics.items():
                 if place.id is not None:
                     reached[name] = replace(place, markers=self._markers_before(name, place.id))
-        found = BatchEnd(start, {name: Taken() for name in reached})
+        end = BatchEnd(start, {name: Taken() for name in reached})
         waiting = set(self._options.topics)
         while waiting and not budget.spent:
-            ended = len(found.at_end)
+            ended = len(end.at_end)
             for name, share in budget.shares([(name, reached[name].id) for name in waiting]):
                 reached[name], taken = self._advanced(name, reached[name], share, start.initial)
                 budget.take(taken.rows, taken.bytes)
-                found.taken[name].add(taken)
+                end.taken[name].add(taken)
                 if taken.at_end:
-                    found.at_end.add(name)
-            waiting -= found.at_end
-            if len(found.at_end) == ended:
+                    end.at_end.add(name)
+            waiting -= end.at_end
+            if len(end.at_end) == ended:
                 break  # each topic that is left has used its share, and none has left a part of its own to others
-        found.offset = self._described(replace(start, topics=reached, initial=False), found.at_end, now_ms)
-        return found
+        end.offset = self._described(replace(start, topics=reached, initial=False), end.at_end, now_ms)
+        return end
 
     def _markers_before(self, name: QualifiedTopic, end: bytes) -> MarkerState:
         """The state of the markers up to an id, for a query that begins in the middle of the topic."""
         topic, markers, after = topic_of(self._options.server, name), NOTHING_KNOWN, None
         while True:
             step = topic.advance(after, through=end, isolation=self._options.isolation)
-            markers = merged(markers, step.said).expecting(step.tasks_property)
+            markers = merged(markers, step.marker_state).expecting(step.tasks_property)
             if step.at_end or step.through is None or step.through == after:
                 return markers
             after = step.through
@@ -245,7 +245,7 @@ class BatchEndSearch:
 
 
 def _moved(reached: TopicOffset, step: Advance) -> TopicOffset:
-    markers = merged(reached.markers, step.said).expecting(step.tasks_property)
+    markers = merged(reached.markers, step.marker_state).expecting(step.tasks_property)
     return replace(reached, id=reached.id if step.through is None else step.through, markers=markers)
 
 

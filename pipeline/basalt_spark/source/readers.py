@@ -59,7 +59,7 @@ from basalt_spark.source.micro_batch import BatchBudget, BatchEnd, BatchEndSearc
 from basalt_spark.source.partitions import ControlPartition, ControlRow, RangePartition, partitions_of, read_partition
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.api.bodies.messages import StableEnd
+    from basalt.api.bodies.ranges import StableEnd
     from basalt.client import Client
 
 

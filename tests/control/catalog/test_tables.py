@@ -60,7 +60,7 @@ def test_a_table_that_was_deleted_comes_back_as_its_next_generation(catalog: Tab
     with pytest.raises(TableNotFoundError):
         run(catalog.delete(STOCK))
     with pytest.raises(NotLoadedError) as missing:
-        catalog.known(STOCK)
+        catalog.loaded(STOCK)
     with pytest.raises(TableNotFoundError):
         run(missing.value.load())
     assert run(catalog.create(STOCK, "none")).generation == 2

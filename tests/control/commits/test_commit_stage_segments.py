@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.commits.commit_stage import Beginning
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError
 from basalt.transactions.rules.outcomes import Outcome

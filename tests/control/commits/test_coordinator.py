@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.transactions.rules import transaction_state
+from basalt.transactions.rules import transaction_proposals
 from basalt.transactions.rules.transaction import State
 from tests.wiring import Wired
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_all_whose_time_is_up_end_however_many_one_call_of_the_rules_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(transaction_state, "EXPIRED_MAX", 2)
+    monkeypatch.setattr(transaction_proposals, "EXPIRED_MAX", 2)
     shop = await Wired.start()
     late = [await shop.transactions.begin(timeout_ms=1_000, external_writes=number % 2 == 0) for number in range(7)]
     later = await shop.transactions.begin()

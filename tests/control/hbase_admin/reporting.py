@@ -10,6 +10,7 @@ from basalt_engine.clock import SystemClock
 from basalt_engine.regions import RegionReport, RegionSnapshot
 from basalt_engine.system import entry_key, seal
 from tests.control.hbase_admin.fake_gateway import FakeHBase
+from tests.region_reports import encode_report
 
 COUNTERS = {"jar.crc32c": 0xDEADBEEF, "jar.version": 1_002_003, "hbase.version": 2_006_001}
 SNAPSHOT_AGE_MS = 2_000
@@ -36,11 +37,11 @@ def report(cluster: FakeHBase, table: str, start: bytes, *, age_ms: int = 1_000,
         "snapshot_time_ms": made_ms - SNAPSHOT_AGE_MS,
         **changed,
     }
-    body = RegionReport(
+    made = RegionReport(
         table=table, region_name=table.encode() + b"," + start, report_ms=made_ms, oldest_edit_ms=-1, start_key=start,
         stop_key=b"", counters={key: value for key, value in counters.items() if value is not None}, **fields,
-    ).encode()  # fmt: skip
-    write(cluster, "region", name, body)
+    )  # fmt: skip
+    write(cluster, "region", name, encode_report(made))
 
 
 def report_all(cluster: FakeHBase, **changed: Any) -> None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest, PublishResponse
+from basalt.api.bodies.messages import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
 from basalt.api.codecs.avro import encode_long
 from basalt.transactions.codec import TransactionFields

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import ConsumeRequest, Message, PublishRequest
+from basalt.api.bodies.messages import ConsumeRequest, Message, PublishRequest
 from basalt.api.codecs import avro
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import content_encoding

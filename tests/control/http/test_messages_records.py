@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from basalt.api.bodies.work import RecordIn, RecordsRequest
+from basalt.api.bodies.messages import RecordIn, RecordsRequest
 from basalt.api.codecs import avro
 from basalt.http.routes import messages as routes
 

@@ -10,7 +10,7 @@ import random
 import pytest
 import zstandard
 
-from basalt.api.bodies.work import ConsumeRequest, PublishRequest
+from basalt.api.bodies.messages import ConsumeRequest, PublishRequest
 from basalt.api.codecs import avro
 from basalt.http.asgi import content_encoding
 from tests.control.api.codecs import client_codecs

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import Kind
@@ -273,7 +273,7 @@ def test_a_topic_may_take_part_ahead_of_its_first_write(client):
     assert shown["topics"] == [{"namespace": "shop", "topic": "orders", "generation": 1}]
 
 
-def test_an_outside_participant_makes_a_time_out_invalid(client):
+def test_an_external_participant_makes_a_time_out_invalid(client):
     begun = client.begin()
     asked = {"kind": "external", "name": "ledger"}
     assert client.call("POST", f"{TRANSACTIONS}/{begun['id']}/participants", asked).status == 200

@@ -87,18 +87,18 @@ def test_a_new_run_ends_the_old_one_s_and_fences_it(client):
     late = client.call("POST", f"{path}/store", {"transactionWritePointer": pointer, "messages": ["late"]})
     assert (late.status, late.code) == (409, "transaction_ended")
     shown = client.call("GET", f"{SESSIONS}/etl").json()
-    assert (shown["run"], shown["epoch"], shown["replaced"], shown["ledger"]) == ("r2", 2, ["r1"], None)
+    assert (shown["run"], shown["epoch"], shown["replaced"], shown["counterOwner"]) == ("r2", 2, ["r1"], None)
 
 
-def test_another_ledger_is_refused_and_told_whose_the_versions_are(client):
-    tx = begin(client, version=0, ledger="query A").json()
+def test_another_counter_owner_is_refused_and_told_whose_the_versions_are(client):
+    tx = begin(client, version=0, counterOwner="query A").json()
     commit(client, tx, [])
-    foreign = begin(client, run="r2", version=0, ledger="query B")
-    assert (foreign.status, foreign.code, foreign.json()["field"]) == (409, "session_foreign", "ledger")
+    foreign = begin(client, run="r2", version=0, counterOwner="query B")
+    assert (foreign.status, foreign.code, foreign.json()["field"]) == (409, "session_foreign", "counterOwner")
     assert "'query A'" in foreign.json()["detail"]
     assert "Use a session of its own" in foreign.json()["hint"]
     shown = client.call("GET", f"{SESSIONS}/etl").json()
-    assert (shown["run"], shown["ledger"], shown["version"]) == ("r1", "query A", 0)
+    assert (shown["run"], shown["counterOwner"], shown["version"]) == ("r1", "query A", 0)
     assert begin(client, run="r2", version=0).json()["state"] == "COMMITTED"
 
 
@@ -114,13 +114,13 @@ def test_an_abort_of_a_long_one_undoes_it(client):
     ("body", "field"),
     [
         ({"run": "r1", "version": 1}, "session"),
-        ({"ledger": "q"}, "session"),
+        ({"counterOwner": "q"}, "session"),
         ({"session": "etl", "run": "r1"}, "version"),
         ({"session": "etl", "run": "r1", "version": 1, "sessionEpoch": 1}, "sessionEpoch"),
-        ({"session": "etl", "sessionEpoch": 1, "ledger": "q"}, "run"),
+        ({"session": "etl", "sessionEpoch": 1, "counterOwner": "q"}, "run"),
         ({"session": "etl", "run": "r1", "version": -1}, "version"),
         ({"session": "etl", "run": "", "version": 1}, "run"),
-        ({"session": "etl", "run": "r1", "version": 1, "ledger": ""}, "ledger"),
+        ({"session": "etl", "run": "r1", "version": 1, "counterOwner": ""}, "counterOwner"),
         ({"session": "etl", "run": "r1", "version": 1, "timeoutMs": 0}, "timeoutMs"),
     ],
 )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import HEADER_NAME_BYTES_MAX, LONG_MAX, RecordIn, check_record
+from basalt.api.bodies.messages import HEADER_NAME_BYTES_MAX, LONG_MAX, RecordIn, check_record
 from basalt.errors import InputError
 from basalt_engine.records import Extras, decode, encode
 

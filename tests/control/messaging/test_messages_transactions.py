@@ -106,7 +106,7 @@ async def test_an_open_transaction_goes_on_after_a_restart(shop: Wired) -> None:
     assert await again.read(A, committed=True) == ["1", "2", "3"]
 
 
-async def test_a_timed_out_writer_with_outside_writes_goes_to_the_invalid_list(shop: Wired) -> None:
+async def test_a_timed_out_writer_with_external_writes_goes_to_the_invalid_list(shop: Wired) -> None:
     tx = await shop.transactions.begin(timeout_ms=1_000, external_writes=True)
     await shop.publish(A, "invalid", tx=tx)
     shop.clock.advance(1_000)

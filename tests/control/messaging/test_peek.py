@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MessageNotFoundError, TopicNotFoundError
 from basalt.messaging.peek import Peek
-from basalt.messaging.read.first_unstable import Decisions, FirstUnstable
+from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.transactions.manager import ExternalTransactions
 from tests.control.retention.readers import lose_log
 from tests.wiring import A, Wired
@@ -104,7 +104,7 @@ async def test_what_cannot_be_looked_at_is_refused(shop: Wired):
 
 async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop: Wired):
     await of_every_state(shop)
-    nobody = Decisions(ExternalTransactions())
+    nobody = KnownTransactions(ExternalTransactions())
     reader = shop.services.peek._reader
     elsewhere = Peek(shop.topics, reader, nobody)
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]

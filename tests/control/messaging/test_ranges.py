@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.api.markers import NOTHING_KNOWN, Marker, MarkerState, apply, decode_marker, merged
 from basalt.errors import BusyError, ConflictError, InputError, MarkerRefusedError
 from basalt.messaging import index
@@ -181,7 +181,7 @@ async def check_everywhere(shop: Wired, chance: random.Random) -> None:
         shop.topics.memory.forget_all_blocks()
         for ranges in (plain, indexed, indexed):
             found = await ranges.advance(A, after, through=through, messages_max=messages_max, bytes_max=bytes_max)
-            assert Expected(found.through or b"", found.messages, found.payload_bytes, found.said) == wanted
+            assert Expected(found.through or b"", found.messages, found.payload_bytes, found.marker_state) == wanted
             assert found.at_end == (wanted.through == max(after or b"", bound or b""))
     await check_union(shop, items, end, chance)
     await check_splits(shop, items, end, chance)
@@ -193,7 +193,7 @@ async def check_union(shop: Wired, items: list[Seen], end: bytes | None, chance:
     for _ in range(len(items) + 2):
         found = await shop.services.ranges.advance(A, at, messages_max=chance.randrange(1, 9))
         assert found.through is None or at is None or found.through >= at
-        at, state, messages = found.through, merged(state, found.said), messages + found.messages
+        at, state, messages = found.through, merged(state, found.marker_state), messages + found.messages
         if found.at_end:
             break
     assert (at, state, messages) == (end, fold(items), sum(item.marker is None for item in items))
@@ -379,10 +379,10 @@ async def test_rows_that_hold_nothing_are_passed_once(shop: Wired):
     await shop.transactions.invalidate(tx.id)
     await emit(shop, "a", 7)
     found = await shop.services.ranges.advance(A, seen.through)
-    assert (found.messages, found.at_end, found.said.task_count) == (0, True, 2)
+    assert (found.messages, found.at_end, found.marker_state.task_count) == (0, True, 2)
     assert found.through == (await shop.services.ranges.stable_end(A)).id > seen.through
     again = await shop.services.ranges.advance(A, found.through)
-    assert (again.through, again.messages, again.said, again.at_end) == (found.through, 0, NOTHING_KNOWN, True)
+    assert (again.through, again.messages, again.marker_state, again.at_end) == (found.through, 0, NOTHING_KNOWN, True)
     beyond = b"\xff" * 20
     assert (await shop.services.ranges.advance(A, beyond)).through == beyond
 

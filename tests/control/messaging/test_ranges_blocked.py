@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.messaging import ranges
 from basalt.messaging.peek import MESSAGES_MAX
 from basalt.messaging.ranges import BlockedReaders

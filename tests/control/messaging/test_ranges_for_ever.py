@@ -36,7 +36,12 @@ async def told(shop: Wired, after: bytes | None, through: bytes) -> Told:
     splits = await shop.services.ranges.splits(A, after, through, 3)
     read = [pair for piece in found.slices for pair in zip(piece.ids(), map(bytes, piece.payloads()), strict=True)]
     return Told(
-        after, through, read, await polled(shop, after, through), (*advanced[:4], advanced.said), (*splits.splits,)
+        after,
+        through,
+        read,
+        await polled(shop, after, through),
+        (*advanced[:4], advanced.marker_state),
+        (*splits.splits,),
     )
 
 

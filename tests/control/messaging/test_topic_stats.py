@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import topic_name
 from basalt.messaging import index, topic_stats
 from basalt.messaging.index import SAVED

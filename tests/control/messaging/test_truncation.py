@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.api.markers import Marker
 from basalt.errors import ConflictError, GenerationError, InputError, MessageNotFoundError
 from basalt.messaging.index import SAVED, Expiry, RowCount, TopicIndex

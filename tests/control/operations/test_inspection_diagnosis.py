@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from basalt.operations import inspection
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.transaction import Join, Kind, Loss, State, TableJoin
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
 T0 = 1_700_000_000_000
 ORDERS = Join(b"shop:orders:", 1, T0)
 
 
-def begin(state: TransactionState, at_ms: int = T0, **given) -> int:
+def begin(state: TransactionProposals, at_ms: int = T0, **given) -> int:
     made = state.begin(
         at_ms, given.pop("kind", Kind.SHORT), None, given.pop("owner", "etl"), given.pop("external_writes", False)
     )
@@ -23,14 +23,14 @@ def begin(state: TransactionState, at_ms: int = T0, **given) -> int:
     return made.transaction_id
 
 
-def apply(state: TransactionState, proposal) -> None:
+def apply(state: TransactionProposals, proposal) -> None:
     for edit in proposal.edits:
         state.apply(edit)
 
 
 @pytest.fixture
-def state() -> TransactionState:
-    return TransactionState()
+def state() -> TransactionProposals:
+    return TransactionProposals()
 
 
 @pytest.mark.parametrize(

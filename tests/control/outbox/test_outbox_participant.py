@@ -128,7 +128,7 @@ def test_an_outcome_that_is_forgotten_is_an_operators_to_settle(
     relay = Relay(outbox, client)
     assert relay.run_once() == relay.run_once() == 0
     assert (relay.uncertain, left()) == ({"42"}, 1)
-    relay.settle("42", published=published)
+    relay.resolve("42", published=published)
     assert relay.run_once() == (0 if published else 1)
     assert (relay.uncertain, left()) == (set(), 0)
 

@@ -13,6 +13,7 @@ from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, Region, RegionRep
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
+from tests.region_reports import encode_report
 from tests.wiring import A, B, Wired
 
 LIFETIME_MS = 3_600_000
@@ -50,7 +51,7 @@ class PaperCluster:
             f"basalt.{found.table}", found.name, found.server, report_ms, EMPTY_MEMSTORE, 0, 1, report_ms,
             found.start, found.stop, files, {"kept": 7},
         )  # fmt: skip
-        self.system.write(REPORT_KIND, of, made._replace(**given).encode())
+        self.system.write(REPORT_KIND, of, encode_report(made._replace(**given)))
 
     def report_all(self, report_ms: int) -> None:
         """Every region reports that it has no files."""

@@ -13,13 +13,13 @@ from basalt.pruning import state
 from basalt.pruning.rule import ASK_AGAIN_MS
 from basalt.pruning.state import STATE, archived, change_state
 from basalt.settings import DayWindow, HBaseSettings, Settings
-from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.manager import EXTERNAL_WRITERS, ExternalWriter, external_writers
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
 from basalt_engine.retention import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import SystemTable, number_name
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, PaperCluster, failed_writer, file, paper, region
 from tests.wiring import A, Wired
 
@@ -251,11 +251,11 @@ async def test_one_run_removes_so_many_notes_about_writers_that_are_gone(
     monkeypatch.setattr(module, "NOTES_MAX", limit)
     system = clustered.services.system
     for pointer in range(1, 6):  # long ago, and on no list
-        system.write(ExternalWriter.KIND, ExternalWriter.name(pointer), b'{"owner":"job"}')
+        EXTERNAL_WRITERS.write(system, ExternalWriter("job"), number_name(pointer))
     left = []
     for _ in range(3):
         await clustered.services.pruner.run()
-        left.append(len(ExternalWriter.all(system)))
+        left.append(len(external_writers(system)))
     assert left == [5 - limit, max(5 - 2 * limit, 0), 0]
 
 

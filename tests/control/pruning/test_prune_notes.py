@@ -6,7 +6,7 @@ import pytest
 
 from basalt.catalog.topics import TopicName
 from basalt.pruning.rule import Cause
-from basalt.transactions.manager import ExternalWriter
+from basalt.transactions.manager import external_writers
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.wiring import A, B, Wired, texts
 
@@ -95,7 +95,7 @@ async def test_there_is_no_snapshot_job_where_nobody_reads_it(embedded: Wired):
 
 
 async def noted(wired: Wired) -> list[int]:
-    return sorted(ExternalWriter.all(wired.services.system))
+    return sorted(external_writers(wired.services.system))
 
 
 async def test_a_writer_that_also_wrote_outside_basalt_is_kept_for_nobody_here_knows_its_rows(embedded: Wired):

@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import TableName, table_name
 from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
 from basalt.tables import garbage_cells
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
@@ -190,17 +191,17 @@ async def test_a_tombstone_goes_last_even_when_the_older_versions_take_several_r
 
 async def test_a_table_in_which_nothing_was_written_is_passed_over(shop: Wired, monkeypatch):
     looks: list[bytes] = []
-    look = sweeping.CellVersions._look
+    judge_next = sweeping.CellVersions._judge_next
     monkeypatch.setattr(
         sweeping.CellVersions,
-        "_look",
-        lambda job, table, horizon: looks.append(table.next) or look(job, table, horizon),
+        "_judge_next",
+        lambda job, table, horizon: looks.append(table.next) or judge_next(job, table, horizon),
     )
     await put(shop, b"1")
-    for looked in (True, False, False):
+    for judged in (True, False, False):
         looks.clear()
         await run(shop)
-        assert bool(looks) is looked
+        assert bool(looks) is judged
     await put(shop, b"2")
     looks.clear()
     assert (await run(shop)).report == {"cells_superseded": 1}

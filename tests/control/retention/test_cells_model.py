@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import table_name
 from basalt.errors import TransactionEndedError
 from basalt.retention import cells as sweeping
 from basalt.settings import Settings, TransactionSettings
 from basalt.tables import garbage_cells
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.cells.keys import CellKey
 from basalt_engine.cells.table import CellTable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import PublishResponse
+from basalt.api.bodies.messages import PublishResponse
 from basalt.messaging.log import garbage_notes, roll_back, stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import garbage
@@ -282,17 +282,17 @@ async def test_a_roll_back_waits_for_a_removal_so_that_no_half_row_comes_into_be
     tx = await shop.transactions.begin()
     published = await shop.messaging.publish(A, [b"x"], tx.write_pointer)
     log = await shop.topics.open(A)
-    topic, looked = log.topic, []
+    topic, judged = log.topic, []
 
     def read_page(*args: Any) -> stored_log.LogPage:
-        looked.append(log.locks.rows.locked())
+        judged.append(log.locks.rows.locked())
         return stored_log.read_page(*args)
 
     monkeypatch.setattr(roll_back, "read_page", read_page)
     await shop.messaging.roll_back(A, published)
     (row,) = MessageTable(shop.store.table("message")).scan(topic.read_keys)
     assert row.written_by == -tx.write_pointer
-    assert set(looked) == {True}
+    assert set(judged) == {True}
 
 
 async def test_a_large_reference_is_counted_a_page_at_a_time_before_it_is_removed(monkeypatch: pytest.MonkeyPatch):

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import pytest
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
 from basalt.retention import cells, expired, job
 from basalt.tables import garbage_cells
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run
 from tests.wiring import Wired
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import TableName, table_name
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import Transaction, VisibilityLevel
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import Wired

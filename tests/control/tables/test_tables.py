@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import table_name
 from basalt.errors import (
     ConflictError,
@@ -15,7 +16,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.tables import tables
-from basalt.tables.tables import LOOKUPS_MAX, READ_ROWS_MAX, CellPut, CellWrites
+from basalt.tables.tables import LOOKUPS_MAX, READ_ROWS_MAX, CellWrites
 from basalt.transactions.rules.transaction import State, VisibilityLevel
 from basalt_engine.cells.names import CELLS_MAX, COLUMN_BYTES_MAX, ROW_BYTES_MAX, VALUE_BYTES_MAX
 from tests.control.tables.conftest import STOCK, Shop
@@ -227,7 +228,7 @@ def test_what_is_at_the_limits_is_taken(shop: Shop):
     shop.run(shop.tables.write(STOCK, tx.id, CellWrites([CellPut(b"%d" % n, b"c", b"") for n in range(CELLS_MAX)])))
     shop.commit(tx)
     (found,) = shop.run(shop.tables.read(STOCK, [put.row]))
-    assert (found.row, found.column, found.value) == put
+    assert CellPut(found.row, found.column, found.value) == put
 
 
 def test_a_read_of_too_much_says_what_to_do(shop: Shop):

@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.api.bodies.tables import CellPut
+from basalt.tables.tables import CellWrites
 from basalt.transactions.rules.transaction import State, VisibilityLevel
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.tables.conftest import STOCK

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from basalt.tables.tables import LONG_LOOKS_MAX, SHORT_ROWS_MAX, CellPut, CellWrites, Looks
+from basalt.api.bodies.tables import CellPut
+from basalt.tables.tables import LONG_LOOKS_MAX, SHORT_ROWS_MAX, CellReads, CellWrites
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryStore
@@ -99,12 +100,12 @@ async def test_a_large_row_is_looked_through_on_a_thread_before_it_is_deleted():
 
 
 async def test_long_looks_leave_threads_to_others_and_the_loop_goes_on():
-    looks = Looks(MemoryStore())
+    looks = CellReads(MemoryStore())
     keys = TableKeys(table_prefix(*STOCK), 1, 16)
     under_way, most = 0, 0
     lock, go_on = threading.Lock(), threading.Event()
 
-    def look(_: object) -> list[Row]:
+    def cell_read(_: object) -> list[Row]:
         nonlocal under_way, most
         with lock:
             under_way += 1
@@ -114,7 +115,7 @@ async def test_long_looks_leave_threads_to_others_and_the_loop_goes_on():
             under_way -= 1
         return []
 
-    waiting = [asyncio.ensure_future(looks(keys, look, short=False)) for _ in range(3 * LONG_LOOKS_MAX)]
+    waiting = [asyncio.ensure_future(looks(keys, cell_read, short=False)) for _ in range(3 * LONG_LOOKS_MAX)]
     while under_way < LONG_LOOKS_MAX:
         await asyncio.sleep(0.001)
     go_on.set()

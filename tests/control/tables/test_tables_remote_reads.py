@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.api.bodies.tables import CellPut
+from basalt.tables.tables import CellWrites
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Table, TableWrite
 from tests.control.tables.conftest import STOCK

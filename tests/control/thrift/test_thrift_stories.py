@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from thriftpy2.transport import TTransportException
 
-from basalt.api.bodies.work import Work
+from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import topic_name
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app

@@ -19,7 +19,7 @@ from basalt.transactions.rules.transaction import (
     Transaction,
     TransactionLimits,
 )
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
 
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, limits: TransactionLimits | None = None) -> None:
         self.clock = ManualClock()
         self.limits = limits or TransactionLimits()
-        self.state = TransactionState(self.limits)
+        self.state = TransactionProposals(self.limits)
         self.edits: list[Any] = []
 
     @property
@@ -92,9 +92,9 @@ class Scene:
         self.done(proposal)
         return len(proposal.edits)
 
-    def replayed(self) -> TransactionState:
+    def replayed(self) -> TransactionProposals:
         """A second state, made of the same edits."""
-        state = TransactionState(self.limits)
+        state = TransactionProposals(self.limits)
         for edit in self.edits:
             state.apply(edit)
         return state

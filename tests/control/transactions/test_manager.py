@@ -104,7 +104,7 @@ async def test_a_snapshot_with_large_change_sets_is_encoded_on_a_thread(
 
 async def test_where_transactions_are_managed_elsewhere_pointers_are_taken_as_given() -> None:
     elsewhere = ExternalTransactions()
-    await elsewhere.known()
+    await elsewhere.ensure_known()
     await elsewhere.flush()
     elsewhere.check_open(17)
     assert elsewhere.snapshots() == (None, None)

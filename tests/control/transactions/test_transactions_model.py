@@ -35,7 +35,7 @@ from basalt.transactions.rules import (
     session_rules,
     sessions,
     transaction,
-    transaction_state,
+    transaction_proposals,
     transaction_table,
 )
 from basalt.transactions.rules.conflicts import memory_bytes
@@ -51,7 +51,7 @@ from basalt.transactions.rules.transaction import (
     TransactionLimits,
 )
 from basalt_engine.stores.memory import MemoryStore
-from tests.control.transactions.whole_bytes import encode_snapshot
+from tests.control.transactions.whole_bytes import encode_snapshot, snapshot_mutations
 
 LIMITS = TransactionLimits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
@@ -101,7 +101,7 @@ class NaiveSession:
     epoch: int
     used_ms: int
     version: int | None = None
-    ledger: str | None = None
+    counter_owner: str | None = None
     replaced: list[str] = field(default_factory=list)
 
 
@@ -448,14 +448,14 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def taken(self, name: str, run: str):
         """The run holds the session."""
         known = self.sessions.get(name)
-        by_use = [known.name for known in self.state.sessions.known()][: self.looked_at_max]
+        by_use = [known.name for known in self.state.sessions.all()][: self.looked_at_max]
         idle = [
             other
             for other in by_use
             if other != name
             and self.sessions[other].used_ms <= self.now_ms - LIMITS.session_ms_max
             and not self.live_in(other)
-            and (self.sessions[other].ledger is None or self.sessions[other].version is None)
+            and (self.sessions[other].counter_owner is None or self.sessions[other].version is None)
         ]
         for other in idle[: self.forgotten_max]:
             self.forget(other)
@@ -472,13 +472,15 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         name=NAMES,
         run=RUNS,
         version=st.integers(0, 4),
-        ledger=st.sampled_from([None, None, "a", "b"]),
+        counter_owner=st.sampled_from([None, None, "a", "b"]),
         kind=st.sampled_from([Kind.SHORT, Kind.LONG]),
         external_writes=st.booleans(),
     )
-    def begin_by_name(self, name: str, run: str, version: int, ledger: str | None, kind: Kind, external_writes: bool):
-        """A process of a run begins; of one that was replaced, or of another ledger, too."""
-        named, known = WorkVersion(name, run, version, ledger), self.sessions.get(name)
+    def begin_by_name(
+        self, name: str, run: str, version: int, counter_owner: str | None, kind: Kind, external_writes: bool
+    ):
+        """A process of a run begins; of one that was replaced, or of another counter owner, too."""
+        named, known = WorkVersion(name, run, version, counter_owner), self.sessions.get(name)
         refused = None if known is None else self.refused_by_name(known, named)
         if refused is not None:
             self.call(lambda: Proposal((), int(self.state.sessions.done_before(named) is None)), refused)
@@ -488,7 +490,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if done is not None:
             return
         joined = None if known is None or known.run != run else self.joinable(name, version)
-        claims = ledger is not None and (known is None or known.ledger != ledger)
+        claims = counter_owner is not None and (known is None or known.counter_owner != counter_owner)
         if joined is None:
             if known is None or known.run != run:
                 self.taken(name, run)
@@ -504,13 +506,13 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
             )
             assert key == joined.id
         if claims:
-            self.sessions[name].ledger = ledger
+            self.sessions[name].counter_owner = counter_owner
 
     def refused_by_name(self, known: NaiveSession, named: WorkVersion) -> type[BasaltError] | None:
         if named.run in known.replaced:
             return SessionFencedError
-        counted = known.version is not None or (known.run == named.run and known.ledger is not None)
-        return SessionForeignError if counted and named.counter_owner not in (None, known.ledger) else None
+        counted = known.version is not None or (known.run == named.run and known.counter_owner is not None)
+        return SessionForeignError if counted and named.counter_owner not in (None, known.counter_owner) else None
 
     def joinable(self, name: str, version: int) -> Naive | None:
         for one in self.live_in(name):
@@ -687,7 +689,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
 
     @rule(written=st.integers(0, 3))
     def the_log_is_snapshot_and_a_crash_may_cut_it_short(self, written: int):
-        self.table.write(self.log.draft(self.state).mutations()[:written])
+        self.table.write(snapshot_mutations(self.log.draft(self.state))[:written])
 
     @rule()
     def the_process_crashes(self):
@@ -745,10 +747,10 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def every_session_stands_where_the_model_says(self):
         found = {
             one.name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, list(one.replaced))
-            for one in self.state.sessions.known()
+            for one in self.state.sessions.all()
         }
         assert found == {
-            name: (one.run, one.epoch, one.version, one.used_ms, one.ledger, one.replaced)
+            name: (one.run, one.epoch, one.version, one.used_ms, one.counter_owner, one.replaced)
             for name, one in self.sessions.items()
         }
         for name in found:
@@ -809,7 +811,7 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
         (sessions, {"REPLACED_RUNS_MAX": replaced_max}),
         (transaction, {"CHUNK_POINTERS_MAX": 2}),
         (
-            transaction_state,
+            transaction_proposals,
             {
                 "CHECKPOINTS_MAX": checkpoints_max,
                 "EXPIRED_MAX": expired_max,

@@ -35,8 +35,6 @@ class CellPut(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CellDelete(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cell to delete."""
-
     row: bytes
     column: bytes
 

@@ -64,7 +64,7 @@ class TruncateRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields
 class TopicTruncation(Struct, frozen=True, rename="camel"):
     """The time before which a topic is truncated, and whether this call changed it.
 
-    A dry run tells what would be, and how many messages and bytes readers would lose: at least so many unless `exact`.
+    A dry run tells what would be, and the messages and bytes that readers would lose: at least these unless `exact`.
     """
 
     truncated_before_ms: int

@@ -4,6 +4,7 @@ and work that has a version is committed once. Times are milliseconds since 1970
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
     With a `session`, `session_epoch` is the one that opening it answered, and `version` that of the work, if it is to be
     committed once. With a `run` in place of the epoch it is a named transaction: begun, or joined, by session, run and
-    version; `ledger` says whose version that is. `snapshot` false leaves the snapshot's bytes out of the answer.
+    version; `counter_owner` says whose version that is. `snapshot` false leaves the snapshot's bytes out of the answer.
     """
 
     kind: TransactionKind = "short"
@@ -28,7 +29,7 @@ class BeginRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     session_epoch: int | None = None
     version: int | None = None
     run: str | None = None
-    ledger: str | None = None
+    counter_owner: str | None = None
 
 
 class CheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -278,7 +279,7 @@ class TimelineStep(Struct, frozen=True, rename="camel"):
     at_ms: int
     exact: bool
     event: str
-    detail: dict[str, str | int | bool]
+    detail: Mapping[str, str | int | bool]
 
 
 class Timeline(Struct, frozen=True, rename="camel"):
@@ -307,7 +308,7 @@ class OpenedSession(Struct, frozen=True):
 class SessionInfo(Struct, frozen=True, rename="camel"):
     """A session: the run that holds it, the newest version that was committed, and the ids of what is open in it.
 
-    `committed_by` is the transaction that committed `version`; `ledger` says whose count the versions are, if anybody
+    `committed_by` is the transaction that committed `version`; `counter_owner` says whose count the versions are, if anybody
     said so; `replaced` are the runs before, newest last, which cannot begin by their names any more.
     """
 
@@ -318,7 +319,7 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
     committed_by: str | None
     used_ms: int
     transactions: tuple[str, ...]
-    ledger: str | None
+    counter_owner: str | None
     replaced: tuple[str, ...]
 
 

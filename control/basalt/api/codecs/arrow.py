@@ -20,7 +20,7 @@ from itertools import accumulate, chain, repeat
 from operator import is_not
 from typing import Any, NamedTuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     HEADER_NAME_BYTES_MAX,
     LONG_MAX,
     MESSAGE_ID_BYTES,
@@ -135,35 +135,35 @@ def _slot(data: memoryview, table: int, field: int) -> int:
 
 
 def _decode(pa: Any, body: bytes) -> ArrowMessages:
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     with pa.ipc.open_stream(body) as batches:
         readers = _readers(pa, batches.schema)
-        found = {name: [] for name in readers}
+        columns = {name: [] for name in readers}
         headers = 0
         for batch in batches:
-            check_count(len(found[VALUE]) + batch.num_rows, PUBLISH_MESSAGES_MAX, "messages")
+            check_count(len(columns[VALUE]) + batch.num_rows, PUBLISH_MESSAGES_MAX, "messages")
             batch.validate(full=True)
             if HEADERS in readers:  # before they are taken out: each takes thirty times its bytes in memory then
                 headers += _header_count(pa, batch.column(HEADERS))
                 check_count(headers, REQUEST_HEADERS_MAX, HEADERS)
             for name, read in readers.items():
-                found[name] += read(batch.column(name))
-    return _messages(found)
+                columns[name] += read(batch.column(name))
+    return _messages(columns)
 
 
-def _messages(found: dict[str, list[Any]]) -> ArrowMessages:
-    values = found.pop(VALUE)
+def _messages(columns: dict[str, list[Any]]) -> ArrowMessages:
+    values = columns.pop(VALUE)
     if not values:
         raise MalformedBodyError("there are no messages in the stream", field=VALUE, hint="Send at least one row.")
     if None in values:
         raise _refused(VALUE, f"it is null in row {values.index(None)}")
-    if not any(any(map(is_not, column, repeat(_EMPTY[name]))) for name, column in found.items()):
+    if not any(any(map(is_not, column, repeat(_EMPTY[name]))) for name, column in columns.items()):
         return ArrowMessages(values, None)
     nothing = [None] * len(values)
-    keys, headers = found.get(KEY, nothing), found.get(HEADERS, [()] * len(values))
-    times, ttls = found.get(EVENT_TIME, nothing), found.get(TTL, nothing)
-    _check_numbers(EVENT_TIME, found.get(EVENT_TIME, ()), -LONG_MAX)  # one less is stored as "none"
-    _check_numbers(TTL, found.get(TTL, ()), 1)
+    keys, headers = columns.get(KEY, nothing), columns.get(HEADERS, [()] * len(values))
+    times, ttls = columns.get(EVENT_TIME, nothing), columns.get(TTL, nothing)
+    _check_numbers(EVENT_TIME, columns.get(EVENT_TIME, ()), -LONG_MAX)  # one less is stored as "none"
+    _check_numbers(TTL, columns.get(TTL, ()), 1)
     check_count(max(map(len, headers)), RECORD_HEADERS_MAX, HEADERS)
     return ArrowMessages(values, list(map(Extras, keys, headers, times, ttls)))
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     INT_MAX,
     LONG_MAX,
     MESSAGE_ID_BYTES,
@@ -281,7 +281,6 @@ def encode_boolean(value: bool) -> bytes:
 
 
 def encode_bytes(value: Buffer) -> bytes:
-    """A length and the bytes."""
     return b"".join((encode_length(len(value)), value))
 
 

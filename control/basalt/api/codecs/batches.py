@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from basalt.api.bodies.work import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
 from basalt.errors import MalformedBodyError
 
 START = b"\x01"  # the version
@@ -93,7 +93,6 @@ def encode_list(ids: Sequence[bytes], payloads: Sequence[Buffer]) -> bytes:
 
 
 def encode_marker(kind: str, marker_id: bytes, payload: Buffer) -> bytes:
-    """A frame of one marker."""
     return _MARKER_HEAD.pack(_MARKER, RECORD_KINDS.index(kind), marker_id, len(payload)) + bytes(payload)
 
 
@@ -112,21 +111,21 @@ def decode_marked(body: bytes) -> list[BatchFrame | MarkerFrame]:
     if body[:1] != START:
         raise _refused(0, f"version {body[0] if body else 'missing'}; this Basalt reads version {START[0]}")
     frames: list[BatchFrame | MarkerFrame] = []
-    at = len(START)
-    while body[at : at + 1] != END:
+    offset = len(START)
+    while body[offset : offset + 1] != END:
         try:
-            if body[at] == _MARKER:
-                marker = _marker(body, at)
+            if body[offset] == _MARKER:
+                marker = _marker(body, offset)
                 frames.append(marker)
-                at += _MARKER_HEAD.size + len(marker.payload)
+                offset += _MARKER_HEAD.size + len(marker.payload)
                 continue
-            frame = _frame(body, at)
+            frame = _frame(body, offset)
         except (struct.error, IndexError):
-            raise _refused(at, "a frame is cut short") from None
+            raise _refused(offset, "a frame is cut short") from None
         frames.append(frame)
-        at = frame.payloads_at + frame.payload_bytes
-    if at + len(END) != len(body):
-        raise _refused(at + len(END), f"{len(body) - at - len(END)} bytes follow the end")
+        offset = frame.payloads_at + frame.payload_bytes
+    if offset + len(END) != len(body):
+        raise _refused(offset + len(END), f"{len(body) - offset - len(END)} bytes follow the end")
     return frames
 
 
@@ -138,33 +137,33 @@ def _marker(body: bytes, at: int) -> MarkerFrame:
     return MarkerFrame(RECORD_KINDS[kind], marker_id, payload)
 
 
-def _frame(body: bytes, at: int) -> BatchFrame:
+def _frame(body: bytes, frame_start: int) -> BatchFrame:
     counted_at: int | None = None
-    kind = body[at]
+    kind = body[frame_start]
     if kind == _RUN:
-        _, count, field, first_id, payload_bytes = _RUN_HEAD.unpack_from(body, at)
-        ids_at = at + 6
-        lengths_at = at + _RUN_HEAD.size
+        _, count, field, first_id, payload_bytes = _RUN_HEAD.unpack_from(body, frame_start)
+        ids_at = frame_start + 6
+        lengths_at = frame_start + _RUN_HEAD.size
         if field >= len(_COUNTED):
-            raise _refused(at, f"number {field} of an id does not count messages")
+            raise _refused(frame_start, f"number {field} of an id does not count messages")
         counted_at = _COUNTED[field]
         if int.from_bytes(first_id[counted_at : counted_at + 2], "big") + count > _NUMBERS:
-            raise _refused(at, f"{count} messages count beyond {_NUMBERS - 1}")
+            raise _refused(frame_start, f"{count} messages count beyond {_NUMBERS - 1}")
     elif kind == _LIST:
-        _, count, payload_bytes = _LIST_HEAD.unpack_from(body, at)
-        ids_at = at + _LIST_HEAD.size
+        _, count, payload_bytes = _LIST_HEAD.unpack_from(body, frame_start)
+        ids_at = frame_start + _LIST_HEAD.size
         lengths_at = ids_at + count * MESSAGE_ID_BYTES
     else:
-        raise _refused(at, f"a frame of kind {kind}")
+        raise _refused(frame_start, f"a frame of kind {kind}")
     payloads_at = lengths_at + 4 * count
     # Checked first: a count that nothing stands behind must not make us allocate.
     if payloads_at + payload_bytes > len(body):
-        raise _refused(at, f"{count} messages of {payload_bytes} bytes in {len(body) - at} bytes")
+        raise _refused(frame_start, f"{count} messages of {payload_bytes} bytes in {len(body) - frame_start} bytes")
     if not count:
-        raise _refused(at, "a frame without messages")
+        raise _refused(frame_start, "a frame without messages")
     lengths: tuple[int, ...] = struct.unpack_from(f">{count}I", body, lengths_at)
     if sum(lengths) != payload_bytes:
-        raise _refused(at, f"payloads of {sum(lengths)} bytes, expected {payload_bytes}")
+        raise _refused(frame_start, f"payloads of {sum(lengths)} bytes, expected {payload_bytes}")
     return BatchFrame(ids_at, counted_at, lengths, payloads_at, payload_bytes)
 
 

@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     LONG_MAX,
     PUBLISH_MESSAGES_MAX,
     PUBLISH_RESPONSE,
@@ -117,7 +118,6 @@ def as_object(value: object, field: str | None, known: Collection[str]) -> dict[
 
 
 def as_list(value: object, field: str | None) -> list[object]:
-    """A list of anything."""
     if not isinstance(value, list):
         refuse(value, field, "a list")
     return value
@@ -190,10 +190,6 @@ def optional_bytes(value: object, field: str) -> bytes | None:
     return None if inner is None and tagged is None else as_bytes(inner, field)
 
 
-def _optional_int(value: object, field: str) -> int | None:
-    return optional_long(value, field, tag="int")
-
-
 def _position(value: object, field: str) -> bytes | int | None:
     tag, inner = untag(value, field, ("bytes", "long"))
     if inner is None and tag is None:
@@ -218,7 +214,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "string": as_text,
     "boolean": as_boolean,
     "int": as_long,
-    "int?": _optional_int,
+    "int?": partial(optional_long, tag="int"),
     "long": as_long,
     "long?": optional_long,
     "bytes?": optional_bytes,

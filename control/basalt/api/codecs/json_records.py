@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     PUBLISH_MESSAGES_MAX,
     RECORD_HEADERS_MAX,
     Buffer,
@@ -142,28 +142,30 @@ def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
     text, base64 = fields.get(name), fields.get(f"{name}Base64")
     if base64 is None:
         return None if text is None else as_utf8(text, f"{field}.{name}")
-    at = f"{field}.{name}Base64"
+    base64_field = f"{field}.{name}Base64"
     if text is not None:
-        raise MalformedBodyError(f"{field} has both {name} and {name}Base64", field=at, hint="Send one of them.")
+        raise MalformedBodyError(
+            f"{field} has both {name} and {name}Base64", field=base64_field, hint="Send one of them."
+        )
     if not isinstance(base64, str):
-        refuse(base64, at, "text in base64")
+        refuse(base64, base64_field, "text in base64")
     try:
         return a2b_base64(base64, strict_mode=True)
     except (Base64Error, ValueError):
         hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
-        raise MalformedBodyError(f"{at} is not base64", field=at, hint=hint) from None
+        raise MalformedBodyError(f"{base64_field} is not base64", field=base64_field, hint=hint) from None
 
 
 def _answer_json(record: Record) -> _RecordJson:
-    payload, payload_base64 = _text_or_bytes(record.payload)
-    key, key_base64 = (None, None) if record.key is None else _text_or_bytes(record.key)
+    payload, payload_base64 = text_or_bytes(record.payload)
+    key, key_base64 = (None, None) if record.key is None else text_or_bytes(record.key)
     return _RecordJson(
         id=record.id.hex(),
         payload=payload,
         payload_base64=payload_base64,
         key=key,
         key_base64=key_base64,
-        headers=tuple(_HeaderJson(name, *_text_or_bytes(value)) for name, value in record.headers),
+        headers=tuple(_HeaderJson(name, *text_or_bytes(value)) for name, value in record.headers),
         event_time_ms=record.event_time_ms,
         ttl_ms=record.ttl_ms,
         kind=record.kind,
@@ -171,7 +173,7 @@ def _answer_json(record: Record) -> _RecordJson:
     )
 
 
-def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
+def text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
     try:
         return str(value, "utf-8"), None
     except UnicodeDecodeError:

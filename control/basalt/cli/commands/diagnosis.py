@@ -1,8 +1,8 @@
 """`basalt doctor`: is the server there and well, and is its data directory? `basalt explain`: which transaction a reader waits for
 and until when; what a transaction holds back, and what it waits for.
 
-The data directory is looked at from outside, without opening the store in it: a running server may hold it. What is in it:
-docs/formats/rocks-store.md.
+The data directory is looked at from outside, without opening the store in it: a running server may hold it. Its
+content: docs/formats/rocks-store.md.
 """
 
 from __future__ import annotations
@@ -193,33 +193,33 @@ def transaction(invocation: Invocation, transaction: str) -> None:
     invocation.out.record(found)
 
 
-def _story(found: dict[str, Any]) -> Iterator[str]:
+def _story(description: dict[str, Any]) -> Iterator[str]:
     """A transaction's circumstances in sentences."""
-    owner = f" of {found['owner']}" if found["owner"] else ""
-    name = f"Transaction {found['id']}{owner}"
-    if "ended_ms" in found:
-        late = " because its time was up" if found["timed_out"] else ""
-        yield f"{name} ended at {time_text(found['ended_ms'])}{late}: {found['meaning']}."
-        if found["invalid_pointers"]:
-            are = "is" if found["invalid_pointers"] == 1 else "are"
-            yield f"{counted(found['invalid_pointers'], 'write pointer')} of it {are} on the invalid list."
-        yield f"Next: {found['next_step']}."
+    owner = f" of {description['owner']}" if description["owner"] else ""
+    name = f"Transaction {description['id']}{owner}"
+    if "ended_ms" in description:
+        late = " because its time was up" if description["timed_out"] else ""
+        yield f"{name} ended at {time_text(description['ended_ms'])}{late}: {description['meaning']}."
+        if description["invalid_pointers"]:
+            are = "is" if description["invalid_pointers"] == 1 else "are"
+            yield f"{counted(description['invalid_pointers'], 'write pointer')} of it {are} on the invalid list."
+        yield f"Next: {description['next_step']}."
         return
-    yield f"{name} is {found['state']} since {duration_text(found['age_ms'])}. It waits for {found['waits_for']}."
-    if found["lost_to"]:
-        lost = found["lost_to"]
+    yield f"{name} is {description['state']} since {duration_text(description['age_ms'])}. It waits for {description['waits_for']}."
+    if description["lost_to"]:
+        lost = description["lost_to"]
         yield f"It lost a write conflict on {lost['key']} to transaction {lost['winner']} of {plain(lost['winner_owner'])}."
-    for block in found["blocks"]:
+    for block in description["blocks"]:
         yield f"Readers of committed messages wait in {wait_text(block)}."
-    if not found["blocks"]:
+    if not description["blocks"]:
         yield "No reader waits for it."
-    held = held_text(found["held_back"])
+    held = held_text(description["held_back"])
     if held:
         yield f"Because of it {held}."
-    if found["state"] == "OPEN":
-        when = time_text(found["expires_ms"])
-        yield f"Its time is up in {duration_text(found['remaining_ms'])}, at {when}: then {found['at_deadline']}."
-    yield f"Next: {found['next_step']}."
+    if description["state"] == "OPEN":
+        when = time_text(description["expires_ms"])
+        yield f"Its time is up in {duration_text(description['remaining_ms'])}, at {when}: then {description['at_deadline']}."
+    yield f"Next: {description['next_step']}."
 
 
 def _hold(client: Client, name: str, start: Position | None) -> dict[str, Any]:
@@ -227,20 +227,20 @@ def _hold(client: Client, name: str, start: Position | None) -> dict[str, Any]:
     at: Position | str | None = start
     topic = client.topic(name)
     while True:
-        found = topic.holder(at)
-        if found.held_by is not None or found.searched_to is None:
+        holder = topic.holder(at)
+        if holder.held_by is not None or holder.searched_to is None:
             break
-        at = found.searched_to
+        at = holder.searched_to
     described: dict[str, Any] = {}
-    if found.held_by is not None:
+    if holder.held_by is not None:
         with suppress(TransactionNotFoundError):  # it ended meanwhile
-            described = row(client.admin.describe_transaction(found.held_by))
+            described = row(client.admin.describe_transaction(holder.held_by))
     here = {"namespace": topic.namespace, "topic": topic.name}
     block: dict[str, Any] = next((each for each in described.get("blocks", ()) if here.items() <= each.items()), {})
     return {
-        "held_by": found.held_by,
-        "at_id": found.at,
-        "at_ms": None if found.at is None else publish_ms(bytes.fromhex(found.at)),
+        "held_by": holder.held_by,
+        "at_id": holder.at,
+        "at_ms": None if holder.at is None else publish_ms(bytes.fromhex(holder.at)),
         "state": described.get("state"),
         "owner": described.get("owner") or None,
         **{name: described.get(name) for name in ("began_ms", "expires_ms", "at_deadline", "next_step")},

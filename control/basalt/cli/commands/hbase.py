@@ -24,7 +24,7 @@ from basalt.cli.options import (
 from basalt.cli.output import columns, counted, duration_text
 from basalt.cli.root import group
 from basalt.errors import InputError
-from basalt.hbase_admin.check import InstallationView, findings, look, look_at_gateway
+from basalt.hbase_admin.check import InstallationView, findings, look_at_gateway, read_installation
 from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
 from basalt.hbase_admin.install import Installation, UpgradeProgress
 from basalt.hbase_admin.plan import TableChange, Wanted, alter_line, create_lines, plan_upgrade
@@ -128,7 +128,7 @@ def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]
     view = InstallationView(where.prefix, where.buckets, clock.now_ms(), (first, second))
     if second.usable:
         with admin(where, CHECK_TIMEOUT_MS) as gateway:
-            view = look(gateway, view, clock)
+            view = read_installation(gateway, view, clock)
     rows = [finding._asdict() for finding in findings(view)]
     invocation.out.rows(columns("name level detail hint", name="check"), rows)
     return EXIT_FAILURE if any(row["level"] == "error" for row in rows) else EXIT_OK
@@ -161,7 +161,7 @@ def upgrade(
     path = coprocessor_jar(jar, refresh_interval, report_interval)
     with admin(where) as gateway:
         installation = Installation(gateway, where.prefix, SystemClock())
-        found = installation.found()
+        found = installation.existing_tables()
         buckets = installation.buckets(found) or where.buckets
         steps = plan_upgrade(layouts(where.prefix, buckets), found, path)
         if print_shell:
@@ -183,7 +183,7 @@ def upgrade(
 def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | None, settings: tuple[str, ...]) -> None:
     """Disable and drop Basalt's tables, with every topic and message in them.
 
-    Only tables of the prefix that Basalt has made are dropped. While a server leads, none is.
+    Only tables of the prefix that Basalt has made are dropped. No table is dropped while a server leads.
     """
     where, clock = hbase_settings(config, settings), SystemClock()
     with admin(where) as gateway:

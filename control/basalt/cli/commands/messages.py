@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from basalt.api.bodies.work import RecordIn
+from basalt.api.bodies.messages import RecordIn
 from basalt.api.positions import END, START, Position, after_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
@@ -291,7 +291,7 @@ def _write_messages(invocation: Invocation, messages: Iterable[Message], form: P
 
 
 def _flushed(messages: Iterable[Message]) -> Iterator[Message]:
-    """Whoever follows a topic through a pipe wants each message when it comes."""
+    """A user who follows a topic through a pipe wants each message when it comes."""
     for message in messages:
         yield message
         sys.stdout.flush()
@@ -360,25 +360,25 @@ _PEEKED = columns("id publish_ms state write_pointer key payload", publish_ms="p
 _PEEKED_FULLY = (*_PEEKED[:4], *columns("kind key headers event_time_ms ttl_ms payload"))
 
 
-def _peeked_row(invocation: Invocation, found: PeekedMessage, form: PayloadFormat) -> dict[str, Any]:
+def _peeked_row(invocation: Invocation, peeked: PeekedMessage, form: PayloadFormat) -> dict[str, Any]:
     row = {
-        **message_row(bytes.fromhex(found.id), found.content, form),
-        "state": found.state,
-        "write_pointer": found.write_pointer,
-        "kind": found.kind,
+        **message_row(bytes.fromhex(peeked.id), peeked.content, form),
+        "state": peeked.state,
+        "write_pointer": peeked.write_pointer,
+        "kind": peeked.kind,
         "headers": [
-            {"name": header.name, **_bytes_of("value", header.value, header.value_base64)} for header in found.headers
+            {"name": header.name, **_bytes_of("value", header.value, header.value_base64)} for header in peeked.headers
         ],
-        "event_time_ms": found.event_time_ms,
-        "ttl_ms": found.ttl_ms,
-        **_bytes_of("key", found.key, found.key_base64),
+        "event_time_ms": peeked.event_time_ms,
+        "ttl_ms": peeked.ttl_ms,
+        **_bytes_of("key", peeked.key, peeked.key_base64),
     }
     if invocation.out.for_people:
-        row["payload"] = payload_line(found.content, form)
+        row["payload"] = payload_line(peeked.content, form)
         row["key"] = row.get("key", row.get("key_base64"))
         row["headers"] = [
             f"{header.name}={header.value if header.value_base64 is None else printable_bytes(header.value_base64)}"
-            for header in found.headers
+            for header in peeked.headers
         ]
     return row
 

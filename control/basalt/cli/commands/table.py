@@ -145,7 +145,7 @@ def put(
 ) -> None:
     """Set and delete cells of a row, in a transaction of its own, or in one that is open.
 
-    Under --tx no conflicts are looked for: who needs that uses the client.
+    Under --tx no conflicts are looked for: use the client if you need that.
     """
     changed = _given(cells, deleted)
     if not changed and not delete_row:
@@ -219,18 +219,18 @@ def _cell_rows(
 
 def _given(cells: tuple[bytes, ...], deleted: tuple[bytes, ...]) -> dict[bytes, bytes | None]:
     """`COLUMN=VALUE`, each, and the columns to delete; a usage error when it is not that, or a column comes twice."""
-    found: dict[bytes, bytes | None] = {}
+    values: dict[bytes, bytes | None] = {}
     for cell in cells:
         column, equals, value = cell.partition(b"=")
         if not equals or not column:
             raise Usage(f"{payload_line(cell, 'text')!r} is not COLUMN=VALUE")
-        if column in found:
+        if column in values:
             raise Usage(f"column {payload_line(column, 'text')} is given twice", hint="leave one of them out")
-        found[column] = value
+        values[column] = value
     for column in deleted:
-        if found.setdefault(column) is not None:
+        if values.setdefault(column) is not None:
             raise Usage(f"column {payload_line(column, 'text')} is set and deleted", hint="leave one of them out")
-    return found
+    return values
 
 
 def _table_row(info: TableInfo, namespace: str) -> dict[str, Any]:

@@ -244,22 +244,22 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
     """Show up to where a topic reads the same for ever, and how much lies up to there."""
     with invocation.client() as client:
         handle, namespace = client.topic(name), client.namespace
-        found = handle.advance(after)
-        expired, at = found.expired, found.through
-        messages, size_bytes = found.messages, found.bytes
-        while not found.at_end:
-            found = handle.advance(at)
-            at, messages, size_bytes = found.through, messages + found.messages, size_bytes + found.bytes
-        parts = [] if count is None or at is None else handle.splits(after, at, count)
+        advance = handle.advance(after)
+        expired, through = advance.expired, advance.through
+        messages, size_bytes = advance.messages, advance.bytes
+        while not advance.at_end:
+            advance = handle.advance(through)
+            through, messages, size_bytes = advance.through, messages + advance.messages, size_bytes + advance.bytes
+        parts = [] if count is None or through is None else handle.splits(after, through, count)
     shown = {
         "name": name,
         "namespace": namespace,
         "after": None if after is None else after.hex(),
-        "through": None if at is None else at.hex(),
+        "through": None if through is None else through.hex(),
         "messages": messages,
         "bytes": size_bytes,
         "expired": expired,
-        "generation": found.generation,
+        "generation": advance.generation,
         "splits": [
             {"through": part.through.hex(), "messages": part.messages, "bytes": part.bytes} for part in parts
         ],

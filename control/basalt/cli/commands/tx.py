@@ -26,7 +26,7 @@ from basalt_engine.retention import POINTERS_PER_MS
 sessions = group("sessions", "List, show and delete named sessions.")
 
 _SESSIONS = columns("name run epoch version used_ms transactions")
-_SESSION = (*_SESSIONS, *columns("committed_by ledger replaced"))
+_SESSION = (*_SESSIONS, *columns("committed_by counter_owner replaced"))
 
 
 @sessions.call("list")
@@ -210,18 +210,18 @@ def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> in
     Exit code 7 when there are some, 0 when there are none.
     """
     with invocation.client() as client:
-        found = row(client.admin.hanging_transactions(**chosen, topic=_title(invocation, topic)))
-    hanging = found["hanging"]
+        answer = row(client.admin.hanging_transactions(**chosen, topic=_title(invocation, topic)))
+    hanging = answer["hanging"]
     if invocation.out.for_people:
         if hanging:
             invocation.out.rows(_HANGING, [line for each in hanging for line in _by_topic(each)])
             invocation.out.line(
-                f"\n{counted(len(hanging), 'transaction')} of {found['open']:,}. The worst: {hanging[0]['id']}; {hanging[0]['next_step']}"
+                f"\n{counted(len(hanging), 'transaction')} of {answer['open']:,}. The worst: {hanging[0]['id']}; {hanging[0]['next_step']}"
             )
         else:
-            invocation.out.line(f"none of {counted(found['open'], 'transaction')} hangs")
-        if found["left_out"]:
-            invocation.out.line(f"{found['left_out']:,} younger ones were not looked at")
+            invocation.out.line(f"none of {counted(answer['open'], 'transaction')} hangs")
+        if answer["left_out"]:
+            invocation.out.line(f"{answer['left_out']:,} younger ones were not looked at")
     else:
         invocation.out.rows((), hanging)
     return EXIT_FOUND if hanging else EXIT_OK
@@ -244,9 +244,9 @@ def describe(invocation: Invocation, transaction: str) -> None:
 def timeline(invocation: Invocation, transaction: str) -> None:
     """Tell what happened to a transaction, step by step."""
     with invocation.client() as client:
-        found = row(client.transactions.timeline(transaction))
+        steps = row(client.transactions.timeline(transaction))
     if not invocation.out.for_people:
-        invocation.out.record(found)
+        invocation.out.record(steps)
         return
     invocation.out.rows(
         _STEPS,
@@ -256,43 +256,40 @@ def timeline(invocation: Invocation, transaction: str) -> None:
                 "when": ("" if step["exact"] else "after ") + time_text(step["at_ms"]),
                 "detail": _detail(step["detail"]),
             }
-            for step in found["steps"]
+            for step in steps["steps"]
         ],
     )
-    if not found["whole"]:
-        invocation.out.line(f"\nsteps before {time_text(found['since_ms'])} are not known any more")
+    if not steps["whole"]:
+        invocation.out.line(f"\nsteps before {time_text(steps['since_ms'])} are not known any more")
 
 
 def _listed_row(found: dict[str, Any]) -> dict[str, Any]:
     """A transaction of a list, with names in place of what is nested."""
-    return {**found, "owner": found["owner"] or None, "topics": _topic_names(found), "tables": _table_names(found)}
+    tables = [f"{part['namespace']}:{part['table']}" for part in found["tables"]]
+    return {**found, "owner": found["owner"] or None, "topics": _topic_names(found), "tables": tables}
 
 
 def _topic_names(found: dict[str, Any]) -> list[str]:
     return [f"{part['namespace']}:{part['topic']}" for part in found["topics"]]
 
 
-def _table_names(found: dict[str, Any]) -> list[str]:
-    return [f"{part['namespace']}:{part['table']}" for part in found["tables"]]
-
-
-def _listing(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]]:
+def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]]:
     """A description as a listing, without lines that have nothing to say."""
-    shown = _listed_row(found)
-    if "ended_ms" in found:
+    shown = _listed_row(answer)
+    if "ended_ms" in answer:
         return shown, _ENDED
-    stored = [part for part in found["topics"] if part.get("stored_messages") is not None]
-    left_out = found["write_pointers_left_out"]
-    lost = found["lost_to"]
+    stored = [part for part in answer["topics"] if part.get("stored_messages") is not None]
+    left_out = answer["write_pointers_left_out"]
+    lost = answer["lost_to"]
     shown |= {
-        "write_pointers": [*found["write_pointers"], *([f"and {left_out:,} more"] if left_out else [])],
+        "write_pointers": [*answer["write_pointers"], *([f"and {left_out:,} more"] if left_out else [])],
         "stored_messages": sum(part["stored_messages"] for part in stored) if stored else None,
         "stored_bytes": sum(part["stored_bytes"] for part in stored) if stored else None,
-        "session": found["session"] and f"{found['session']['name']} (epoch {found['session']['epoch']})",
+        "session": answer["session"] and f"{answer['session']['name']} (epoch {answer['session']['epoch']})",
         "lost_to": lost
         and f"transaction {lost['winner']} of {plain(lost['winner_owner'])}, which changed {lost['key']} first",
-        "readers_wait_in": [wait_text(block) for block in found["blocks"]],
-        "also_holds_back": held_text(found["held_back"]),
+        "readers_wait_in": [wait_text(block) for block in answer["blocks"]],
+        "also_holds_back": held_text(answer["held_back"]),
     }
     needed = ("id", "state", "kind", "owner")
     columns = tuple(

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     PUBLISH_MESSAGES_MAX,
     Buffer,
     ConsumeRequest,
@@ -22,6 +21,7 @@ from basalt.api.bodies.work import (
     RecordIn,
     RecordsRequest,
 )
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.positions import START, Position, PositionKind, after_id, at_id, at_time, parse_position
 from basalt.client.calls.pages import Message, Page
@@ -36,9 +36,9 @@ from basalt.client.plans import (
     Steps,
     TopicScope,
     ask,
-    header_id,
     id_of,
     media_type_of,
+    next_id_of,
     nothing,
     query_of,
 )
@@ -192,7 +192,6 @@ def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Quer
 
 
 def poll_call(scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0) -> Call[Page]:
-    """The call of one poll."""
     body, path = avro.encode_consume_request(request), scope.path("poll")
     return Call(f"poll {scope}", "POST", path, _page, Effect.NONE, query, body, AVRO, BATCHES, wait_ms)
 
@@ -245,20 +244,20 @@ def _response_in_json(answer: Answer) -> PublishResponse | None:
 def _page(answer: Answer) -> Page:
     if media_type_of(answer) != BATCHES:
         raise ValueError("it is no message batches")
-    return Page(answer.body, header_id(answer), answer.headers.get("basalt-held-by"))
+    return Page(answer.body, next_id_of(answer), answer.headers.get("basalt-held-by"))
 
 
 def _arrow_page(answer: Answer) -> ArrowPage:
     if media_type_of(answer) != ARROW:
         raise ValueError("it is no Arrow stream")
-    return ArrowPage(answer.body, header_id(answer), int(answer.headers["basalt-generation"]))
+    return ArrowPage(answer.body, next_id_of(answer), int(answer.headers["basalt-generation"]))
 
 
 def _end_position(answer: Answer) -> Position:
     came_meanwhile = avro.decode_records(answer.body)
     if came_meanwhile:
         return at_id(came_meanwhile[0].id)
-    next_id = header_id(answer)
+    next_id = next_id_of(answer)
     return START if next_id is None else after_id(next_id)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from typing import overload
 
-from basalt.api.bodies import work as bodies
+from basalt.api.bodies import messages as bodies
 from basalt.api.codecs import batches
 from basalt.errors import MalformedBodyError, ProtocolError
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from basalt.api.bodies.work import MESSAGE_ID_BYTES, ConsumeRequest
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES, ConsumeRequest
 from basalt.api.codecs import avro, batches
 from basalt.api.codecs.batches import MarkerFrame
 from basalt.api.markers import (
@@ -38,7 +38,7 @@ from basalt.client.calls.messages import (
     start_from,
 )
 from basalt.client.calls.pages import Message, Page
-from basalt.client.plans import AVRO, BATCHES, Answer, Await, Call, Effect, Query, Steps, TopicScope, ask, header_id
+from basalt.client.plans import AVRO, BATCHES, Answer, Await, Call, Effect, Query, Steps, TopicScope, ask, next_id_of
 from basalt.errors import InputError, MalformedBodyError
 
 Item: TypeAlias = Message | MarkerFrame
@@ -210,7 +210,7 @@ class FollowCursor:
     @property
     def ended(self) -> bool:
         """True once every expected task has ended."""
-        return is_ended(self._known())
+        return is_ended(self._expected_markers())
 
     def refuse_coroutines(self) -> None:
         """Raise `TypeError` for a callback that would have to be awaited."""
@@ -219,16 +219,14 @@ class FollowCursor:
                 raise TypeError(f"{name} is a coroutine function, which only the async client can await")
 
     def next_items(self) -> Steps[Iterable[Message]]:
-        """Do what comes next, and return the messages from there up to the next marker.
-
-        What comes next is to tell of a marker, or of a page that was passed; else to poll. A poll waits for messages and
-        markers unless told not to.
+        """Take the next step, and return the messages from there up to the next marker. The step tells of a marker, or
+        of a page that was passed; otherwise it polls. A poll waits for messages and markers unless told not to.
         """
         if not self._placed:
             yield from self._place()
             self.done = self.ended  # it was told so when it came here
         elif self._heard:
-            yield from self._tell()
+            yield from self._tell_watermark()
             self._heard = False
         elif self._page is None:
             yield from self._turn()
@@ -247,7 +245,7 @@ class FollowCursor:
                 return
             yield item
 
-    def _known(self) -> MarkerState:
+    def _expected_markers(self) -> MarkerState:
         return self._state.expecting(self._tasks)
 
     def _turn(self) -> Steps[None]:
@@ -258,16 +256,16 @@ class FollowCursor:
 
     def _pass(self, page: MarkedPage) -> Steps[None]:
         self._page, self._after = None, page.next_id or self._after
-        yield from self._tell()  # silent tasks may be left out by now, or the topic's property has changed
+        yield from self._tell_watermark()  # silent tasks may be left out by now, or the topic's property has changed
         self.done = self.done or not (page or self._wait)
 
-    def _tell(self) -> Steps[None]:
+    def _tell_watermark(self) -> Steps[None]:
         if self.ended:  # the property may have changed since the page was read, and an end is never taken back
             facts = yield from topics.markers(self._scope)
             self._check(facts.generation)
             self._tasks = facts.task_count
         before = self.watermark_ms
-        self.watermark_ms = advanced(self._known(), before, self._idle, self._scope.now_ms())
+        self.watermark_ms = advanced(self._expected_markers(), before, self._idle, self._scope.now_ms())
         if self.watermark_ms is not None and self.watermark_ms != before and self._on_watermark is not None:
             yield from _awaited(self._on_watermark(self.watermark_ms), "on_watermark")
         if self.ended:
@@ -345,7 +343,7 @@ def _marked_page(answer: Answer) -> MarkedPage:
     if generation is None:
         raise ValueError("it does not say of which generation of the topic it is")
     try:
-        return MarkedPage(answer.body, header_id(answer), int(generation), None if tasks is None else int(tasks))
+        return MarkedPage(answer.body, next_id_of(answer), int(generation), None if tasks is None else int(tasks))
     except MalformedBodyError as error:
         raise ValueError(error.message) from None
 

@@ -111,8 +111,8 @@ def get(
 ) -> Steps[dict[bytes, bytes]]:
     """The cells of a row by column, all or those named; empty when there are none.
 
-    What is committed now, or what an open transaction sees; with `visibility="exclude_current"` without what that wrote
-    since its last checkpoint.
+    They are the committed cells, or those that an open transaction sees; `visibility="exclude_current"` leaves out its
+    own writes since its last checkpoint.
     """
     key = to_bytes(row, "row")
     body = ReadRequest([key], named(columns), None if transaction is None else id_of(transaction), visibility)
@@ -131,7 +131,8 @@ def write(
 ) -> Steps[None]:
     """Write cells under an open transaction now: `{row: {column: value}}`, None deletes a cell. One request, all or nothing.
 
-    Nothing is told of conflicts: who writes this way tells its changes (`client.transactions.changes`) before.
+    The server learns nothing of conflicts: a caller that writes this way tells its changes
+    (`client.transactions.changes`) before.
     """
     body = WriteRequest(id_of(transaction), delete_rows=[to_bytes(row, "row") for row in delete_rows])
     for row, columns in cells.items():

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import ValidationError
 
 from basalt.api.bodies import json
-from basalt.api.bodies.messages import (
+from basalt.api.bodies.ranges import (
     Advance,
     Holder,
     MarkerRequest,
@@ -171,7 +171,7 @@ def peek(
 
 
 def holder(scope: TopicScope, start: PositionLike = None) -> Steps[Holder]:
-    """Which transaction makes readers of committed messages wait, from a position on."""
+    """The transaction for which readers of committed messages wait, from a position on."""
     return get_json(Holder, f"show who holds readers of {scope}", scope.path("holder"), _from(scope, start))
 
 

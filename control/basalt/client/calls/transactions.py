@@ -15,6 +15,7 @@ from uuid import uuid4
 from msgspec import Struct, ValidationError
 
 from basalt.api.bodies import json
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -32,7 +33,6 @@ from basalt.api.bodies.transactions import (
     TransactionList,
     TransactionOutcome,
 )
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro, json_bodies
 from basalt.client.calls.messages import BODY_BYTES_MAX, Payloads, each_payload
 from basalt.client.plans import (
@@ -95,7 +95,7 @@ def begin(
     external_writes: bool = False,
     snapshot: bool = True,
 ) -> Steps[TransactionInfo]:
-    """Begin a transaction; whoever begins one this way ends it. `client.transaction()` does both.
+    """Begin a transaction; the caller has to end it. `client.transaction()` does both.
 
     After `timeout_ms` (None: the server's default) it is aborted, or becomes invalid if it has `external_writes`, which
     nobody but its writer can undo. `snapshot=False` leaves the snapshot's bytes out of the answer.
@@ -157,7 +157,7 @@ def commit_segments(
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:
-    """The hint for whoever cannot know whether it was committed."""
+    """The hint for a caller that cannot know whether it was committed."""
     return f"Ask client.transactions.get({id_of(transaction)!r}).state before doing the work again."
 
 
@@ -260,7 +260,7 @@ def named_transaction(
     run: str,
     version: int,
     *,
-    ledger: str | None = None,
+    counter_owner: str | None = None,
     kind: TransactionKind = "long",
     timeout_ms: int | None = None,
     owner: str = "",
@@ -268,11 +268,11 @@ def named_transaction(
     """The transaction of this run for this version of a session's work, which all processes of the run share.
 
     The first one begins it, with its `kind`, `timeout_ms` and `owner`; the others join. `SessionFencedError`: another run has
-    taken the session over. `SessionForeignError`: its versions were counted under another `ledger`. Leaving it leaves it
+    taken the session over. `SessionForeignError`: its versions were counted under another `counter_owner`. Leaving it leaves it
     open: it is ended by its id, with `client.transactions`.
     """
     body = BeginRequest(
-        kind, timeout_ms, owner, snapshot=False, session=session, version=version, run=run, ledger=ledger
+        kind, timeout_ms, owner, snapshot=False, session=session, version=version, run=run, counter_owner=counter_owner
     )
     return NamedTransactionScope(body, (yield from begin_as(body)))
 

@@ -1,9 +1,9 @@
 """Begins, checkpoints and ends a transaction, with its participants in Apache Tephra's order.
 
 At the commit the changes are told, participants persist, messages travel with the commit, participants hear of it. Any
-failure, at the beginning and at a checkpoint too, rolls every participant back; then the transaction is aborted when all
-of that worked, else invalidated. Whoever leaves the block hears of it, even if the caller has swallowed the failure. The
-first exception wins. The table of it all: docs/reference/client.md, "Participants".
+failure, at the beginning and at a checkpoint too, rolls every participant back; then the transaction is aborted when
+all of that worked, else invalidated. The `with` block raises it at its end, even if the caller has swallowed the
+failure. The first exception wins. The table of it all: docs/reference/client.md, "Participants".
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def abort(tx: OpenTransaction) -> Steps[TransactionOutcome]:
 
     One that was rolled back because something failed may be aborted, too: nothing more is asked of anybody.
     """
-    broken, tx.broken = tx.broken, None  # who aborts it knows that nothing of it will be there
+    broken, tx.broken = tx.broken, None  # after an abort the caller knows that nothing of it will be there
     if broken is not None and tx.outcome is not None:
         return tx.outcome
     tx.begun()

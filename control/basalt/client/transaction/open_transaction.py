@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
-from basalt.api.bodies.work import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
 from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.messages import Payloads, PositionLike, each_payload
@@ -109,7 +109,7 @@ class PostCommitError(BasaltError):
 
 
 class Broken(NamedTuple):
-    """Why a transaction must not be committed any more, and what it was that went wrong."""
+    """The reason why a transaction must not be committed any more, and the failure behind it."""
 
     why: str
     error: BaseException

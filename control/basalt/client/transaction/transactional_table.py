@@ -120,9 +120,9 @@ def get(
     key, wanted = to_bytes(row, "row"), named(columns)
     own = visibility == "snapshot"
     if own and table.buffer.answers(key, wanted):
-        return table.buffer.over(key, {}, wanted)
+        return table.buffer.with_own_writes(key, {}, wanted)
     cells = yield from tables.get(table.scope, key, wanted, transaction=info, visibility=visibility)
-    return table.buffer.over(key, cells, wanted) if own else cells
+    return table.buffer.with_own_writes(key, cells, wanted) if own else cells
 
 
 def put(table: TableInUse, row: Name, cells: ColumnValues) -> Steps[None]:
@@ -181,7 +181,7 @@ class RowCursor:
         asked = self._request
         page = yield from tables.page(self._scope, asked)
         if self._own is not None:
-            page = self._own.buffer.over_page(page, asked.start, asked.stop, asked.columns)
+            page = self._own.buffer.page_with_own_writes(page, asked.start, asked.stop, asked.columns)
         self.done = page.next_row is None
         self._request = structs.replace(asked, start=page.next_row or asked.start)
         return page.rows
@@ -267,7 +267,6 @@ class TableBuffer:
         writes.cells.clear()
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._rows.clear()
         self.size_bytes = 0
 
@@ -281,7 +280,9 @@ class TableBuffer:
             return False
         return writes.deleted or (columns is not None and all(column in writes.cells for column in columns))
 
-    def over(self, row: bytes, cells: Mapping[bytes, bytes], columns: list[bytes] | None) -> dict[bytes, bytes]:
+    def with_own_writes(
+        self, row: bytes, cells: Mapping[bytes, bytes], columns: list[bytes] | None
+    ) -> dict[bytes, bytes]:
         """The row as its writer sees it, given how the server has it; columns in order."""
         writes = self._rows.get(row)
         if writes is None:
@@ -290,14 +291,16 @@ class TableBuffer:
         merged |= {column: value for column, value in writes.cells.items() if columns is None or column in columns}
         return {column: value for column, value in sorted(merged.items()) if value is not None}
 
-    def over_page(self, page: RowPage, start: bytes, stop: bytes | None, columns: list[bytes] | None) -> RowPage:
+    def page_with_own_writes(
+        self, page: RowPage, start: bytes, stop: bytes | None, columns: list[bytes] | None
+    ) -> RowPage:
         """A page of a scan that began at `start` as the writer sees it, with the rows in that range that only it knows."""
         end = page.next_row if page.next_row is not None else stop
         seen = {found.row: found.cells for found in page.rows}
         ordered = sorted(self._rows)
         last = len(ordered) if end is None else bisect_left(ordered, end)
         for row in {*seen, *ordered[bisect_left(ordered, start) : last]}:
-            seen[row] = self.over(row, seen.get(row, {}), columns)
+            seen[row] = self.with_own_writes(row, seen.get(row, {}), columns)
         return RowPage([TableRow(row, cells) for row, cells in sorted(seen.items()) if cells], page.next_row)
 
     def bodies(self, transaction: str, generation: int) -> Iterator[WriteRequest]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import zstandard
 
-from basalt.api.bodies.work import Buffer
+from basalt.api.bodies.messages import Buffer
 from basalt.errors import MalformedBodyError, TooLargeError, UnsupportedMediaTypeError
 
 ACCEPTED = b"gzip, zstd"  # what a 415 answer's Accept-Encoding says

@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with the bounds that it lacks: on a request's head, and on peers that stop in the middle.
 
-A request's body has its time-out in `bodies`. What is refused here never was a request, so there is nothing to log.
+A request's body has its time-out in `bodies`. The access log has no line for it: bytes that are refused here never were
+a request.
 """
 
 from __future__ import annotations

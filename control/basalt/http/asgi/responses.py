@@ -17,8 +17,8 @@ from starlette.types import Send
 
 from basalt import errors
 from basalt.api.bodies import json
+from basalt.api.bodies.messages import Buffer
 from basalt.api.bodies.operations import Problem
-from basalt.api.bodies.work import Buffer
 from basalt.http.asgi import content_encoding
 from basalt.http.asgi.requests import JSON, RequestHead, weights
 

@@ -1,7 +1,7 @@
 """The messaging calls: publish, store, roll back, poll; and records, which carry more than a payload: bytes in, bytes out.
 
 Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written,
-docs/formats/message-batches.md for who asks a poll for it, and docs/formats/records-api.md for records.
+docs/formats/message-batches.md for a poll that asks for it, and docs/formats/records-api.md for records.
 
 A poll's answer is made in parts: a part is sent while the next one is made. Avro lets an array come in several blocks, so
 each run of neighbouring messages is a block; messages that lie alone in their rows are gathered, for a block of their own
@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName

@@ -37,7 +37,7 @@ async def run(request: Request) -> bodies.PruneRun:
     errors=(NotFoundError,),
 )
 async def explain(request: Request) -> list[bodies.ExplainedWriter]:
-    """Explain what is in the way of invalid writers."""
+    """List the causes that keep writers on the invalid list."""
     limit = request.integer("limit") or EXPLAINED_DEFAULT
     return await request.services.prune_reports.explain(request.integer("writePointer"), limit)
 
@@ -61,7 +61,7 @@ async def region(request: Request) -> bodies.RegionDetail:
 
 @route("GET", _PRUNE + "/history", query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),))
 async def history(request: Request) -> list[bodies.PrunedWriters]:
-    """List what was pruned, newest first."""
+    """List the writers that were pruned, newest first."""
     return await request.services.prune_reports.history(request.integer("limit") or HISTORY_DEFAULT)
 
 

@@ -1,7 +1,7 @@
 """The calls on ranges of a topic: its stable end, how far a reader may go, a range in parts, its messages as Arrow; markers.
 
-Format of a marker, and the rules: docs/formats/markers.md. What is sent as Arrow (docs/formats/arrow.md) is made of stretches of stored bytes: no message is touched by itself, unless
-it has more than a payload.
+Format of a marker, and the rules: docs/formats/markers.md. An Arrow answer (docs/formats/arrow.md) is made of stretches
+of stored bytes: no message is touched by itself, unless it has more than a payload.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from basalt.api.bodies.json import message_id
-from basalt.api.bodies.messages import Advance, MarkerRequest, MarkersInfo, Splits, StableEnd, TaskInfo
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, Buffer
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer
+from basalt.api.bodies.ranges import Advance, MarkerRequest, MarkersInfo, Splits, StableEnd, TaskInfo
 from basalt.api.codecs import arrow
 from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_OF_STREAM, Source, Stretch
 from basalt.api.markers import Marker, MarkerState
@@ -29,7 +29,7 @@ from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import BatchSection
 
 MARKERS_PATH = TOPIC_PATH + "/markers"
-RANGE_BYTES_MAX = 8 << 20  # of one answer, unless it is told otherwise: so much is in memory while it is sent
+RANGE_BYTES_MAX = 8 << 20  # of one answer, unless the request says otherwise: this much is in memory while it is sent
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
 
@@ -80,7 +80,7 @@ async def stable_end(request: Request) -> StableEnd:
     errors=EXISTING,
 )
 async def advance(request: Request) -> Advance:
-    """Tell how far a reader may go within limits, and what the markers on the way say."""
+    """Advance a reader within limits, with the state of the markers on the way."""
     after, through = _id_range(request)
     run = await request.services.ranges.advance(
         request.topic, after, through=through, messages_max=request.integer("messagesMax"),
@@ -88,7 +88,7 @@ async def advance(request: Request) -> Advance:
     )  # fmt: skip
     return Advance(
         message_id(run.through), run.messages, run.payload_bytes, run.at_end, run.generation, run.expired,
-        run.said.task_count, run.tasks_property, _tasks(run.said),
+        run.marker_state.task_count, run.tasks_property, _tasks(run.marker_state),
     )  # fmt: skip
 
 
@@ -197,28 +197,28 @@ def _is_committed(request: Request) -> bool:
 
 def _id_range(request: Request) -> IdRange:
     after, through = request.text("after"), request.text("through")
-    found = IdRange(
+    id_range = IdRange(
         None if after is None else bytes.fromhex(after), None if through is None else bytes.fromhex(through)
     )
-    if found.after is not None and found.through is not None and found.after > found.through:
+    if id_range.after is not None and id_range.through is not None and id_range.after > id_range.through:
         raise InputError(
-            f"the range ends at {found.through.hex()}, before it begins at {found.after.hex()}",
+            f"the range ends at {id_range.through.hex()}, before it begins at {id_range.after.hex()}",
             field="through",
             hint="give an id that is not before `after`",
         )
-    return found
+    return id_range
 
 
 def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids: TransactionIds) -> Iterator[Buffer]:
     yield arrow.encode_start(names)
     with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
-    for some in _batches(slices, with_carried):
+    for some in _batches(slices):
         stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
         yield arrow.encode_batch(names, stretches, source)
     yield END_OF_STREAM
 
 
-def _batches(slices: Sequence[Slice], with_carried: bool) -> Iterator[list[Slice]]:
+def _batches(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
     """The slices cut into record batches. Where depends on the messages alone, not on the rows or looks they came in."""
     batch: list[Slice] = []
     rows = size_bytes = 0

@@ -74,7 +74,7 @@ class Request(RequestHead):
 
     @property
     def act(self) -> By:
-        """Who asks for an operator's act, why, and in which request: for the audit."""
+        """The author of an operator's act, the reason, and the request: for the audit."""
         client = self.scope.get("client")
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
         author = Author(client[0] if client else EMBEDDED, agent, self.text("as") or "")

@@ -1,6 +1,7 @@
 """JSON schemas of bodies and parameters, for the OpenAPI document. Answers of our own making are msgspec types instead.
 
-What the messaging codecs read is written by hand: they take more than one spelling (unions tagged or not).
+Schemas of bodies that the messaging codecs read are written by hand: they take more than one spelling (unions tagged or
+not).
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import TypeAlias
 
-from basalt.api.bodies.work import INT_MAX, LONG_MAX, PUBLISH_MESSAGES_MAX, SEGMENTS_MAX, SEQUENCE_MAX, WORK_ENTRIES_MAX
+from basalt.api.bodies.messages import (
+    INT_MAX,
+    LONG_MAX,
+    PUBLISH_MESSAGES_MAX,
+    SEGMENTS_MAX,
+    SEQUENCE_MAX,
+    WORK_ENTRIES_MAX,
+)
 from basalt.api.markers import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
 from basalt.http.asgi.requests import AVRO, JSON
 from basalt_engine.keys import NAME_CHARS_MAX

@@ -37,7 +37,7 @@ async def live(request: Request) -> bodies.Alive:
 
 @route("GET", "/readyz", answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
 async def ready(request: Request) -> Response:
-    """Tell of every part if it works."""
+    """Check each part of the server."""
     readiness = await request.services.readiness()
     return json_response(readiness, 200 if readiness else 503)
 
@@ -169,7 +169,7 @@ async def backups(request: Request) -> list[bodies.Backup]:
     tag=admin,
 )
 async def audit(request: Request) -> list[AuditLine]:
-    """List what operators did by hand, newest first."""
+    """List the acts of operators, newest first."""
     lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
 

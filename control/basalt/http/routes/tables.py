@@ -9,7 +9,7 @@ from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.route_table import Request, RouteTable
 from basalt.http.routes.schemas import NAMES
-from basalt.tables.tables import READ_CELLS_MAX, CellPut, CellWrites
+from basalt.tables.tables import READ_CELLS_MAX, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel
 from basalt_engine.cells.table import CellVersion
 
@@ -51,7 +51,7 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
     """Change cells under an open transaction."""
     title = named_table(request)
     writes = CellWrites(
-        [CellPut(put.row, put.column, put.value) for put in asked.puts],
+        asked.puts,
         [(cell.row, cell.column) for cell in asked.deletes],
         asked.delete_rows,
     )

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from basalt import errors
-from basalt.api.bodies.messages import Holder, PeekedHeader, PeekedMessage
+from basalt.api.bodies.messages import LONG_MAX
+from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
-from basalt.api.bodies.work import LONG_MAX
 from basalt.api.codecs.json_bodies import parse_json
+from basalt.api.codecs.json_records import text_or_bytes
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
 from basalt.http.asgi.requests import JSON, convert_json
@@ -31,7 +32,6 @@ from basalt.http.routes.route_table import (
 from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES, TOPIC
 from basalt.messaging.peek import MESSAGES_MAX, Peeked
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.records import Buffer
 
 MESSAGES_DEFAULT = 100
 MERGE_PATCH = b"application/merge-patch+json"
@@ -160,19 +160,19 @@ async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
 async def stats(request: Request) -> TopicStats:
     """A topic's statistics."""
     title = request.topic
-    found = await request.services.topic_stats.stats(title)
+    figures = await request.services.topic_stats.stats(title)
     topic = await request.services.topics.get(title)
     return TopicStats(
-        messages=found.messages,
-        bytes=found.payload_bytes,
-        exact=found.exact,
-        oldest_id=None if found.oldest_id is None else found.oldest_id.hex(),
-        oldest_ms=found.oldest_ms,
-        newest_id=None if found.newest_id is None else found.newest_id.hex(),
-        newest_ms=found.newest_ms,
-        published_per_second=found.published_per_second,
-        stored_bytes=found.stored_bytes,
-        oldest_open_write_pointer=found.oldest_open_write_pointer,
+        messages=figures.messages,
+        bytes=figures.payload_bytes,
+        exact=figures.exact,
+        oldest_id=None if figures.oldest_id is None else figures.oldest_id.hex(),
+        oldest_ms=figures.oldest_ms,
+        newest_id=None if figures.newest_id is None else figures.newest_id.hex(),
+        newest_ms=figures.newest_ms,
+        published_per_second=figures.published_per_second,
+        stored_bytes=figures.stored_bytes,
+        oldest_open_write_pointer=figures.oldest_open_write_pointer,
         truncated_before_ms=topic.metadata.truncated_before_ms or None,
     )
 
@@ -255,26 +255,19 @@ async def _read_properties(request: Request, allowed: Collection[bytes] = (JSON,
     return properties
 
 
-def _peeked(found: Peeked) -> PeekedMessage:
-    payload, payload_base64 = _text_or_bytes(found.payload)
-    key, key_base64 = (None, None) if found.extras.key is None else _text_or_bytes(found.extras.key)
+def _peeked(peeked: Peeked) -> PeekedMessage:
+    payload, payload_base64 = text_or_bytes(peeked.payload)
+    key, key_base64 = (None, None) if peeked.extras.key is None else text_or_bytes(peeked.extras.key)
     return PeekedMessage(
-        id=found.id.hex(),
-        state=found.state,
-        kind=found.kind.name.lower(),
+        id=peeked.id.hex(),
+        state=peeked.state,
+        kind=peeked.kind.name.lower(),
         payload=payload,
         payload_base64=payload_base64,
         key=key,
         key_base64=key_base64,
-        headers=tuple(PeekedHeader(name, *_text_or_bytes(value)) for name, value in found.extras.headers),
-        event_time_ms=found.extras.event_time_ms,
-        ttl_ms=found.extras.ttl_ms,
-        write_pointer=found.write_pointer,
+        headers=tuple(PeekedHeader(name, *text_or_bytes(value)) for name, value in peeked.extras.headers),
+        event_time_ms=peeked.extras.event_time_ms,
+        ttl_ms=peeked.extras.ttl_ms,
+        write_pointer=peeked.write_pointer,
     )
-
-
-def _text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
-    try:
-        return str(value, "utf-8"), None
-    except UnicodeDecodeError:
-        return None, bytes(value)

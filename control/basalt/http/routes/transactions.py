@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from basalt import errors
 from basalt.api.bodies import transactions as bodies
+from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
-from basalt.api.bodies.work import Work
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import topic_name
@@ -216,7 +216,7 @@ async def take_part(
 
 @route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
 async def timeline(request: Request) -> bodies.Timeline:
-    """Tell what happened to a transaction, step by step."""
+    """List the steps of a transaction."""
     return await request.services.inspection.timeline(request.transaction_id)
 
 
@@ -285,14 +285,14 @@ def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:
     """The session that a begin names with its epoch, or with its run, or with neither."""
     if asked.session is None:
         named = {
-            "sessionEpoch": asked.session_epoch, "run": asked.run, "version": asked.version, "ledger": asked.ledger
+            "sessionEpoch": asked.session_epoch, "run": asked.run, "version": asked.version, "counterOwner": asked.counter_owner
         }  # fmt: skip
         if stray := next((field for field, value in named.items() if value is not None), None):
             raise errors.InputError(f"a begin with {stray} names no session", field="session", hint="Name the session.")
         return None
     if asked.run is None:
-        if asked.ledger is not None:
-            raise errors.InputError("a begin with a ledger names no run", field="run", hint="Name the run.")
+        if asked.counter_owner is not None:
+            raise errors.InputError("a begin with a counter owner names no run", field="run", hint="Name the run.")
         if asked.session_epoch is None:
             raise errors.InputError(
                 "a begin in a session tells the session's epoch, or a run",
@@ -310,7 +310,7 @@ def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:
             field="version",
             hint="Say which version of the session's work this is: those who say the same share the transaction.",
         )
-    return WorkVersion(asked.session, asked.run, asked.version, asked.ledger)
+    return WorkVersion(asked.session, asked.run, asked.version, asked.counter_owner)
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
@@ -329,6 +329,6 @@ def _session_info(request: Request, standing: SessionStanding) -> SessionInfo:
         committed_by=text(session.committed_by) if session.committed_by else None,
         used_ms=session.used_ms,
         transactions=tuple(text(transaction.id) for transaction in standing.transactions),
-        ledger=session.counter_owner,
+        counter_owner=session.counter_owner,
         replaced=tuple(session.replaced),
     )

@@ -143,7 +143,6 @@ class RowBuilder:
         self.last = last
 
     def row(self) -> MessageRow:
-        """The row as it is written."""
         where = position(self.ms, self.last)
         if self.reference is not None:
             return MessageRow(where, self.written_by, None, self.reference)
@@ -151,7 +150,7 @@ class RowBuilder:
         return MessageRow(where, self.written_by, batch, None, self._expire_ms())
 
     def _expire_ms(self) -> int | None:
-        """When the last message of the row expires by its own TTL; None when one lives as long as the topic says."""
+        """The time at which the row's last message expires by its own TTL; None when a message lives as long as the topic says."""
         if self.extras is None:
             return None
         longest = 0

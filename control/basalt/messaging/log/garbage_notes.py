@@ -41,7 +41,6 @@ GARBAGE = SystemRecord("hidden", "", GarbageRange)
 
 
 def note(group: Group, title: TopicName, generation: int, write_pointers: list[int], start: bytes, last: bytes) -> None:
-    """Write a note with the group."""
     garbage = GarbageRange(title.namespace, title.name, generation, write_pointers, start.hex(), last.hex())
     group.add(SystemTable.name, GARBAGE.put(garbage, garbage.name))
 

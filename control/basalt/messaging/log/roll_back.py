@@ -59,18 +59,18 @@ class RollBacks:
                 await log.confirm_or_delete()
             durable_stop = log.durable_stop  # no row of theirs comes after it
             async with log.locks.rows:
-                found = await self._find(log, writers, rest, stop)
-                if found.rows:
-                    pointers = [row.written_by for row in self._vanishing(found.rows) if row.written_by is not None]
+                page = await self._find(log, writers, rest, stop)
+                if page.rows:
+                    pointers = [row.written_by for row in self._vanishing(page.rows) if row.written_by is not None]
                     release = await self._logs.staged.hold({log: pointers}, pinned=True)
                     try:
                         await self._writer.run(
-                            lambda group, rows=found.rows: self._stage(group, log, write_pointers, rows),  # type: ignore[misc]
-                            len(found.rows) * ROW_BYTES,
+                            lambda group, rows=page.rows: self._stage(group, log, write_pointers, rows),  # type: ignore[misc]
+                            len(page.rows) * ROW_BYTES,
                         )
                     finally:
                         release()
-            rest = found.rest
+            rest = page.rest
         # Told here, and not of each write: one that failed may have come late, and left nothing to write.
         known_stop = durable_stop if stop is None else min(stop, durable_stop)
         log.roll_back(RolledBack(writers, first, known_stop))
@@ -88,17 +88,19 @@ class RollBacks:
 
     async def rows_after(self, log: TopicLog, start: bytes, write_pointer: int) -> dict[int, RowsOfWriter]:
         """Of each writer after this pointer that has rows at or after a position: where they lie."""
-        found: dict[int, RowsOfWriter] = {}
+        rows_of_writer: dict[int, RowsOfWriter] = {}
         rest: bytes | None = start
         while rest is not None:
             page = await self._call(read_page, self._messages, log.topic.read_keys, rest, None)
             for row in page.rows:
                 if row.written_by is not None and row.written_by > write_pointer:
-                    known = found.get(row.written_by)
-                    found[row.written_by] = RowsOfWriter(row.position if known is None else known.first, row.position)
+                    range_so_far = rows_of_writer.get(row.written_by)
+                    rows_of_writer[row.written_by] = RowsOfWriter(
+                        row.position if range_so_far is None else range_so_far.first, row.position
+                    )
             rest = page.rest
             await asyncio.sleep(0)
-        return found
+        return rows_of_writer
 
     async def _find(self, log: TopicLog, writers: frozenset[int], start: bytes, stop: bytes | None) -> _WriterRows:
         rows: list[MessageRow] = []

@@ -78,11 +78,12 @@ class LogLocks:
     __slots__ = ("confirming", "loading", "rows", "staging")
 
     def __init__(self) -> None:
-        # For whoever reads rows and then changes or removes what it found. A row that is rolled back gets a new value in one
-        # of its columns. Were it removed after it was found, and before that is written, a row with this one column would come
-        # into being. Appending needs no lock: it changes no row that is there.
+        # Held by a job that reads rows and then changes or removes what it found. A row that is rolled back gets a new
+        # value in one of its columns. Were it removed after it was found, and before that is written, a row with this
+        # one column would come into being. Appending needs no lock: it changes no row that is there.
         self.rows = asyncio.Lock()
-        # For whoever reads what memory lacks: one at a time, so that what was read is never older than what is kept.
+        # Held while something that memory lacks is read: one at a time, so that what was read is never older than what
+        # is kept.
         self.loading = asyncio.Lock()
         # The same for what writers have staged: a commit must not wait for a long search for markers.
         self.staging = asyncio.Lock()
@@ -270,7 +271,7 @@ class TopicLog:
             self.roll_backs_seen.append(gone)
 
     def forget_sums(self) -> None:
-        """Rows were written, or not: whoever asks next reads."""
+        """Rows were written, or not: the next caller reads."""
         self.index = self.markers = None
 
     def forget_details(self) -> None:
@@ -375,7 +376,7 @@ class TopicLog:
 
     @property
     def locks(self) -> LogLocks:
-        """For whoever must be alone at something."""
+        """For a caller that must be alone at something."""
         if self._locks is None:
             self._locks = LogLocks()
         return self._locks

@@ -122,7 +122,7 @@ class TopicLogs:
 
     def loaded_joined(self, joins: Sequence[Join]) -> Mapping[Join, TopicLog]:
         """In a stage: the logs of those of the generations that are still there. `NotLoadedError`."""
-        found: dict[Join, TopicLog] = {}
+        logs_of_join: dict[Join, TopicLog] = {}
         missing: list[TopicName] = []
         for join in joins:
             title = title_of(join.topic)
@@ -130,10 +130,10 @@ class TopicLogs:
             if log is None or (isinstance(log, TopicLog) and not log.live):
                 missing.append(title)
             elif isinstance(log, TopicLog) and log.topic.generation == join.generation:
-                found[join] = log
+                logs_of_join[join] = log
         if missing:
             raise NotLoadedError(partial(self.hold, missing))
-        return found
+        return logs_of_join
 
     # Changing topics.
 

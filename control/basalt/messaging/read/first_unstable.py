@@ -25,18 +25,18 @@ from basalt_engine.table import Store
 ROWS_MAX = 20_000  # rows that one search, or one count, reads; a second or so where they are large
 
 
-class Decisions:
-    """The manager's decisions, here and now, for those who look rather than read.
+class KnownTransactions:
+    """The transactions as the manager of this process knows them: for retention, peeks and statistics, not for readers.
 
-    Nothing is known while the manager reads its log, nor where transactions are managed elsewhere; who asks then must not
-    take that for a decision.
+    Nothing is known while the manager reads its log, nor where transactions are managed elsewhere: then every answer is
+    empty, and a caller must not take that for "all have ended".
     """
 
     def __init__(self, manager: Transactions) -> None:
         self._manager = manager
 
     def snapshot(self) -> TransactionSnapshot | None:
-        """Who is visible, open and invalid, durably; None when that is not known."""
+        """The snapshot of all that is decided durably; None while it is not known."""
         try:
             durable, _ = self._manager.snapshots()
         except RetryError:
@@ -80,16 +80,18 @@ class _Search(NamedTuple):
 class FirstUnstable:
     """Searches topics for what makes readers of committed messages wait."""
 
-    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, decisions: Decisions) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions
+    ) -> None:
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
         self._reader = reader
-        self.decisions = decisions
+        self.known_transactions = known_transactions
 
     async def of_topic(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot, ranges = self.decisions.snapshot(), self._ranges(log)
+        snapshot, ranges = self.known_transactions.snapshot(), self._ranges(log)
         if snapshot is None or not ranges:
             return FirstUnstableRow()
         stops = [stop for _, stop in ranges if stop is not None]
@@ -137,7 +139,7 @@ class FirstUnstable:
         """The ranges of the topic in which rows of transactions in progress may lie."""
         ranges = [
             log.uncommitted_range(transaction, position(join.from_ms, 0))
-            for transaction in self.decisions.in_progress()
+            for transaction in self.known_transactions.in_progress()
             for join in transaction.topics
             if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation
         ]

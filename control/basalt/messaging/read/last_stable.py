@@ -82,7 +82,7 @@ class StableEnds:
     async def _moment(self, log: TopicLog) -> _Moment:
         """Take everything in one turn of the event loop, in which the working state has ended nothing that may yet fail."""
         while True:
-            await self._manager.known()
+            await self._manager.ensure_known()
             stop = await self._durable_stop(log)
             newest = log.newest_row or b""
             durable, working = self._manager.snapshots()

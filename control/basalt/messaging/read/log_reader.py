@@ -33,7 +33,7 @@ NO_LIMIT = 1 << 62
 ROWS_MAX = 10_000  # rows one fetch looks at: behind a long stretch of hidden rows it answers with what it has
 LOOK_ROWS_MAX = 1_000  # read in one look, some 5 ms of small ones;
 LOOK_BYTES_MAX = 4 << 20  # or some 10 ms of large ones; then others get their turn
-REMOTE_BYTES_MAX = 16 << 20  # asked of a remote store at once: so much is in memory for each reader
+REMOTE_BYTES_MAX = 16 << 20  # asked of a remote store at once, and in memory for each reader
 FOREVER_MS = (1 << 63) - 1
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
 _NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
@@ -304,8 +304,8 @@ class ReadBudget:
 class Fetch(NamedTuple):
     """A page of messages. `next_id`: go on from here, exclusively; None when nothing was passed.
 
-    `full_at` is the id of the message that did not fit. Who asked for markers is told of which generation of the topic the
-    page is, and the topic's property `tasks`.
+    `full_at` is the id of the message that did not fit. A caller that asked for markers also gets the topic's
+    generation and its property `tasks`.
     """
 
     slices: list[Slice]

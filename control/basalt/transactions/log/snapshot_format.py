@@ -330,6 +330,6 @@ def _unique(image: StateImage) -> bool:
         ({outcome.id for outcome in one_by_one}, one_by_one),
         ({request.id for request in image.requests}, image.requests),
         ({session.name for session in image.sessions}, image.sessions),
-        ({used.key for used in image.topics_used}, image.topics_used),
+        ({used.join.key for used in image.topics_used}, image.topics_used),
     )
     return all(len(keys) == len(items) for keys, items in kept)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from basalt.api.bodies.transactions import TimelineStep
 from basalt.transactions.log.transaction_log import LogEntry, ToldChanges
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
@@ -17,57 +18,47 @@ from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transa
 from basalt_engine.cells.names import change_text
 
 
-class TimelineEvent(NamedTuple):
-    """One thing that happened to a transaction."""
-
-    at_ms: int
-    exact: bool
-    event: str
-    detail: dict[str, Any]
-
-
 class LogTimeline(NamedTuple):
     """The steps of a transaction in their order. `since_ms`: all steps from then on are here; `whole`: all there are."""
 
-    steps: list[TimelineEvent]
+    steps: list[TimelineStep]
     since_ms: int
     whole: bool
 
 
 def timeline_of(
-    pointers: Sequence[int], entries: Sequence[LogEntry], known: Transaction | Outcome | None, since_ms: int
+    pointers: Sequence[int], entries: Sequence[LogEntry], last_state: Transaction | Outcome | None, since_ms: int
 ) -> LogTimeline:
-    """The steps of the transaction with these write pointers. What the entries lack is added from what is `known`."""
+    """The steps of the transaction with these write pointers. What the entries lack is added from `last_state`."""
     steps = [step for entry in entries for edit in entry.edits for step in _steps_of(edit, entry, pointers)]
-    if not _is_invalid(known) and not any(step.event == "invalidated" for step in steps):
+    is_invalid = last_state is not None and last_state.state is State.INVALID
+    if not is_invalid and not any(step.event == "invalidated" for step in steps):
         steps = [step for step in steps if step.event != "truncated"]  # only what is on the invalid list leaves it
     whole = bool(steps) and steps[0].event in ("begun", "one_shot")
     if not whole:
-        steps = [*_remembered_start(known, pointers[0]), *steps]
-    if isinstance(known, Outcome) and not any(step.event in _ENDS for step in steps):
+        steps = [*_remembered_start(last_state, pointers[0]), *steps]
+    if isinstance(last_state, Outcome) and not any(step.event in _ENDS for step in steps):
         steps.append(
-            TimelineEvent(known.at_ms, True, _END_NAMES[known.state], {"timedOut": True} if known.timed_out else {})
+            TimelineStep(
+                last_state.at_ms, True, _END_NAMES[last_state.state], {"timedOut": True} if last_state.timed_out else {}
+            )
         )
         steps.sort(key=lambda step: step.at_ms)
     return LogTimeline(steps, since_ms, whole)
 
 
-def _is_invalid(known: Transaction | Outcome | None) -> bool:
-    return known is not None and known.state is State.INVALID
-
-
-def _remembered_start(known: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineEvent]:
-    if known is None:
+def _remembered_start(last_state: Transaction | Outcome | None, transaction_id: int) -> Iterator[TimelineStep]:
+    if last_state is None:
         return
     # A write pointer holds the time at which it was given out, unless many were given out at once.
-    exact = isinstance(known, Transaction)
-    began_ms = known.began_ms if isinstance(known, Transaction) else transaction_id // POINTERS_PER_MS
-    yield TimelineEvent(
-        began_ms, exact, "begun", _without_empty({"owner": known.owner, "kind": known.kind.name.lower()})
+    exact = isinstance(last_state, Transaction)
+    began_ms = last_state.began_ms if isinstance(last_state, Transaction) else transaction_id // POINTERS_PER_MS
+    yield TimelineStep(
+        began_ms, exact, "begun", _without_empty({"owner": last_state.owner, "kind": last_state.kind.name.lower()})
     )
 
 
-def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[TimelineEvent]:
+def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[TimelineStep]:
     kind = type(edit)
     if kind in _LISTS:
         ids: Sequence[int] = edit.ids if kind is edits.Invalidated else edit.pointers
@@ -83,7 +74,7 @@ def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[T
         detail = {} if describe is None else _without_empty(describe(edit))
     else:
         return
-    yield TimelineEvent(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
+    yield TimelineStep(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
 
 
 def _holds(ascending: Sequence[int], wanted: int) -> bool:

@@ -20,7 +20,7 @@ from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pi
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, TransactionLimits
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
@@ -35,7 +35,7 @@ PARTS_MAX = 0xFFFF
 SHARED_ENTRIES_KEPT = 65_536
 SNAPSHOTS = b"\xff" * 8  # what the keys of snapshot rows start with; no segment gets that far
 JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days of a quiet one
-JOURNAL_AGE_MS_MAX = 86_400_000  # who asks later asks the audit lines and the logs
+JOURNAL_AGE_MS_MAX = 86_400_000  # later questions are for the audit lines and the logs
 POINTERS_A_WEIGHT = 8  # so many pointers or ids within one edit count as one more edit
 
 _HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored}
@@ -89,11 +89,6 @@ class SnapshotDraft:
             DeleteRange(_part_key(0, 0), _part_key(self.position, 0)),
         ]
 
-    def mutations(self) -> list[Mutation]:
-        """All of it in the order in which it may be written; any prefix does no harm."""
-        first, *others = self.parts()
-        return [*others, first, *self.replaced()]
-
 
 def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in parts of `PART_BYTES_MAX`, the last one shorter."""
@@ -127,7 +122,7 @@ class TransactionLog:
     def table_name(self) -> str:
         return self._table.name
 
-    def recover(self, journal: Journal | None = None) -> TransactionState:
+    def recover(self, journal: Journal | None = None) -> TransactionProposals:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
 
         To be called before anything else, and again after a write that failed or may have: what was encoded since the
@@ -135,7 +130,7 @@ class TransactionLog:
         """
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        state = TransactionState(self._limits, image)
+        state = TransactionProposals(self._limits, image)
         if journal is not None:
             journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
         # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
@@ -157,7 +152,7 @@ class TransactionLog:
         self._count(len(data))
         return entry
 
-    def draft(self, state: TransactionState) -> SnapshotDraft:
+    def draft(self, state: TransactionProposals) -> SnapshotDraft:
         """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
         assert state.edits_applied == self._edits, (
             f"the state holds {state.edits_applied} edits, the log {self._edits}: take the snapshot between two groups"
@@ -176,7 +171,7 @@ class TransactionLog:
         self.entries_since_snapshot += 1
         self.bytes_since_snapshot += entry_bytes
 
-    def _replay(self, state: TransactionState, row: Row, journal: Journal | None) -> None:
+    def _replay(self, state: TransactionProposals, row: Row, journal: Journal | None) -> None:
         what = self._named(row.key)
         if row.key != entry_key(self._position):
             raise CorruptionError(
@@ -277,7 +272,7 @@ class Journal:
     def __init__(self, edits_max: int = JOURNAL_EDITS_MAX, age_ms_max: int = JOURNAL_AGE_MS_MAX) -> None:
         self._edits_max = edits_max
         self._age_ms_max = age_ms_max
-        # Plain tuples, for there are many; whoever asks gets each as an `LogEntry`.
+        # Plain tuples, because there are many; readers get each as a `LogEntry`.
         self._entries: deque[tuple[int, Sequence[Any], int, bool]] = deque()
         self._next_edit = 0
         self._last_ms = 0
@@ -290,7 +285,7 @@ class Journal:
     def recovering(self, first_edit: int, after_ms: int) -> None:
         """The log is read again from this edit on, which was made after this time.
 
-        What is known before it stays, if nothing is missing in between.
+        Earlier edits stay, if nothing is missing in between.
         """
         if first_edit > self._next_edit:
             self._entries.clear()
@@ -298,7 +293,7 @@ class Journal:
             self._next_edit, self._last_ms = first_edit, after_ms
 
     def replayed(self, first_edit: int, group: Sequence[Edit]) -> None:
-        """An entry that was read from the log. What is known of it already stays as it is."""
+        """An entry that was read from the log. Edits of it that are here already stay as they are."""
         if first_edit < self._next_edit:
             return
         times = [at_ms for edit in group if (at_ms := _time_in(edit)) is not None]
@@ -327,7 +322,7 @@ class Journal:
 
 
 def _time_in(edit: Any) -> int | None:
-    """When it was made, if the edit itself says so."""
+    """The time at which it was made, if the edit itself says so."""
     if type(edit) is edits.Checkpointed:
         return int(edit.write_pointer // POINTERS_PER_MS)
     for name in ("ended_ms", "at_ms", "began_ms"):

@@ -46,7 +46,8 @@ class CommittedChanges:
         self._enter(CommittedSet(transaction_id, owner, NOT_YET, changes))
 
     def release(self, transaction_id: int, changes: frozenset[bytes]) -> None:
-        """The commit that reserved these changes was given up: whoever committed them before counts again."""
+        """The commit that reserved these changes was given up: the transaction that committed them before counts
+        again."""
         for key in changes:
             if self._latest[key].id == transaction_id:
                 del self._latest[key]

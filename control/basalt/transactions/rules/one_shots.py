@@ -28,10 +28,6 @@ class UsedTopic(NamedTuple):
     until: int
     join: Join
 
-    @property
-    def key(self) -> TopicKey:
-        return self.join.topic, self.join.generation
-
 
 class TopicUseEdits(NamedTuple):
     """The edits by which the log learns to which topics a one-shot transaction writes."""
@@ -44,7 +40,7 @@ class OneShotTopics:
     """The topics in use, those first whose use ends first. One whose use has ended may still be held, but does not count."""
 
     def __init__(self, used: Iterable[UsedTopic] = ()) -> None:
-        self._used = {each.key: each for each in used}
+        self._used = {each.join.key: each for each in used}
 
     def get(self, key: TopicKey) -> UsedTopic | None:
         """The topic's entry, whether or not its use has ended."""
@@ -58,11 +54,11 @@ class OneShotTopics:
         """These topics are in use until then, each from its time on; whatever was said of them before counts no more."""
         for join in edit.topics:
             used = UsedTopic(edit.until, join)
-            self._used.pop(used.key, None)  # put in anew, for the order
+            self._used.pop(used.join.key, None)  # put in anew, for the order
             if edit.until > last_pointer:
-                self._used[used.key] = used
+                self._used[used.join.key] = used
         while self._used and (first := next(iter(self._used.values()))).until <= last_pointer:
-            del self._used[first.key]
+            del self._used[first.join.key]
 
     # Proposals.
 
@@ -71,7 +67,7 @@ class OneShotTopics:
         new: list[Join] = []
         renewed: list[Join] = []
         for join in joins:
-            known = self._used.get(join[:2])
+            known = self._used.get(join.key)
             # Where a topic ends may have been read anew from the store, and places that were lost are not known there.
             if known is None or write_pointer > known.until or join.from_ms < known.join.from_ms:
                 new.append(join)
@@ -86,19 +82,19 @@ class OneShotTopics:
         idle = tuple(used.join for used in self.entries(last_pointer) if used.until < now)
         return Proposal((edits.TopicsUsed(last_pointer, idle),) if idle else ())
 
-    def roll_back_unknown(self, last_pointer: int, found: Mapping[int, Sequence[Join]]) -> Proposal:
+    def roll_back_unknown(self, last_pointer: int, joins_of_writer: Mapping[int, Sequence[Join]]) -> Proposal:
         """Make aborting transactions of writers that the log does not know, by where their rows lie.
 
         From then on no topic is in use. So before the next one-shot transaction writes a row, an entry takes its place in
         the log, and nothing that was given up can turn up there any more and hand out that transaction's pointer too.
         """
         made: list[Edit] = []
-        for writer in sorted(found):
+        for writer in sorted(joins_of_writer):
             began_ms = writer // POINTERS_PER_MS
             made.append(edits.Began(writer, Kind.SHORT, False, began_ms, began_ms, LOST_OWNER, None))
-            made += [edits.Joined(writer, join) for join in found[writer]]
+            made += [edits.Joined(writer, join) for join in joins_of_writer[writer]]
             made.append(edits.Aborting(writer, False))
         in_use = tuple(used.join for used in self.entries(last_pointer))
         if in_use:
-            made.append(edits.TopicsUsed(max(found, default=last_pointer), in_use))
+            made.append(edits.TopicsUsed(max(joins_of_writer, default=last_pointer), in_use))
         return Proposal(tuple(made))

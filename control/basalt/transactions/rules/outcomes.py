@@ -117,18 +117,15 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
         )
         columns = [_by_byte(struct.pack(f">{count}Q", *column), 8) for column in words]
         columns.append(_by_byte(struct.pack(f">{count}H", *(owners[outcome.owner] for outcome in outcomes)), 2))
-        columns.append(bytes([_flags(outcome) for outcome in outcomes]))
+        columns.append(
+            bytes([each.state | each.kind << _KIND_SHIFT | _TIMED_OUT * each.timed_out for each in outcomes])
+        )
         newest_ms = max(outcome.at_ms for outcome in outcomes)
         return cls(ids[0], ids[-1], newest_ms, count, tuple(owners), zlib.compress(b"".join(columns), _COMPRESSION))
 
     @property
     def memory_bytes(self) -> int:
         return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
-
-    def unpack(self) -> list[Outcome]:
-        """The outcomes, by id. `CorruptionError` when the bytes are not what `pack` made."""
-        ids, columns = self.unpack_columns()
-        return [self._outcome(ids[index], index, columns) for index in range(self.count)]
 
     def get(self, transaction_id: int) -> Outcome | None:
         ids, columns = self.unpack_columns()
@@ -177,10 +174,6 @@ def packed(outcomes: Iterable[Outcome]) -> Iterator[OutcomeBlock]:
     ordered = iter(sorted(outcomes, key=lambda outcome: outcome.id))
     while together := list(islice(ordered, BLOCK_OUTCOMES)):
         yield OutcomeBlock.pack(together)
-
-
-def _flags(outcome: Outcome) -> int:
-    return outcome.state | outcome.kind << _KIND_SHIFT | _TIMED_OUT * outcome.timed_out
 
 
 def _by_byte(column: bytes, width: int) -> bytes:

@@ -42,7 +42,7 @@ def ended(outcome: Outcome, call: str) -> TransactionEndedError:
     return TransactionEndedError(f"{_named(outcome.id, outcome.owner)} {what}, so it takes no {call}; {after}")
 
 
-def timed_out(transaction: Transaction, call: str, now_ms: int) -> TransactionEndedError:
+def timed_out(transaction: Transaction, now_ms: int) -> TransactionEndedError:
     return TransactionEndedError(
         f"{_named(transaction.id, transaction.owner)} timed out: its deadline was {time_text(transaction.deadline_ms)},"
         f" it is {time_text(now_ms)}; begin again, with a longer time-out if the work takes longer"

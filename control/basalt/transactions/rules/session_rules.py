@@ -1,4 +1,5 @@
-"""The rules of named sessions: who may open one, begin in it, and what a version of its work was committed by. Pure.
+"""The rules of named sessions: which run may open one and begin in it, and which transaction committed a version of its
+work. Pure.
 
 A run that opens a session ends the open transactions of the runs before it in the same proposal, so an open
 transaction of a session always has the session's epoch. A transaction of a session may carry a version of the session's
@@ -48,15 +49,15 @@ class SessionRules:
     def __init__(self, table: TransactionTable) -> None:
         self._table = table
 
-    def known(self) -> list[SessionState]:
+    def all(self) -> list[SessionState]:
         return list(self._table.session_table)
 
     def get(self, name: str) -> SessionState:
         """The session; `SessionNotFoundError` when there is none of the name."""
-        found = self._table.session_table.get(name)
-        if found is None:
+        session = self._table.session_table.get(name)
+        if session is None:
             raise refusals.no_session(name)
-        return found
+        return session
 
     def transactions(self, name: str) -> tuple[Transaction, ...]:
         """The session's transactions that have not ended, oldest first."""
@@ -66,7 +67,7 @@ class SessionRules:
         """The run holds the session from now on, at its present epoch if it did before, at the next one otherwise.
 
         `BusyError` when there are too many sessions. Sessions that nobody has used for long are forgotten on the way.
-        Whoever opens a session does so when it starts, so a run that was replaced may come back this way.
+        A run opens its session when it starts, so a run that was replaced may come back this way.
         """
         check_session_name(name)
         check_run(run)
@@ -76,20 +77,20 @@ class SessionRules:
         """The edits by which this run takes the session, from whichever run holds it, and its epoch then."""
         idle = self._idle(name, now_ms)
         sessions = self._table.session_table
-        found = sessions.get(name)
-        if found is None and len(sessions) - len(idle) >= self._table.limits.sessions_max:
+        session_now = sessions.get(name)
+        if session_now is None and len(sessions) - len(idle) >= self._table.limits.sessions_max:
             raise _too_many_sessions(len(sessions), next(iter(sessions)))
-        made: list[Edit] = []
+        new_edits: list[Edit] = []
         if idle:
-            made.append(edits.SessionsForgotten(tuple(sorted(session.name for session in idle))))
-        if found is None:
+            new_edits.append(edits.SessionsForgotten(tuple(sorted(session.name for session in idle))))
+        if session_now is None:
             epoch = 1 + max([sessions.epoch_over, *(session.epoch for session in idle)])
-        elif found.run == run:
-            epoch = found.epoch
+        elif session_now.run == run:
+            epoch = session_now.epoch
         else:
-            epoch = found.epoch + 1
-            made += self._ends(name, now_ms)
-        return Taking(epoch, (*made, edits.SessionOpened(name, run, epoch, now_ms)))
+            epoch = session_now.epoch + 1
+            new_edits += self._ends(name, now_ms)
+        return Taking(epoch, (*new_edits, edits.SessionOpened(name, run, epoch, now_ms)))
 
     def delete(self, name: str, now_ms: int) -> Proposal:
         """End the session's open transactions and forget it. `SessionNotFoundError` when there is none of the name."""
@@ -113,7 +114,7 @@ class SessionRules:
         return self.get(session.name).covers(session.version)
 
     def loss(self, binding: SessionBinding) -> Loss | None:
-        """Why a transaction may not commit: another one of its session has committed, or is committing, its version."""
+        """The reason why a transaction may not commit: another one of its session has committed, or is committing, its version."""
         name, version = binding.name, binding.version
         if version is None:
             return None
@@ -137,16 +138,16 @@ class SessionRules:
         check_run(name.run)
         check_version(name.version)
         check_counter_owner(name.counter_owner)
-        found = self._table.session_table.get(name.session)
-        if found is None:
+        session = self._table.session_table.get(name.session)
+        if session is None:
             return None
-        if name.run in found.replaced:
-            raise _replaced(found, name.run)
+        if name.run in session.replaced:
+            raise _replaced(session, name.run)
         # Where nothing was committed nobody's versions can be taken for one's own, but in what a run has open.
-        counts = found.version is not None or (found.run == name.run and found.counter_owner is not None)
-        if name.counter_owner is not None and name.counter_owner != found.counter_owner and counts:
-            raise _foreign(found, name.counter_owner)
-        return found if found.covers(name.version) else None
+        counts = session.version is not None or (session.run == name.run and session.counter_owner is not None)
+        if name.counter_owner is not None and name.counter_owner != session.counter_owner and counts:
+            raise _foreign(session, name.counter_owner)
+        return session if session.covers(name.version) else None
 
     def begin_named(
         self,
@@ -244,14 +245,18 @@ def _replaced(session: SessionState, run: str) -> SessionFencedError:
 
 
 def _foreign(session: SessionState, counter_owner: str) -> SessionForeignError:
-    writer = "a writer that named no ledger" if session.counter_owner is None else f"ledger {session.counter_owner!r}"
+    writer = (
+        "a writer that named no counter owner"
+        if session.counter_owner is None
+        else f"counter owner {session.counter_owner!r}"
+    )
     so_far = (
         "none is committed yet" if session.version is None else f"{session.version} is the newest that is committed"
     )
     return SessionForeignError(
-        f"session {session.name!r} was written by {writer}, this is ledger {counter_owner!r}: its versions ({so_far}) would be taken"
+        f"session {session.name!r} was written by {writer}, this is counter owner {counter_owner!r}: its versions ({so_far}) would be taken"
         " for this one's, and work be left out that was never done",
-        field="ledger",
+        field="counterOwner",
         hint="Use a session of its own, or delete this one, if what it counts is of no more use.",
     )
 

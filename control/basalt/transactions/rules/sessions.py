@@ -1,7 +1,7 @@
 """Named sessions: which run of a job may write now, and how far its work has been committed. Pure values.
 
-A session has an epoch. A run that opens it raises the epoch by one, and whoever still holds an older epoch (a zombie) can
-begin nothing. `session_rules` decides; bytes: docs/formats/transaction-log.md.
+A session has an epoch. A run that opens it raises the epoch by one, and a process that still holds an older epoch (a
+zombie) can begin nothing. `session_rules` decides; bytes: docs/formats/transaction-log.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class SessionTable:
         return iter(self._sessions.values())
 
     def get(self, name: str) -> SessionState | None:
-        """The session, or None."""
         return self._sessions.get(name)
 
     def open_in(self, name: str) -> tuple[int, ...]:
@@ -81,26 +80,26 @@ class SessionTable:
 
     def opened(self, edit: edits.SessionOpened, is_open: bool) -> None:
         """A run holds a session. `is_open`: a transaction of the session may still commit by a call of its client."""
-        known = self.get(edit.name)
-        over = self.epoch_over if known is None else known.epoch - (known.run == edit.run)
-        taken = known is None or known.epoch < edit.epoch
+        session = self.get(edit.name)
+        over = self.epoch_over if session is None else session.epoch - (session.run == edit.run)
+        taken = session is None or session.epoch < edit.epoch
         if edit.epoch <= over or (taken and is_open):
             raise CorruptionError(
                 f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
             )
-        if known is None:
+        if session is None:
             self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms))
         else:
-            self._put(known.held_by(edit.run, edit.epoch, edit.at_ms))
+            self._put(session.held_by(edit.run, edit.epoch, edit.at_ms))
 
     def claimed(self, edit: edits.CounterOwnerClaimed) -> None:
         """A session's versions are counted by this owner."""
-        known = self.get(edit.name)
-        if known is None or known.counter_owner == edit.owner or not edit.owner:
+        session = self.get(edit.name)
+        if session is None or session.counter_owner == edit.owner or not edit.owner:
             raise CorruptionError(
                 f"session {edit.name!r} gets counter owner {edit.owner!r}, which it has, or cannot have"
             )
-        self._sessions[edit.name] = replace(known, counter_owner=edit.owner)
+        self._sessions[edit.name] = replace(session, counter_owner=edit.owner)
 
     def began(self, edit: edits.SessionBegan, transaction: Transaction) -> None:
         """A transaction, which is one of the session now, has begun."""

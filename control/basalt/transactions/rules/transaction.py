@@ -205,7 +205,7 @@ class Kind(enum.IntEnum):
 
 
 class VisibilityLevel(enum.IntEnum):
-    """Which of its own writes a transaction sees."""
+    """The part of its own writes that a transaction sees."""
 
     SNAPSHOT = 1
     SNAPSHOT_EXCLUDE_CURRENT = 2  # all but those under its newest pointer
@@ -275,6 +275,10 @@ class Join(NamedTuple):
     generation: int
     from_ms: int
 
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self[:2]
+
 
 class TableJoin(NamedTuple):
     """A transactional table that takes part in a transaction: cells of the writer lie in it, or may.
@@ -295,7 +299,7 @@ class SessionBinding(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Why a transaction is doomed: another one changed `key` and committed first."""
+    """The lost conflict that dooms a transaction: another one changed `key` and committed first."""
 
     winner: int
     key: bytes
@@ -308,7 +312,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone. `changes_unlogged`: its change set is deferred, whoever keeps it brings it with the commit.
+    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit.
     """
 
     id: int
@@ -395,7 +399,7 @@ class TransactionLimits:
     requests_max: int = 100_000  # request ids that are remembered, about 0.3 KiB each
     memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most
     sessions_max: int = 10_000  # named sessions, about 0.4 KiB each, and as much as the runs that were replaced
-    session_ms_max: int = 7 * 86_400_000  # for so long a session is remembered that nobody uses
+    session_ms_max: int = 7 * 86_400_000  # time for which an unused session is remembered
     allow_reset: bool = False  # only on test servers: a reset forgets what failed writers wrote
 
 
@@ -447,9 +451,9 @@ def check_counter_owner(owner: str | None) -> None:
     """`InputError` unless the identity of who counts a session's versions, if there is one, can be shown in one line of a message."""
     if owner is not None and not _is_text(owner, COUNTER_OWNER_CHARS_MAX):
         raise InputError(
-            f"a ledger is 1 to {COUNTER_OWNER_CHARS_MAX} printable characters, not {owner[:40]!r}; use what names the one whose"
+            f"a counter owner is 1 to {COUNTER_OWNER_CHARS_MAX} printable characters, not {owner[:40]!r}; use what names the one whose"
             " versions these are, such as the id of a query",
-            field="ledger",
+            field="counterOwner",
         )
 
 

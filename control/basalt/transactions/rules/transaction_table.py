@@ -306,12 +306,15 @@ class TransactionTable:
         return self._open_changes_bytes + self.conflicts.memory_bytes
 
     def check_room(self, ending: int = 0) -> None:
-        """`BusyError` when no further write pointer may be in progress. `ending`: so many are about to end."""
+        """`BusyError` when no further write pointer may be in progress.
+
+        `ending`: the number of them that are about to end.
+        """
         if len(self.in_progress) - ending >= self.limits.in_progress_max:
             raise refusals.too_many(len(self.in_progress), self.limits.in_progress_max, self.oldest)
 
     def check_change_memory(self, added_bytes: int) -> None:
-        """`BusyError` when there is no room for so much more in change sets."""
+        """`BusyError` when there is no room for these bytes in change sets."""
         held_bytes, maximum = self.change_memory_bytes, self.limits.change_memory_bytes_max
         if added_bytes > 0 and held_bytes + added_bytes > maximum:
             oldest = self.by_id[self._shorts[0]] if self._shorts else None
@@ -331,7 +334,7 @@ class TransactionTable:
         request_id: str | None,
         session: SessionBinding | None,
     ) -> Proposal:
-        """A new transaction, whoever asks: a client, or a run by the name of its session. Check for room first.
+        """A new transaction, for a client, or for a run by the name of its session. Check for room first.
 
         `InputError` for a bad time-out or owner.
         """

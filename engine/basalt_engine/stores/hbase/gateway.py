@@ -152,7 +152,7 @@ def refused_read(text: str, table: str) -> StoreError:
 
 
 def refused_write(text: str, table: str, rows: int) -> BasaltError:
-    """The error for a write of so many rows that HBase refused, as a whole or in part."""
+    """The error for a write that HBase refused, as a whole or in part; `rows` is its size."""
     if _is_missing(text, table):
         return no_table(table)
     failed = _FAILED_ACTIONS.search(text)

@@ -71,7 +71,7 @@ class Span:
         return Span(self.start, key, True, True) if self.reverse else Span(key + b"\0", self.stop)
 
     def scan(self, rows_max: int, **options: object) -> tuple[Any, int]:
-        """The gateway's scan for so many rows of the span, and how many rows to ask for."""
+        """The gateway's scan of the next rows of the span, and the number of rows to ask for."""
         last = b"" if self.stop is None else _bound(self.stop) or b""
         if self.reverse:
             rows_max += self.stop_is_row

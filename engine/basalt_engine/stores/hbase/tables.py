@@ -109,7 +109,6 @@ class TableLayout:
         return found
 
     def descriptor(self) -> TableDescriptor:
-        """The table to create."""
         return TableDescriptor(self.name, {FAMILY: FAMILY_OPTIONS}, self.attributes)
 
 
@@ -132,7 +131,6 @@ def layouts(
 
 
 def table_name(prefix: str, table: str) -> str:
-    """The name in HBase of one of `TABLE_NAMES`."""
     return f"{prefix}.{table}"
 
 
@@ -169,18 +167,18 @@ def with_coprocessor(attributes: Mapping[str, str], coprocessor: Coprocessor) ->
     return {**attributes, key: coprocessor.encode()}
 
 
-def differences(layout: TableLayout, found: TableDescriptor) -> list[str]:
+def differences(layout: TableLayout, actual: TableDescriptor) -> list[str]:
     """The ways in which an existing table breaks this layout, without those that an installation can mend."""
-    told = []
-    if set(found.families) != {FAMILY}:
-        told.append(f"has families {', '.join(sorted(found.families)) or 'none'} instead of {FAMILY}")
-    options = found.families.get(FAMILY, {})
-    told += [
+    lines = []
+    if set(actual.families) != {FAMILY}:
+        lines.append(f"has families {', '.join(sorted(actual.families)) or 'none'} instead of {FAMILY}")
+    options = actual.families.get(FAMILY, {})
+    lines += [
         f"has {name} {options.get(name, 'unset')} instead of {value} in family {FAMILY}"
         for name, value in FAMILY_OPTIONS.items()
-        if FAMILY in found.families and options.get(name, "").upper() != value
+        if FAMILY in actual.families and options.get(name, "").upper() != value
     ]
-    return told
+    return lines
 
 
 def salts_of(starts: Iterable[bytes]) -> int:

@@ -16,7 +16,7 @@ from basalt_engine.regions import Region
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.table import prefix_stop
 
-CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once; whoever waits sits at a terminal
+CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once, and a user at a terminal waits for it
 CALL_TIMEOUT_MS = 600_000  # altering a table reopens its regions one after the other, and answers when all are open
 SCAN_ROWS = 1_000  # rows of one answer; system rows are small
 META_TABLE = b"hbase:meta"
@@ -228,16 +228,16 @@ def _fields(name: bytes, packed: bytes) -> dict[int, int | bytes]:
     if not packed.startswith(MAGIC):
         raise CorruptionError(f"region {name!r} is not described as HBase 2 does it")
     fields: dict[int, int | bytes] = {}
-    at = len(MAGIC)
+    offset = len(MAGIC)
     try:
-        while at < len(packed):
-            tag, at = _varint(packed, at)
-            value, at = _varint(packed, at)
+        while offset < len(packed):
+            tag, offset = _varint(packed, offset)
+            value, offset = _varint(packed, offset)
             if tag & 7 == 2:
-                if at + value > len(packed):
+                if offset + value > len(packed):
                     raise IndexError
-                fields[tag >> 3] = packed[at : at + value]
-                at += value
+                fields[tag >> 3] = packed[offset : offset + value]
+                offset += value
             elif tag & 7 == 0:
                 fields[tag >> 3] = value
             else:

@@ -120,22 +120,22 @@ def check_log(path: Path, synced_bytes: int, *, start: int = 0) -> int:
 
 
 def _end_of_records(content: memoryview, start: int) -> int:
-    at = end = start
+    offset = end = start
     size = len(content)
     while True:
-        left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
+        left = _LOG_BLOCK_BYTES - offset % _LOG_BLOCK_BYTES
         if left < _LOG_HEADER.size:  # too short for a record: filled with zeros
-            at += left
+            offset += left
             continue
-        if at + _LOG_HEADER.size > size:
+        if offset + _LOG_HEADER.size > size:
             return end
-        checksum, length, _ = _LOG_HEADER.unpack_from(content, at)
-        stop = at + _LOG_HEADER.size + length
+        checksum, length, _ = _LOG_HEADER.unpack_from(content, offset)
+        stop = offset + _LOG_HEADER.size + length
         if stop > size or _LOG_HEADER.size + length > left:
             return end
-        if checksum != _masked_crc32c(crc32c(content[at + _LOG_TYPE_OFFSET : stop])):
+        if checksum != _masked_crc32c(crc32c(content[offset + _LOG_TYPE_OFFSET : stop])):
             return end
-        at = end = stop
+        offset = end = stop
 
 
 class BlobFile(NamedTuple):

@@ -89,7 +89,7 @@ class DataDirectory:
         self.initialised = True
 
     def require_space(self, space_bytes: int) -> None:
-        """`DiskFullError` unless the disk has so much space left, and lets this user have it."""
+        """`DiskFullError` unless the disk has this space left, and lets this user have it."""
         file = self.path / "SPACE"
         try:
             with os_errors(file), file.open("wb") as probe:

@@ -49,7 +49,6 @@ class PackedRow(NamedTuple):
 
     @property
     def column_count(self) -> int:
-        """All columns of the row."""
         return len(self.inline) + len(self.large)
 
     def split(self, large_values: bytes | None) -> dict[bytes, bytes] | None:
@@ -91,28 +90,28 @@ def unpack(value: bytes) -> PackedRow:
         if value[0] != FORMAT_VERSION:
             raise CorruptionError(f"a packed row has format {value[0]}, this program reads {FORMAT_VERSION}")
         inline_count, large_count = value[1], value[2]
-        at = _HEADER_BYTES
+        offset = _HEADER_BYTES
         inline: dict[bytes, bytes] = {}
         for _ in range(inline_count):
-            name_stop = at + 1 + value[at]
+            name_stop = offset + 1 + value[offset]
             start = name_stop + _LENGTH_BYTES
             stop = start + int.from_bytes(value[name_stop:start])
-            inline[value[at + 1 : name_stop]] = value[start:stop]
-            at = stop
-        if not large_count and at == len(value) and len(inline) == inline_count:
+            inline[value[offset + 1 : name_stop]] = value[start:stop]
+            offset = stop
+        if not large_count and offset == len(value) and len(inline) == inline_count:
             return PackedRow(inline, _NO_LARGE, 0)
         large: dict[bytes, int] = {}
         for _ in range(large_count):
-            name_stop = at + 1 + value[at]
+            name_stop = offset + 1 + value[offset]
             stop = name_stop + _LENGTH_BYTES
-            large[value[at + 1 : name_stop]] = int.from_bytes(value[name_stop:stop])
-            at = stop
+            large[value[offset + 1 : name_stop]] = int.from_bytes(value[name_stop:stop])
+            offset = stop
     except IndexError:
         raise CorruptionError(f"a packed row of {len(value)} bytes ends too early") from None
     # A slice past the end is silently short, so only the total tells whether every part was there.
-    if at + _CRC_BYTES != len(value) or len(inline) != inline_count or len(large) != large_count or not large:
+    if offset + _CRC_BYTES != len(value) or len(inline) != inline_count or len(large) != large_count or not large:
         raise CorruptionError(f"a packed row of {len(value)} bytes does not end where its lengths say")
-    return PackedRow(inline, large, int.from_bytes(value[at:]))
+    return PackedRow(inline, large, int.from_bytes(value[offset:]))
 
 
 def row_bytes(value: bytes) -> int:

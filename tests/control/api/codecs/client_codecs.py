@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     ConsumeRequest,
     Message,
     PublishRequest,

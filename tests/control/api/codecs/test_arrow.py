@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import LONG_MAX, REQUEST_HEADERS_MAX
+from basalt.api.bodies.messages import LONG_MAX, REQUEST_HEADERS_MAX
 from basalt.api.codecs import arrow
 from basalt.api.codecs.arrow import (
     COLUMNS,

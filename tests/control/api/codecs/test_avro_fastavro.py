@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     ConsumeRequest,
     Message,
     PublishRequest,

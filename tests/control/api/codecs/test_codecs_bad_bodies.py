@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import check_rollback, check_store
+from basalt.api.bodies.messages import check_rollback, check_store
 from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.errors import MalformedBodyError, TooLargeError
 from tests.control.api.codecs import client_codecs

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import (
+from basalt.api.bodies.messages import (
     ConsumeRequest,
     Message,
     PublishRequest,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.work import Record, RecordIn, RecordsRequest
+from basalt.api.bodies.messages import Record, RecordIn, RecordsRequest
 from basalt.api.codecs import avro, json_records
 from basalt.errors import MalformedBodyError
 from tests.control.api.codecs import client_codecs

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from basalt.api.bodies.messages import PublishResponse, Record, RecordIn, check_rollback, check_store
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.bodies.work import PublishResponse, Record, RecordIn, check_rollback, check_store
 from basalt.api.codecs import avro, batches
 from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.messages import position

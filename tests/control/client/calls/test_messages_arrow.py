@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import PublishResponse
+from basalt.api.bodies.messages import PublishResponse
 from basalt.api.codecs import json_bodies
 from basalt.client.calls import messages
 from basalt.client.plans import Answer, Effect

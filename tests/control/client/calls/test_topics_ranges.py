@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import basalt
-from basalt.api.bodies.messages import StableEnd
+from basalt.api.bodies.ranges import StableEnd
 from basalt.api.markers import NOTHING_KNOWN, merged, watermark_ms
 
 EMBEDDED = {"store.kind": "memory"}
@@ -19,7 +19,7 @@ def test_a_reader_goes_through_a_topic_in_runs():
         at, state, rows = None, NOTHING_KNOWN, []
         while True:
             found = topic.advance(at, messages_max=4)
-            state = merged(state, found.said)
+            state = merged(state, found.marker_state)
             rows.append(found.messages)
             at = found.through
             if found.at_end:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.api.bodies.work import WorkMarker
+from basalt.api.bodies.messages import WorkMarker
 from basalt.errors import InputError, SessionFencedError, SessionForeignError, TransactionEndedError
 from tests.control.client.test_blocking_end_to_end import everything
 
@@ -21,7 +21,7 @@ def begun(side, connected, run="r1", version=0, **more):
 
 def test_what_the_driver_lists_is_published_and_nothing_else(side, connected):
     topic = connected.topic("orders")
-    driver, task = (begun(side, connected, ledger="query", timeout_ms=60_000, owner="etl") for _ in range(2))
+    driver, task = (begun(side, connected, counter_owner="query", timeout_ms=60_000, owner="etl") for _ in range(2))
     assert (driver.id, driver.committed_before, driver.committed_by) == (task.id, False, None)
     lost, one, other = (segment(side, task, topic, text) for text in ("lost", "one", "other"))
     assert len({driver.write_pointer, lost, one, other}) == 4
@@ -65,14 +65,16 @@ def test_a_run_that_was_replaced_is_fenced_for_good(side, connected):
     with pytest.raises(TransactionEndedError):
         side.do(connected.transactions.commit_segments(old.id, [old.write_pointer]))
     info = side.do(connected.sessions.get("etl"))
-    assert (info.run, info.replaced, info.ledger) == ("r2", ("r1",), None)
+    assert (info.run, info.replaced, info.counter_owner) == ("r2", ("r1",), None)
 
 
-def test_versions_of_another_ledger_are_not_taken_for_one_s_own(side, connected):
-    side.do(connected.transactions.commit_segments(begun(side, connected, ledger="query A").id, []))
-    with pytest.raises(SessionForeignError, match="written by ledger 'query A', this is ledger 'query B'"):
-        begun(side, connected, "r2", 0, ledger="query B")
-    assert side.do(connected.sessions.get("etl")).ledger == "query A"
+def test_versions_of_another_counter_owner_are_not_taken_for_one_s_own(side, connected):
+    side.do(connected.transactions.commit_segments(begun(side, connected, counter_owner="query A").id, []))
+    with pytest.raises(
+        SessionForeignError, match="written by counter owner 'query A', this is counter owner 'query B'"
+    ):
+        begun(side, connected, "r2", 0, counter_owner="query B")
+    assert side.do(connected.sessions.get("etl")).counter_owner == "query A"
 
 
 def test_an_abort_gives_the_version_back(side, connected):

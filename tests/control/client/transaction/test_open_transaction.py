@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from basalt.api.bodies.messages import check_store
 from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionOutcome
-from basalt.api.bodies.work import check_store
 from basalt.api.codecs import avro
 from basalt.client.transaction import commit_protocol, open_transaction
 from basalt.client.transaction.open_transaction import OpenTransaction

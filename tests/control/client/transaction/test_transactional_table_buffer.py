@@ -46,7 +46,7 @@ def test_a_row_reads_as_if_it_were_written(table: Table, done, row: bytes, colum
 
     buffer = buffer_of(done)
     server = {} if buffer.answers(row, columns) else chosen(table.get(row, {}))
-    seen = buffer.over(row, server, columns)
+    seen = buffer.with_own_writes(row, server, columns)
     assert list(chosen(seen).items()) == list(chosen(applied(table, done).get(row, {})).items())
 
 
@@ -57,7 +57,7 @@ def test_a_scan_reads_as_if_it_were_written(table: Table, done, start: bytes, st
         rows = sorted(row for row in table if row >= following and (stop is None or row < stop))
         after = rows[page_rows] if len(rows) > page_rows else None
         page = RowPage([TableRow(row, table[row]) for row in rows[:page_rows]], after)
-        page = buffer.over_page(page, following, stop, None)
+        page = buffer.page_with_own_writes(page, following, stop, None)
         found += [(row.row, row.cells) for row in page.rows]
         following = page.next_row
     expected = applied(table, done)

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
+from basalt.api.bodies.tables import CellPut
 from basalt.api.markers import Marker
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import StoreError, TopicNotFoundError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log import roll_back, stored_log
 from basalt.messaging.log.topic_log import LogLimits
-from basalt.tables.tables import CellPut, CellWrites
+from basalt.tables.tables import CellWrites
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Columns, Row, TableWrite
 from tests.wiring import Wired, encoded

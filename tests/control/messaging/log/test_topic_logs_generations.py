@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from basalt.api.bodies.work import Work, WorkMarker
+from basalt.api.bodies.messages import Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.errors import BasaltError, GenerationError
 from basalt.messaging import markers as topic_markers

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from basalt.api.bodies.work import Work, WorkPublish
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import UnavailableError
 from basalt.messaging.log.topic_log import LogLimits

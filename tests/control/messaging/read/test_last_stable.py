@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from basalt.api.bodies.messages import StableEnd
+from basalt.api.bodies.ranges import StableEnd
 from basalt.errors import InputError
 from basalt.messaging.read import first_unstable
 from basalt.messaging.read.log_reader import end_of

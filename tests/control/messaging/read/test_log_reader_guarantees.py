@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from basalt.api.bodies.work import PublishResponse, RecordIn
+from basalt.api.bodies.messages import PublishResponse, RecordIn
 from basalt.errors import TopicNotFoundError
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Extras

@@ -9,8 +9,9 @@ from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, Loss, State
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.whole_bytes import snapshot_mutations
 
 T0 = 1_700_000_000_000
 FIRST, SECOND = T0 * POINTERS_PER_MS, (T0 + 1) * POINTERS_PER_MS
@@ -115,7 +116,7 @@ def test_long_lists_count_as_several_and_change_sets_are_not_kept():
 def test_what_the_journal_has_lost_is_taken_from_what_is_known():
     journal = Journal()
     journal.add(T0 + 500, [edits.Joined(FIRST, Join(b"shop:orders:", 1, T0))])
-    state = TransactionState()
+    state = TransactionProposals()
     state.apply(began(FIRST))
     open_one = state.get(FIRST)
     found = timeline_of((FIRST,), journal.entries(), open_one, T0 + 500)
@@ -136,7 +137,7 @@ def table():
     return MemoryStore().table("transaction_log")
 
 
-def write(table, log: TransactionLog, state: TransactionState, *made: edits.Edit) -> None:
+def write(table, log: TransactionLog, state: TransactionProposals, *made: edits.Edit) -> None:
     for edit in made:
         state.apply(edit)
     table.write([log.encode_next(made)])
@@ -146,7 +147,7 @@ def test_after_a_restart_it_begins_with_what_the_log_holds_behind_its_snapshot(t
     log = TransactionLog(table)
     state = log.recover()
     write(table, log, state, began(FIRST))
-    table.write(log.draft(state).mutations())
+    table.write(snapshot_mutations(log.draft(state)))
     write(table, log, state, edits.Joined(FIRST, Join(b"shop:orders:", 1, T0)))
     write(table, log, state, edits.Aborting(FIRST, True), edits.Aborted(FIRST, T0 + 40, False))
     journal = Journal()
@@ -179,7 +180,7 @@ def test_a_gap_makes_it_begin_anew(table):
     journal = Journal()
     journal.add(T0, [began(FIRST)])
     write(table, log, state, began(SECOND))
-    table.write(log.draft(state).mutations())  # another server led meanwhile
+    table.write(snapshot_mutations(log.draft(state)))  # another server led meanwhile
     log.recover(journal)
     assert journal.entries() == []
     assert journal.since_ms(T0 + 77) == T0 + 77

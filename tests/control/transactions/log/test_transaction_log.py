@@ -9,10 +9,11 @@ from basalt.transactions.log.entry_format import encode_entry, sealed
 from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
 from basalt.transactions.rules.edits import Committed
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, Row
+from tests.control.transactions.whole_bytes import snapshot_mutations
 
 NOW_MS = 1_700_000_000_000
 TOPIC = Join(b"shop:orders:", 1, NOW_MS)
@@ -27,7 +28,7 @@ class Logged:
         self.now_ms = NOW_MS
         self.restart()
 
-    def restart(self) -> TransactionState:
+    def restart(self) -> TransactionProposals:
         self.log = TransactionLog(self.table, self.limits)
         self.state = self.log.recover()
         return self.state
@@ -47,7 +48,7 @@ class Logged:
 
     def snapshot(self, written: int | None = None) -> None:
         draft = self.log.draft(self.state)
-        self.table.write(draft.mutations()[:written])
+        self.table.write(snapshot_mutations(draft)[:written])
         self.log.snapshot_written(draft)
 
     def rows(self) -> list[Row]:
@@ -77,7 +78,7 @@ def busy(logged: Logged) -> None:
 
 
 def test_an_empty_log_is_a_new_state(logged):
-    assert logged.state.image() == TransactionState().image()
+    assert logged.state.image() == TransactionProposals().image()
     assert logged.state.edits_applied == 0
 
 
@@ -163,7 +164,7 @@ def test_a_snapshot_cut_short_by_a_crash_does_no_harm(monkeypatch, logged):
     busy(logged)
     logged.snapshot()
     busy(logged)
-    mutations = logged.log.draft(logged.state).mutations()
+    mutations = snapshot_mutations(logged.log.draft(logged.state))
     assert len(mutations) > 5
     before = logged.rows()
     for written in range(len(mutations) + 1):
@@ -197,7 +198,7 @@ def test_a_draft_may_be_written_after_later_entries(logged):
     busy(logged)
     draft = logged.log.draft(logged.state)
     busy(logged)
-    for mutation in draft.mutations():
+    for mutation in snapshot_mutations(draft):
         logged.table.write([mutation])
     logged.log.snapshot_written(draft)
     again = Logged(logged.table)
@@ -361,7 +362,7 @@ def test_a_damaged_snapshot_is_never_passed_over_for_an_older_one(logged):
     busy(logged)
     logged.snapshot()
     busy(logged)
-    mutations = logged.log.draft(logged.state).mutations()
+    mutations = snapshot_mutations(logged.log.draft(logged.state))
     logged.table.write(mutations[:1])
     row = logged.rows()[-1]
     data = bytearray(row.columns[SNAPSHOT])

@@ -14,6 +14,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError, RowExistsError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Insert
+from tests.control.transactions.whole_bytes import snapshot_mutations
 from tests.wiring import A, shop_work
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +134,7 @@ async def test_a_log_snapshot_of_a_former_leader_changes_nothing(store):
     second = await leader(store.another(), 2)
     await second.transactions.one_shot(shop_work(orders=["b"]))
     before = second.transactions.state.image()
-    for mutation in drafted.mutations():
+    for mutation in snapshot_mutations(drafted):
         store.table("transaction_log").write([mutation])
     third = await leader(store.another(), 3)
     after = third.transactions.state.image()

@@ -8,7 +8,7 @@ from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.one_shots import RENEWED_POINTERS, USE_POINTERS, UsedTopic
 from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, State
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from tests.control.transactions.whole_bytes import encode_snapshot
 
 W = 1_700_000_000_000 * POINTERS_PER_MS
@@ -16,7 +16,7 @@ ORDERS = Join(b"shop:orders:", 1, 1_700_000_000_000)
 INVOICES = Join(b"shop:invoices:", 1, 0)
 
 
-def in_use(state: TransactionState) -> tuple[Join, ...]:
+def in_use(state: TransactionProposals) -> tuple[Join, ...]:
     return tuple(used.join for used in state.one_shots.entries(state.last_pointer))
 
 
@@ -89,7 +89,7 @@ def test_what_is_in_use_is_the_same_after_replaying_the_log_and_in_a_snapshot_of
         UsedTopic(W + RENEWED_POINTERS + 1 + USE_POINTERS, INVOICES),
         UsedTopic(W + RENEWED_POINTERS + 1 + USE_POINTERS, ORDERS),
     )
-    assert in_use(TransactionState(image=decode_snapshot(encode_snapshot(image), "it"))) == (
+    assert in_use(TransactionProposals(image=decode_snapshot(encode_snapshot(image), "it"))) == (
         INVOICES,
         ORDERS,
     )

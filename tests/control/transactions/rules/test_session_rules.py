@@ -175,7 +175,7 @@ def test_a_session_that_nobody_uses_is_forgotten_when_another_one_is_opened(scen
         scene.commit(scene.begin_in(busy))
     assert scene.begin_in(held, kind=Kind.LONG).session == SessionBinding("held", 1)
     scene.open("new")
-    assert [session.name for session in scene.state.sessions.known()] == ["busy", "held", "new"]
+    assert [session.name for session in scene.state.sessions.all()] == ["busy", "held", "new"]
     assert scene.state.sessions.get("new").epoch == 2
 
 
@@ -197,7 +197,7 @@ def test_sessions_are_bounded_and_none_is_forgotten_that_is_in_use(scene_with):
         scene.open("third")
     scene.clock.advance(7 * DAY_MS)
     scene.open("third")
-    assert [session.name for session in scene.state.sessions.known()] == ["third"]
+    assert [session.name for session in scene.state.sessions.all()] == ["third"]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 256, "a\nb", ".", ".."])

@@ -35,10 +35,10 @@ DAY_MS = 86_400_000
 
 
 def begin(
-    scene: Scene, run: str = "r1", version: int = 5, ledger: str | None = None, name: str = "etl", **asked
+    scene: Scene, run: str = "r1", version: int = 5, counter_owner: str | None = None, name: str = "etl", **asked
 ) -> Any:
     """What a named begin answers: a transaction, or the session that has committed the version."""
-    named = WorkVersion(name, run, version, ledger)
+    named = WorkVersion(name, run, version, counter_owner)
     done = scene.state.sessions.done_before(named)
     return done or scene.state.get(scene.done(scene.state.sessions.begin_named(scene.now_ms, named, **asked)))
 
@@ -231,12 +231,14 @@ def test_a_forgotten_zombie_whose_version_is_committed_takes_nothing_over(scene)
 # Whose versions they are.
 
 
-def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scene):
+def test_a_session_keeps_the_counter_owner_of_its_versions_and_refuses_another_one(scene):
     scene.commit(begin(scene, "r1", 0, "query A"))
     assert session(scene).counter_owner == "query A"
     before = scene.state.image()
     for run, version in (("r1", 0), ("r1", 1), ("r2", 0), ("r2", 1)):
-        with pytest.raises(SessionForeignError, match=r"written by ledger 'query A', this is ledger 'query B'"):
+        with pytest.raises(
+            SessionForeignError, match=r"written by counter owner 'query A', this is counter owner 'query B'"
+        ):
             begin(scene, run, version, "query B")
     assert scene.state.image() == before, "a foreign one fences nobody"
     assert isinstance(begin(scene, "r2", 0, "query A"), SessionState)
@@ -244,7 +246,7 @@ def test_a_session_keeps_the_ledger_of_its_versions_and_refuses_another_one(scen
     assert session(scene).counter_owner == "query A"
 
 
-def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene):
+def test_before_anything_is_committed_another_run_may_bring_another_counter_owner(scene):
     first = begin(scene, "r1", 0, "query A")
     with pytest.raises(SessionForeignError, match="none is committed yet"):
         begin(scene, "r1", 0, "query B")
@@ -252,13 +254,13 @@ def test_before_anything_is_committed_another_run_may_bring_another_ledger(scene
     assert session(scene).counter_owner == "query B"
 
 
-def test_a_ledger_may_be_named_late_but_not_for_versions_that_somebody_else_counted(scene):
+def test_a_counter_owner_may_be_named_late_but_not_for_versions_that_somebody_else_counted(scene):
     first = begin(scene, version=0)
-    assert begin(scene, version=0, ledger="query A").id == first.id
+    assert begin(scene, version=0, counter_owner="query A").id == first.id
     assert session(scene).counter_owner == "query A"
     scene.open("import")
     scene.commit(scene.begin_in(scene.state.sessions.get("import"), version=3))
-    with pytest.raises(SessionForeignError, match="written by a writer that named no ledger"):
+    with pytest.raises(SessionForeignError, match="written by a writer that named no counter owner"):
         scene.state.sessions.done_before(WorkVersion("import", "monday", 4, "query A"))
 
 
@@ -312,35 +314,35 @@ def test_a_session_that_nobody_uses_is_forgotten_and_one_with_an_open_transactio
     scene.expire()
     scene.clock.advance(8 * DAY_MS)
     scene.done(scene.state.sessions.begin_named(scene.now_ms, WorkVersion("other", "r1", 0)))
-    assert [known.name for known in scene.state.sessions.known()] == ["other"]
+    assert [known.name for known in scene.state.sessions.all()] == ["other"]
 
 
-def test_a_session_that_counts_for_a_ledger_is_remembered_however_long_nobody_uses_it(scene):
+def test_a_session_that_counts_for_a_counter_owner_is_remembered_however_long_nobody_uses_it(scene):
     """Its query may have been paused before it noted down what it had committed."""
-    scene.commit(begin(scene, version=7, ledger="query 1"))
+    scene.commit(begin(scene, version=7, counter_owner="query 1"))
     scene.commit(begin(scene, name="uncounted"))
-    begin(scene, ledger="query 2", name="uncommitted")
+    begin(scene, counter_owner="query 2", name="uncommitted")
     for _ in range(60):
         scene.clock.advance(8 * DAY_MS)
         scene.expire()
         scene.open("another")
-    assert [known.name for known in scene.state.sessions.known()] == ["etl", "another"]
-    assert begin(scene, "r2", version=7, ledger="query 1") == session(scene), "it was committed before"
-    assert begin(scene, "r2", version=8, ledger="query 1").session.epoch == 2
+    assert [known.name for known in scene.state.sessions.all()] == ["etl", "another"]
+    assert begin(scene, "r2", version=7, counter_owner="query 1") == session(scene), "it was committed before"
+    assert begin(scene, "r2", version=8, counter_owner="query 1").session.epoch == 2
 
 
 def test_where_there_is_no_room_the_one_that_was_idle_longest_goes_and_never_one_in_use(scene_with):
     scene = scene_with(TransactionLimits(sessions_max=2))
     for session_name in ("first", "second"):
-        scene.commit(begin(scene, ledger="query", name=session_name))
+        scene.commit(begin(scene, counter_owner="query", name=session_name))
         scene.clock.advance(1)
     with pytest.raises(BusyError, match="2 sessions"):
         scene.open("third")
     scene.clock.advance(8 * DAY_MS)
     scene.open("first", "r2")
-    assert len(scene.state.sessions.known()) == 2, "it needs no room"
+    assert len(scene.state.sessions.all()) == 2, "it needs no room"
     scene.open("third")
-    assert [known.name for known in scene.state.sessions.known()] == ["first", "third"]
+    assert [known.name for known in scene.state.sessions.all()] == ["first", "third"]
 
 
 # How a long transaction of a session ends.
@@ -376,7 +378,7 @@ def test_the_time_out_of_a_long_transaction_of_a_session_rolls_it_back(scene):
 
 def test_a_transaction_has_many_segments_and_no_more(scene, monkeypatch):
     one = begin(scene, kind=Kind.LONG)
-    monkeypatch.setattr("basalt.transactions.rules.transaction_state.CHECKPOINTS_MAX", 3)
+    monkeypatch.setattr("basalt.transactions.rules.transaction_proposals.CHECKPOINTS_MAX", 3)
     for _ in range(3):
         one = scene.checkpoint(one)
     with pytest.raises(BasaltError, match="has 3 checkpoints"):
@@ -387,7 +389,7 @@ def test_a_transaction_has_many_segments_and_no_more(scene, monkeypatch):
 # What is on disk.
 
 
-def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_replaced(scene):
+def test_a_session_survives_a_snapshot_with_its_counter_owner_and_the_runs_that_were_replaced(scene):
     begin(scene, "r1", 0, "query A")
     open_one = begin(scene, "r2", 0, "query A")
     scene.join(open_one, TOPIC)
@@ -402,8 +404,8 @@ def test_a_session_survives_a_snapshot_with_its_ledger_and_the_runs_that_were_re
 
 
 @pytest.mark.parametrize("edit", [edits.CounterOwnerClaimed("never", "q"), edits.CounterOwnerClaimed("etl", "query A"), edits.CounterOwnerClaimed("etl", "")])  # fmt: skip
-def test_a_ledger_that_could_not_have_been_claimed_is_refused(scene, edit):
-    begin(scene, ledger="query A")
+def test_a_counter_owner_that_could_not_have_been_claimed_is_refused(scene, edit):
+    begin(scene, counter_owner="query A")
     before = scene.state.image()
     with pytest.raises(CorruptionError):
         scene.state.apply(edit)

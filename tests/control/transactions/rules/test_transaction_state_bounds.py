@@ -20,7 +20,7 @@ from basalt.transactions.rules.transaction import (
     State,
     TransactionLimits,
 )
-from basalt.transactions.rules.transaction_state import TransactionState
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from tests.control.transactions.conftest import Scene
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
@@ -145,6 +145,6 @@ def test_what_change_sets_take_is_known_again_after_a_snapshot():
     for one, key in ((committed, b"a"), (opened, b"b")):
         scene.change(one, key)
     scene.commit(committed)
-    again = TransactionState(scene.limits, scene.state.image())
+    again = TransactionProposals(scene.limits, scene.state.image())
     assert again.change_memory_bytes == scene.state.change_memory_bytes == memory_of(b"a", b"b")
     assert oldest.id < opened.id

@@ -7,7 +7,7 @@ import pytest
 from basalt.errors import (
     TransactionEndedError,
 )
-from basalt.transactions.rules import transaction_state
+from basalt.transactions.rules import transaction_proposals
 from basalt.transactions.rules.transaction import Join, Kind, State
 
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
@@ -68,7 +68,7 @@ def test_many_time_outs_cost_one_copy_of_the_invalid_list(scene):
 
 
 def test_one_call_of_expire_ends_a_bounded_number_earliest_first(scene, monkeypatch):
-    monkeypatch.setattr(transaction_state, "EXPIRED_MAX", 2)
+    monkeypatch.setattr(transaction_proposals, "EXPIRED_MAX", 2)
     opened = [scene.begin(timeout_ms=timeout_ms) for timeout_ms in (300, 100, 200)]
     scene.clock.advance(1_000)
     proposal = scene.state.expire(scene.now_ms)

@@ -62,7 +62,7 @@ public final class Fence {
   /** The lease is read as soon as a region opens; it takes longer only when the system table is not served. */
   static final long LEASE_WAIT_MS = 5_000;
 
-  /** How many handlers of a server may wait for the lease at a time: fewer than it has, so that reads go on. */
+  /** Handlers of a server that may wait for the lease at a time: fewer than it has, so that reads go on. */
   private static final int LEASE_WAITERS_MAX = 8;
 
   private static final Semaphore LEASE_WAITERS = new Semaphore(LEASE_WAITERS_MAX);

@@ -62,7 +62,7 @@ public final class WriteGuard {
     return new WriteGuard(WriteGuard::cellWriter);
   }
 
-  /** How old any writer was, at most, whose put was let in: by whatever lifetime held then, or by none. */
+  /** The highest age of a writer whose put was let in: by whatever lifetime held then, or by none. */
   public long longestAgeMs() {
     return longestAgeMs.get();
   }

@@ -68,7 +68,7 @@ public final class CellKey {
     return length < POINTER_BYTES ? NONE : WritePointers.POINTER_MAX - BigEndian.readLong(key, length - POINTER_BYTES);
   }
 
-  /** Whether what is behind the prefix is what a key must have: all but the writer, which is checked apart. */
+  /** True when the bytes behind the prefix are those of a key: all but the writer, which is checked apart. */
   public static boolean isReadable(byte[] key, int prefixEnd, int length) {
     int stop = length - POINTER_BYTES;
     int rowStart = prefixEnd + GENERATION_BYTES;
@@ -82,7 +82,7 @@ public final class CellKey {
         && isLong(key, columnStart, columnEnd, 1, COLUMN_BYTES_MAX);
   }
 
-  /** Where the two bytes stand that end the field which begins at {@code start}; -1 when it does not end. */
+  /** The place of the two bytes that end the field which begins at {@code start}; -1 when it does not end. */
   private static int fieldEnd(byte[] key, int start, int stop) {
     int index = start;
     while (index + 1 < stop) {

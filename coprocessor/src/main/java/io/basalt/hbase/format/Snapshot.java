@@ -16,7 +16,7 @@ public final class Snapshot {
   private static final int VARINT_BITS = 7;
   private static final int MORE = 0x80;
 
-  /** What a reader does at a row of some writer. */
+  /** The three things that a reader does at a row. */
   public enum Visibility {
     VISIBLE("visible"),
     /** Never to be seen: rolled back or invalid. */
@@ -76,12 +76,12 @@ public final class Snapshot {
     return new Snapshot(body);
   }
 
-  /** Whether this copy is newer than the other: by (epoch, sequence). */
+  /** True when this copy is newer than the other: by (epoch, sequence). */
   public boolean isNewerThan(Snapshot other) {
     return epoch != other.epoch ? epoch > other.epoch : sequence > other.sequence;
   }
 
-  /** Whether this writer failed. Costs a bisection. */
+  /** True when this writer failed. Costs a bisection. */
   public boolean isInvalid(long writePointer) {
     return Arrays.binarySearch(invalid, writePointer) >= 0;
   }
@@ -102,7 +102,7 @@ public final class Snapshot {
     return inProgress.clone();
   }
 
-  /** What to do at a row of this writer, for a reader who has no transaction of its own. */
+  /** The judgement over a row of this writer, for a reader that has no transaction of its own. */
   public Visibility judge(long writtenBy) {
     if (writtenBy == WritePointers.NONE) {
       return Visibility.VISIBLE;

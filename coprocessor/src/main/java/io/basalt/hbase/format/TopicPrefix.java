@@ -14,7 +14,7 @@ public final class TopicPrefix {
   private TopicPrefix() {}
 
   /**
-   * Where the topic prefix of a salted key ends, or {@link #NONE} when it has none.
+   * The end of the topic prefix of a salted key, or {@link #NONE} when it has none.
    *
    * <p>Byte 0 is the salt and may be a colon, and so may any byte of the numbers: the prefix ends at the second colon
    * after byte 0.
@@ -33,7 +33,7 @@ public final class TopicPrefix {
     return behind(nameEnd(key, middle + 2, length));
   }
 
-  /** Where the topic prefix of a key of this kind ends, behind which it has so many bytes. */
+  /** The end of the topic prefix of a key of this kind, behind which it has so many bytes. */
   static int end(byte[] key, int suffixBytes, String kind) throws CorruptionException {
     int end = end(key, key.length);
     if (end == NONE) {
@@ -64,7 +64,7 @@ public final class TopicPrefix {
     return colon == NONE ? NONE : colon + 1;
   }
 
-  /** Where the colon stands that ends the name which begins at {@code start}. */
+  /** The place of the colon that ends the name which begins at {@code start}. */
   private static int nameEnd(byte[] key, int start, int length) {
     int stop = Math.min(length, start + NAME_CHARS_MAX + 1);
     for (int index = start; index < stop; index++) {

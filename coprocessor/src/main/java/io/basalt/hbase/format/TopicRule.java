@@ -1,7 +1,7 @@
 package io.basalt.hbase.format;
 
 /**
- * What the metadata table says of a topic or table, as far as retention asks. Format: docs/formats/metadata.md, column
+ * The part of the metadata of a topic or table that retention needs. Format: docs/formats/metadata.md, column
  * m; in Python {@code TopicMetadata.rule}.
  *
  * <p>Region servers need the first fields only; the properties behind them are checked by the checksum, not read.

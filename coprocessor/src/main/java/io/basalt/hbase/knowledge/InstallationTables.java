@@ -49,7 +49,7 @@ public class InstallationTables {
   }
 
   /**
-   * Whether the row still is {@code value} (null: absent), proved by a conditional write that goes through its region's
+   * True when the row still is {@code value} (null: absent), proved by a conditional write that goes through its region's
    * log. A server that has lost the region without knowing it can answer a read, but cannot do that.
    */
   public boolean isStill(byte[] key, byte[] value) throws IOException {

@@ -8,14 +8,14 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * What a region server knows of topics and transactions. Immutable: a scan takes one and keeps to it.
+ * The knowledge of a region server: topics and transactions. Immutable: a scan takes one and keeps to it.
  *
  * <p>Times are {@link System#nanoTime}, from before the read was sent. What was never read is unknown, and so are topics
  * whose last successful read is too long ago.
  */
 public final class Knowledge {
   /**
-   * How long the rules of topics hold without being read again. Far less than {@link Retention#CLOCK_SLACK_MS}: a
+   * The time for which the rules of topics hold without being read again. Far less than {@link Retention#CLOCK_SLACK_MS}: a
    * row that goes by an outdated TTL had expired for the slack's hour, so before the TTL was changed.
    */
   static final long RULES_AGE_MS_MAX = TimeUnit.MINUTES.toMillis(10);
@@ -24,7 +24,7 @@ public final class Knowledge {
 
   private final Map<String, TopicRule> rules;
   private final long rulesReadNanos;
-  /** How many metadata rows could not be read. */
+  /** The number of metadata rows that could not be read. */
   final int corruptTopics;
   /** The newest transaction snapshot, or null. However old: an older one only drops less. */
   public final Snapshot snapshot;

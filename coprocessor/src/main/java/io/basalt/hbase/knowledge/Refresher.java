@@ -38,11 +38,11 @@ public class Refresher implements Runnable {
   /** So many failures are logged each; then only the ones whose number is a power of two. */
   private static final long FAILURES_LOGGED = 16;
 
-  /** How often all topics are read, rather than the changed ones. Half of the age at which they become unknown. */
+  /** The interval at which all topics are read, rather than the changed ones. Half of the age at which they become unknown. */
   static final long ALL_TOPICS_INTERVAL_MS = Knowledge.RULES_AGE_MS_MAX / 2;
 
   /**
-   * How far behind the newest change seen the next read of changes begins. A change gets its time from the clock of the
+   * The distance behind the newest change seen at which the next read of changes begins. A change gets its time from the clock of the
    * server that then held its region; HBase lets clocks differ by 30 s. What is missed all the same comes with all topics.
    */
   static final long CHANGES_OVERLAP_MS = TimeUnit.MINUTES.toMillis(5);
@@ -84,7 +84,7 @@ public class Refresher implements Runnable {
     this.counters = counters;
   }
 
-  /** What is known now. */
+  /** The knowledge of this moment. */
   public Knowledge knowledge() {
     return knowledge;
   }
@@ -128,7 +128,7 @@ public class Refresher implements Runnable {
     notifyAll();
   }
 
-  /** What else is to be done on this thread after each refresh, and once more at the end. It is bounded by itself. */
+  /** The work that this thread does after each refresh, and once more at the end. It bounds itself. */
   public void setAfterwards(Runnable task) {
     afterwards = task;
   }

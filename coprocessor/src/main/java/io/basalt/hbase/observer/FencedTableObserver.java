@@ -130,14 +130,14 @@ public class FencedTableObserver implements RegionCoprocessor, RegionObserver {
   /** The region is closed, and its observer about to go. */
   void closed() {}
 
-  /** Whether the batch may be written, by other rules than the leader's epoch. */
+  /** True when the batch may be written, by other rules than the leader's epoch. */
   void guard(MiniBatchOperationInProgress<Mutation> batch) throws IOException {}
 
   final RegionCoprocessorEnvironment environment() {
     return environment;
   }
 
-  /** What this region shares with others; null when the coprocessor could not start. */
+  /** The part that this region shares with others; null when the coprocessor could not start. */
   final Installation installation() {
     return installation;
   }

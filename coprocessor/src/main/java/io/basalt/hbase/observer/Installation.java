@@ -22,7 +22,7 @@ import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.util.VersionInfo;
 
 /**
- * What all regions of one installation (one table prefix) on one region server share, whatever their table.
+ * Shared by all regions of one installation (one table prefix) on one region server, whatever their table.
  *
  * <p>HBase's own place for shared things is one per coprocessor class name. Ours are four, and after an upgrade the same
  * name means a class of another jar, to which the old one's objects are strangers. A constant of this class is shared by
@@ -33,7 +33,7 @@ final class Installation {
   static final String REFRESH_INTERVAL_KEY = "basalt.refresh.interval.ms";
   static final String REPORT_INTERVAL_KEY = "basalt.report.interval.ms";
 
-  /** How soon a new topic, a new failed writer, a changed TTL is known. Ten thousand topics are read in a tenth of a second. */
+  /** The time after which a new topic, a new failed writer, a changed TTL is known. Ten thousand topics are read in a tenth of a second. */
   private static final long REFRESH_INTERVAL_MS = 10_000;
   private static final long REFRESH_INTERVAL_MS_MIN = 10;
   private static final long REPORT_INTERVAL_MS = 30_000;

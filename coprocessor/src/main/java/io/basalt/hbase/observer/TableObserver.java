@@ -45,7 +45,7 @@ public abstract class TableObserver extends FencedTableObserver {
   abstract RowFilter filter(
       Map<String, TopicRule> rules, FilterPass pass, long nowMs, Set<String> allFiles, Counters counters);
 
-  /** How old any writer was, at most, whose put this region has let in since it was opened. */
+  /** The highest age of a writer whose put this region has let in since it was opened. */
   final long longestAgeMs() {
     return writeGuard.longestAgeMs();
   }

@@ -15,7 +15,7 @@ import java.util.Set;
 import java.util.TreeMap;
 
 /**
- * What one region knows of its store files: of which failed writers each can still hold cells.
+ * The knowledge of one region about its store files: the failed writers of which each can still hold cells.
  *
  * <p>A file gets its certificate when HBase has written it and before it becomes part of the store, in {@code
  * postFlush} and {@code postCompact}. A file that has none is of unknown origin: it was loaded in bulk, written
@@ -33,7 +33,7 @@ public final class Certificates {
 
   private static final class Entry {
     final FileCertificate certificate;
-    /** Whether the store was seen to have it: one that was, and is not any more, has been compacted away. */
+    /** True when the store was seen to have it: a file that was, and is not any more, has been compacted away. */
     boolean listed;
 
     Entry(FileCertificate certificate) {

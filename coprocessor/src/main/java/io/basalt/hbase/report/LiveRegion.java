@@ -34,7 +34,7 @@ public class LiveRegion {
   private Map<String, FileStat> stats = new HashMap<>();
   private Map<String, Path> paths = new HashMap<>();
 
-  /** What the file system says of a file. */
+  /** The facts of the file system about a file. */
   static final class FileStat {
     final long sizeBytes;
     final long modifiedMs;
@@ -102,7 +102,7 @@ public class LiveRegion {
     return !MemoryCompactionPolicy.NONE.name().equalsIgnoreCase(name);
   }
 
-  /** Whether a flush has taken cells out of memory whose file is not among {@link #files} yet. */
+  /** True when a flush has taken cells out of memory whose file is not among {@link #files} yet. */
   boolean isFlushing() {
     for (Store store : environment.getRegion().getStores()) {
       if (!isEmpty(store.getSnapshotSize())) {
@@ -129,7 +129,7 @@ public class LiveRegion {
     return found.keySet();
   }
 
-  /** Whether it is being closed, or was: then {@link #files} may lack some. */
+  /** True when it is being closed, or was: then {@link #files} may lack some. */
   boolean isClosing() {
     return environment.getRegion().isClosing() || environment.getRegion().isClosed();
   }
@@ -154,7 +154,7 @@ public class LiveRegion {
   }
 
   /**
-   * How old its cells can be that lie in none of these files: on their way into memory, in memory, or in a file that a
+   * The highest age of its cells that lie in none of these files: on their way into memory, in memory, or in a file that a
    * flush has written since. Cells move in that direction only, so these are looked at in that order, as {@link
    * ReportedRegion} does.
    *

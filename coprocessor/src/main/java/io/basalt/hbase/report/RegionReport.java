@@ -19,7 +19,7 @@ import java.util.Set;
 import java.util.TreeMap;
 
 /**
- * What a region server says of one region, for the prune rule. Format and meaning: docs/formats/region-report.md; in
+ * The report of a region server about one region, for the prune rule. Format and meaning: docs/formats/region-report.md; in
  * Python {@code RegionReport}. Immutable; refuses whatever is not exactly as its format says.
  */
 public final class RegionReport {

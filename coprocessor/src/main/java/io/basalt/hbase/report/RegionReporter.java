@@ -48,7 +48,7 @@ public final class RegionReporter {
   private final LongSupplier clockMs;
   private final AtomicLong failures = new AtomicLong();
   private final Map<String, ReportedRegion> regions = new ConcurrentHashMap<>();
-  /** Who is next; regions that were closed meanwhile are passed over. */
+  /** The regions whose turn is next; those that were closed meanwhile are passed over. */
   private final Queue<ReportedRegion> turns = new ConcurrentLinkedQueue<>();
   /** Guarded by itself; the oldest goes when there are too many. */
   private final Map<String, RegionReport> closed = new LinkedHashMap<>();
@@ -99,7 +99,7 @@ public final class RegionReporter {
     }
   }
 
-  /** How many reports could not be read or written. */
+  /** The number of reports that could not be read or written. */
   long failures() {
     return failures.get();
   }

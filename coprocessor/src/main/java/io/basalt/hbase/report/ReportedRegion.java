@@ -65,14 +65,14 @@ final class ReportedRegion {
     return nowMs - openedMs;
   }
 
-  /** Whether a report is due: there was none, something changed, or so much time has passed. */
+  /** True when a report is due: there was none, something changed, or so much time has passed. */
   boolean isDue(long nowMs, long intervalMs) {
     return !reported
         || certificates.changes() != reportedChanges
         || Math.abs(nowMs - reportedMs) >= intervalMs;
   }
 
-  /** Whether the reports of its former server, or of its parents, were read. */
+  /** True when the reports of its former server, or of its parents, were read. */
   boolean isRecovered() {
     return recovered;
   }
@@ -129,7 +129,7 @@ final class ReportedRegion {
         place(server), nowMs, oldestMs == LiveRegion.EMPTY ? RegionReport.NONE : oldestMs, snapshot, files, counters);
   }
 
-  /** What the next server of this region, or of its daughters, can use of what is known here. It frees nothing. */
+  /** The part of this knowledge that the next server of this region, or of its daughters, can use. It frees nothing. */
   RegionReport lastReport(String server, long nowMs) {
     List<RegionReport.StoreFile> files = new ArrayList<>();
     for (Map.Entry<String, FileCertificate> entry : certificates.all().entrySet()) {

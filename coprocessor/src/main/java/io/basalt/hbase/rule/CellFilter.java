@@ -71,7 +71,7 @@ public final class CellFilter extends RowFilter {
     return verdict;
   }
 
-  /** Whether the key can be read; if it is of another cell than the one before, nothing newer of it was seen. */
+  /** True when the key can be read; if it is of another cell than the one before, nothing newer of it was seen. */
   private boolean isKeyReadable() {
     int length = Math.max(0, keyLength - CellKey.POINTER_BYTES);
     if (length != runLength || !keyHas(run, 0, length)) {

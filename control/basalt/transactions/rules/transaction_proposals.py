@@ -39,7 +39,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
 
 
-class TransactionState(TransactionTable):
+class TransactionProposals(TransactionTable):
     """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
     def __init__(self, limits: TransactionLimits | None = None, image: StateImage | None = None) -> None:
@@ -47,15 +47,15 @@ class TransactionState(TransactionTable):
         self.sessions = SessionRules(self)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` will next have something to do."""
+        """The time at which `expire` will next have something to do."""
         return self.deadlines.next_ms()
 
     def get(self, transaction_id: int) -> Transaction:
         """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
-        found = self._find(transaction_id)
-        if not isinstance(found, Transaction):
-            raise refusals.ended(found, "further work")
-        return found
+        transaction = self._find(transaction_id)
+        if not isinstance(transaction, Transaction):
+            raise refusals.ended(transaction, "further work")
+        return transaction
 
     def find(self, transaction_id: int) -> Transaction | None:
         return self.by_id.get(transaction_id)
@@ -78,7 +78,7 @@ class TransactionState(TransactionTable):
             raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            raise refusals.timed_out(transaction, "write", now_ms)
+            raise refusals.timed_out(transaction, now_ms)
         return transaction
 
     # What may be.
@@ -124,7 +124,7 @@ class TransactionState(TransactionTable):
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "checkpoint", now_ms)
+            return self._too_late(transaction, now_ms)
         if len(transaction.checkpoints) >= CHECKPOINTS_MAX:
             raise refusals.too_much(transaction, CHECKPOINTS_MAX, "checkpoints")
         self.check_room()
@@ -135,8 +135,8 @@ class TransactionState(TransactionTable):
         """A topic takes part in an open transaction. No edits when it already does, from this time or an earlier one."""
         transaction = self._usable(transaction_id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "write", now_ms)
-        known = next((known for known in transaction.topics if known[:2] == join[:2]), None)
+            return self._too_late(transaction, now_ms)
+        known = next((known for known in transaction.topics if known.key == join.key), None)
         if known is not None and known.from_ms <= join.from_ms:
             return Proposal((), transaction_id)
         if known is None and len(transaction.topics) >= TOPICS_MAX:
@@ -150,7 +150,7 @@ class TransactionState(TransactionTable):
         """
         transaction = self._usable(transaction_id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "write", now_ms)
+            return self._too_late(transaction, now_ms)
         if join in transaction.tables:
             return Proposal((), transaction_id)
         if len(transaction.tables) >= TABLES_MAX:
@@ -168,7 +168,7 @@ class TransactionState(TransactionTable):
         """
         transaction = self._usable(transaction_id, Event.CHANGE, "change set")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "change set", now_ms)
+            return self._too_late(transaction, now_ms)
         kept = frozenset(changes)
         check_changes(self.limits, transaction, kept)
         self.check_change_memory(memory_bytes(kept) - memory_bytes(transaction.changes or ()))
@@ -177,7 +177,7 @@ class TransactionState(TransactionTable):
             kept = frozenset()
         loss = self.conflicts.conflict(transaction_id, kept)
         if loss is not None:
-            # What it has written outside stays to be undone, so its time-out must not pass for a clean roll back.
+            # Its external writes stay to be undone, so its time-out must not pass for a clean roll back.
             marked = edits.Changed(transaction_id, external_writes, transaction.changes or frozenset())
             return self._doom(transaction, loss, None, now_ms, marked)
         if external_writes == transaction.external_writes and kept == transaction.changes:
@@ -211,7 +211,7 @@ class TransactionState(TransactionTable):
         """An open transaction has, or may have, writes outside Basalt. No edits when that is known."""
         transaction = self._usable(transaction_id, Event.CHANGE, "participant")
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "participant", now_ms)
+            return self._too_late(transaction, now_ms)
         if transaction.external_writes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
@@ -238,7 +238,7 @@ class TransactionState(TransactionTable):
         if transaction.doomed is not None:
             raise refusals.lost(transaction, transaction.doomed)
         if now_ms >= transaction.deadline_ms:
-            return self._too_late(transaction, "commit", now_ms)
+            return self._too_late(transaction, now_ms)
         changes = deferred_changes if transaction.changes_unlogged else transaction.changes or frozenset()
         if changes is None:
             raise refusals.changes_lost(transaction)
@@ -377,9 +377,9 @@ class TransactionState(TransactionTable):
         doomed = edits.Doomed(transaction.id, loss, request_id, now_ms)
         return Proposal((*before, doomed), transaction.id, refusals.lost(transaction, loss))
 
-    def _too_late(self, transaction: Transaction, call: str, now_ms: int) -> Proposal:
+    def _too_late(self, transaction: Transaction, now_ms: int) -> Proposal:
         ended = forced_ends([transaction], now_ms, timed_out=True)
-        return Proposal(ended, transaction.id, refusals.timed_out(transaction, call, now_ms))
+        return Proposal(ended, transaction.id, refusals.timed_out(transaction, now_ms))
 
 
 def _reused(request: RequestUse, call: str) -> RequestReusedError:
