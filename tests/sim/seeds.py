@@ -121,7 +121,8 @@ def first_failure_across_limits(seeds: Iterable[int]) -> str | None:
     seeds = tuple(seeds)
     with ExitStack() as stack:
         for module, limits in SMALL:
-            stack.enter_context(patch.multiple(module, **limits))
+            for name, limit in limits.items():
+                stack.enter_context(patch.object(module, name, limit))
         return first_failure_with_little_memory(seeds)
 
 
