@@ -77,7 +77,7 @@ def count_batch(publish_ms: int, batch: RecordBatch, ttl_ms: int) -> RowCount:
     """Count the messages of one batch; `ttl_ms` is the topic's."""
     if batch.kind is not RecordKind.USER:  # markers are not messages
         return RowCount(publish_ms, 0, 0)
-    return count_row(publish_ms, Count(batch.count, batch.payload_bytes), count_ttls(batch), ttl_ms)
+    return count_row(publish_ms, batch.count, batch.payload_bytes, count_ttls(batch), ttl_ms)
 
 
 def count_ttls(batch: RecordBatch) -> TtlCounts:
@@ -94,12 +94,14 @@ def count_staged(batch: Buffer) -> TtlCounts:
     return count_ttls(decode(batch, verify=False)) if batch[2] & BatchSection.TTLS else NO_TTLS
 
 
-def count_row(publish_ms: int, whole: Count, ttls: TtlCounts, ttl_ms: int) -> RowCount:
+def count_row(publish_ms: int, messages: int, payload_bytes: int, ttls: TtlCounts, ttl_ms: int) -> RowCount:
     """The counts of a row that was published at this time, of all of it and by TTL; `ttl_ms` is the topic's."""
+    if not ttls:
+        return RowCount(publish_ms, messages, payload_bytes)
     own = [Expiry(_rounded(publish_ms + ttl, ttl), *count) for ttl, count in ttls.items() if ttl < ttl_ms]
-    for _, messages, payload_bytes in own:
-        whole = whole.plus(-messages, -payload_bytes)
-    return RowCount(publish_ms, *whole, OwnExpiry(own).entries() if own else ())
+    messages -= sum(each.messages for each in own)
+    payload_bytes -= sum(each.payload_bytes for each in own)
+    return RowCount(publish_ms, messages, payload_bytes, OwnExpiry(own).entries())
 
 
 def _rounded(expire_ms: int, ttl_ms: int) -> int:

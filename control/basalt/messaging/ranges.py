@@ -54,7 +54,6 @@ SCAN_BYTES_MAX = 256 << 20  # or where they are large
 SKIPS_MAX = 500  # known blocks that are passed before others get their turn: a millisecond or two
 SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
 
-
 _UNLIMITED = SliceLimits(NO_LIMIT, NO_LIMIT)
 
 
@@ -195,13 +194,12 @@ class RangeScan:
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
         self._count(page, marker_state)
-        if self._index is not None and all(map(self._is_decided, page.slices)):
+        decided = self._decided
+        is_decided = decided is None or all(decided.is_visible(part.written_by) for part in page.slices)
+        if self._index is not None and is_decided:
             skipped, times = frozenset(reading.skipped), (reading.from_ms, reading.until_ms)
             self._index.add(Block(after, self.at, page.messages, page.payload_bytes, marker_state, skipped, *times))
         return page
-
-    def _is_decided(self, part: Slice) -> bool:
-        return self._decided is None or self._decided.is_visible(part.written_by)
 
 
 def _weight(part: RangeScan | Block, message_bytes: int) -> int:

@@ -252,14 +252,11 @@ class StagedPayloads:
     def _read_page(
         self, topic: Topic, write_pointer: int, start: bytes
     ) -> tuple[list[tuple[bytes, int, int, TtlCounts]], bytes | None]:
-        """Position and counts of the first rows from a position on; and where there may be more."""
+        """Return position and counts of the first rows from a position on; and where there may be more."""
         stored = self._table.scan(topic.keys, write_pointer, start, LAST_POSITION)
         rows, rest = stored_log.first_rows(stored, lambda row: len(row.batch))
-        batches = [decode(row.batch, verify=False) for row in rows]
-        return [
-            (row.position, batch.count, batch.payload_bytes, count_ttls(batch))
-            for row, batch in zip(rows, batches, strict=True)
-        ], rest
+        batches = ((row.position, decode(row.batch, verify=False)) for row in rows)
+        return [(where, batch.count, batch.payload_bytes, count_ttls(batch)) for where, batch in batches], rest
 
     def _was_written(self, topic: Topic, at: bytes) -> bool:
         """True if a message row was ever at this position; one that has expired published its payloads all the same.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import BusyError
-from basalt.messaging.index import Blocks, Count, TopicIndex, TtlCounts, count_row, count_staged
+from basalt.messaging.index import Blocks, TopicIndex, TtlCounts, count_row, count_staged
 from basalt.messaging.log.append import (
     EMPTY_LOG,
     LogPosition,
@@ -241,11 +241,11 @@ class TopicLog:
         memory.payload_bytes_total += payload_bytes
         if self.newest_row is not None:
             self.newest_row = row.position
-        own_ttls = builder.own_ttls if row.batch is None else count_staged(row.batch)
+        own_ttls = builder.own_ttls if row.batch is None or builder.extras is None else count_staged(row.batch)
         if own_ttls is None:
             self.index = None  # read anew, with the payloads
         elif not self.ended:
-            counted = count_row(builder.ms, Count(messages, payload_bytes), own_ttls, self.topic.metadata.ttl_ms)
+            counted = count_row(builder.ms, messages, payload_bytes, own_ttls, self.topic.metadata.ttl_ms)
             self.present_index().observe(row.position, counted, now_ms)
         if memory.meter is not None:
             memory.meter(self.topic.title, messages, payload_bytes)
