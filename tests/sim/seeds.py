@@ -18,9 +18,8 @@ from basalt.runtime import group_commit
 from basalt.server import wiring
 from basalt.settings import Settings
 from basalt.thrift import deferred_change_sets
-from basalt.transactions import manager
 from basalt.transactions.log import transaction_log
-from basalt.transactions.rules import outcomes, transaction_table
+from basalt.transactions.rules import history, outcomes, transaction_table
 from basalt.transactions.rules.transaction import Limits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
@@ -106,8 +105,8 @@ def _as_the_seed_decides() -> Iterator[None]:
             patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
             patch.multiple(transaction_table, PACKED_TOGETHER=3),
             patch.multiple(outcomes, BLOCK_OUTCOMES=2),
+            patch.multiple(history, PAGE_ITEMS=2),
             patch.multiple(transaction_log, PART_BYTES_MAX=200, SEGMENT_ENTRIES=3),
-            patch.object(manager, "SNAPSHOT_THINGS_INLINE", 2),
             patch.multiple(deferred_change_sets, ENDED_SETS_MAX=2, LOGGED_TOGETHER_MAX=2),
             # A pass over a table is many steps, and takes several runs.
             patch.multiple(cells, PAGE_ROWS=2, ROWS_MAX=5),
