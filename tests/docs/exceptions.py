@@ -57,11 +57,11 @@ QUESTIONING_DOCSTRINGS: dict[str, int] = {}
 
 # Limits that no test names: to be shortened. Many are crossed all the same, by a number or through a setting.
 UNNAMED_LIMITS: set[str] = {
-    "basalt.api.bodies.work.INT_MAX",
-    "basalt.api.bodies.work.RECORD_HEADERS_MAX",
-    "basalt.api.bodies.work.SEGMENTS_MAX",
-    "basalt.api.bodies.work.SEQUENCE_MAX",
-    "basalt.api.bodies.work.WORK_ENTRIES_MAX",
+    "basalt.api.bodies.messages.INT_MAX",
+    "basalt.api.bodies.messages.RECORD_HEADERS_MAX",
+    "basalt.api.bodies.messages.SEGMENTS_MAX",
+    "basalt.api.bodies.messages.SEQUENCE_MAX",
+    "basalt.api.bodies.messages.WORK_ENTRIES_MAX",
     "basalt.api.codecs.avro.VARINT_BYTES_MAX",
     "basalt.api.codecs.json_bodies.OBJECT_FIELDS_MAX",
     "basalt.api.codecs.json_bodies.SHOWN_CHARS_MAX",
@@ -147,7 +147,7 @@ UNNAMED_LIMITS: set[str] = {
     "basalt_engine.varints.VARINT_BYTES_MAX",
     "basalt_spark.jobs.audits.EXPLAINED_MAX",
     "basalt_spark.jobs.audits.SHOWN_MAX",
-    "basalt_spark.jobs.copies.LEDGER_CHARS_MAX",
+    "basalt_spark.jobs.copies.COUNTER_OWNER_CHARS_MAX",
     "basalt_spark.jobs.job_run.PARTS_MAX",
     "basalt_spark.jobs.topic_rows.PARTS_MAX",
     "basalt_spark.option_table.FETCH_BYTES_MAX",

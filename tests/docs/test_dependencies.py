@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -53,6 +54,15 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
     }
     libraries = {DISTRIBUTIONS.get(name, normalised(name)) for name in imported - OURS - sys.stdlib_module_names}
     assert sorted(libraries - declared) == []
+
+
+def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
+    extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "spark")]
+    missing = sorted({normalised(each) for extra in extras for each in extra})
+    assert "thriftpy2" in missing
+    without = f"import sys; sys.modules.update(dict.fromkeys({missing}))"  # to import one of them is an error
+    imports = "import basalt.server.process, basalt.http.app, basalt.cli.main"
+    subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True)
 
 
 def test_every_declared_library_is_locked(root: Path, project: dict[str, Any]):

@@ -25,9 +25,9 @@ from basalt.server import wiring
 from basalt.settings import Settings
 from basalt.tables import garbage_cells, tables
 from basalt.thrift import deferred_change_sets
-from basalt.transactions import manager
 from basalt.transactions.log import snapshot_format, transaction_log
 from basalt.transactions.rules import (
+    history,
     outcomes,
     session_rules,
     transaction,
@@ -160,8 +160,8 @@ def _as_the_seed_decides() -> Iterator[None]:
             patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
             patch.multiple(transaction_table, PACKED_TOGETHER=3),
             patch.multiple(outcomes, BLOCK_OUTCOMES=2),
+            patch.multiple(history, PAGE_ITEMS=2),
             patch.multiple(transaction_log, PART_BYTES_MAX=200, SEGMENT_ENTRIES=3),
-            patch.object(manager, "SNAPSHOT_THINGS_INLINE", 2),
             patch.multiple(deferred_change_sets, ENDED_SETS_MAX=2, LOGGED_TOGETHER_MAX=2),
             # A pass over a table is many steps, and takes several runs.
             patch.multiple(cells, PAGE_ROWS=2, ROWS_MAX=5),

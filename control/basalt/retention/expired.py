@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -46,19 +47,16 @@ TOPICS_REMEMBERED_MAX = 100_000
 GROUP_TOPICS = 32  # topics in one write; each range delete in it is looked at again for each row written behind it
 PAYLOAD_LOOKS_MAX = 1_000  # topics whose payload rows one run looks for: a read in each bucket
 _TABLES = (MessageTable.name, PayloadTable.name)
-OLD_TOPICS_MAX = (
-    1_000  # topics whose past generations are removed by one run; each costs a read in each bucket of two tables
-)
+# Topics whose past generations are removed by one run; each costs a read in each bucket of two tables.
+OLD_TOPICS_MAX = 1_000
 
 
+@dataclass(slots=True)
 class _Known:
-    """No row of the topic is older than this: publish time, and time of the write pointer. Milliseconds."""
+    """No row of the topic is older than this: publish time, and time of the write pointer."""
 
-    __slots__ = ("oldest_ms", "oldest_pointer_ms")
-
-    def __init__(self) -> None:
-        self.oldest_ms = 0
-        self.oldest_pointer_ms = 0
+    oldest_ms: int = 0
+    oldest_pointer_ms: int = 0
 
 
 class _Expired(NamedTuple):

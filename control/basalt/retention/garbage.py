@@ -37,8 +37,8 @@ from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
 
 NOTES_MAX = 64  # notes dealt with in one write
-# Rows that are read and judged for one write: both happen on the event loop, and must take a few milliseconds. One page is
-# read at least, and a page that begins below these limits is read whole.
+# Rows that are read and judged for one write: both happen on the event loop, and must take a few milliseconds. A page that
+# begins below the limit of bytes is read whole.
 GROUP_ROWS = 256
 GROUP_BYTES = 2 << 20
 ROWS_MAX = 200_000  # rows looked at by one run; the next one goes on from there
@@ -119,7 +119,8 @@ class GarbageRows:
                 break
             pointers = frozenset(note.write_pointers)
             stop = bytes.fromhex(note.last) + b"\0"
-            page = await self._call(read_page, self._messages, topic.read_keys, bytes.fromhex(note.start), stop)
+            start, rows_max = bytes.fromhex(note.start), GROUP_ROWS - read_rows
+            page = await self._call(read_page, self._messages, topic.read_keys, start, stop, rows_max)
             read_rows += len(page.rows)
             read_bytes += sum(row.size_bytes for row in page.rows)
             rows = [row for row in page.rows if row.written_by is not None and abs(row.written_by) in pointers]

@@ -38,7 +38,6 @@ from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
-from basalt.thrift.calls import Served
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
@@ -51,6 +50,7 @@ from basalt_engine.system import SystemTable, install
 from basalt_engine.table import Store
 
 if TYPE_CHECKING:
+    from basalt.thrift.calls import Served
     from basalt_engine.stores.hbase.store import HBaseCluster
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
@@ -75,8 +75,12 @@ class RunningServices(services.Services):
 
     async def start_thrift(self, host: str) -> ThriftFace:
         """The Thrift face, where the settings ask for one."""
-        served = Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
-        return await ThriftFace.start(self.settings, served, host)
+        return await ThriftFace.start(self.settings, self._served_by_thrift, host)
+
+    def _served_by_thrift(self) -> Served:
+        from basalt.thrift.calls import Served  # its library may not be here, and is wanted only for this
+
+        return Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
 
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from basalt.errors import InvalidSettingError
@@ -56,7 +57,7 @@ class ThriftFace:
         self._registration = registration
 
     @classmethod
-    async def start(cls, settings: Settings, served: Served, host: str) -> ThriftFace:
+    async def start(cls, settings: Settings, served_by: Callable[[], Served], host: str) -> ThriftFace:
         """Listen where the settings say; a face that does nothing where they say nothing."""
         check_thrift(settings)
         thrift = settings.thrift
@@ -64,6 +65,7 @@ class ThriftFace:
             return cls(None)
         from basalt.thrift.server import TephraServer  # the library is wanted only here
 
+        served = served_by()
         server = TephraServer(served)
         await server.start(host, thrift.port)
         if thrift.zookeeper is None:

@@ -37,7 +37,6 @@ from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
-SNAPSHOT_THINGS_INLINE = 2_000  # a log snapshot of fewer things is encoded at once, in some milliseconds
 OUTCOMES = ENDS.union((
     edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored, edits.SessionOpened, edits.SessionsForgotten,
     edits.CounterOwnerClaimed,
@@ -379,8 +378,7 @@ class TransactionManager:
         """
         draft = await self.run(self.draft_log_snapshot)
         # Encoding a hundred thousand outcomes takes a second; meanwhile the state moves on, and its entries follow.
-        large = draft.has_more_than(SNAPSHOT_THINGS_INLINE)
-        first, *others = await asyncio.to_thread(draft.parts) if large else draft.parts()
+        first, *others = await asyncio.to_thread(draft.parts)
         for part in others:
             await self._writer.run(partial(self._add_part, part), _size_bytes(part))
 

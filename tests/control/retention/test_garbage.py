@@ -251,7 +251,7 @@ async def test_no_write_judges_more_rows_than_its_limit_and_a_page(
 
     monkeypatch.setattr(garbage.GarbageRows, "_stage", counting)
     assert (await run(shop)).report == {"invalid": 15}, "also what lies behind a note's first page goes in one run"
-    assert max(judged) <= {"GROUP_ROWS": limit + 1, "GROUP_BYTES": 2, "NOTES_MAX": 2 * limit}[name]
+    assert max(judged) <= {"GROUP_ROWS": limit, "GROUP_BYTES": 2, "NOTES_MAX": 2 * limit}[name]
     assert [payload for _, payload, _ in (await seen(shop, A)).plain] == [f"plain {n}".encode() for n in range(5)]
     assert entries(shop, garbage_notes.GARBAGE.kind) == []
 

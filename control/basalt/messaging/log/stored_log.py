@@ -9,6 +9,7 @@ The notes are entries of the system table (docs/formats/system-table.md), writte
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable
 from itertools import groupby
 from typing import NamedTuple, Protocol, TypeVar
@@ -51,19 +52,23 @@ async def pages(
         await asyncio.sleep(0)
 
 
-def read_page(messages: MessageTable, keys: TopicKeys, start: bytes, stop: bytes | None) -> LogPage:
+def read_page(
+    messages: MessageTable, keys: TopicKeys, start: bytes, stop: bytes | None, rows_max: float = math.inf
+) -> LogPage:
     """The first rows with start <= position < stop."""
-    return LogPage(*first_rows(messages.scan(keys, start, stop), lambda row: row.size_bytes))
+    return LogPage(*first_rows(messages.scan(keys, start, stop), lambda row: row.size_bytes, rows_max))
 
 
-def first_rows(rows: Iterable[RowT], size_bytes: Callable[[RowT], int]) -> tuple[list[RowT], bytes | None]:
-    """As many of these rows as make a page, and the position from which there may be more; None when these are all."""
+def first_rows(
+    rows: Iterable[RowT], size_bytes: Callable[[RowT], int], rows_max: float = math.inf
+) -> tuple[list[RowT], bytes | None]:
+    """As many of these rows as make a page, or `rows_max` of them, and the position from which there may be more; None when these are all."""
     found: list[RowT] = []
     found_bytes = 0
     for row in rows:
         found.append(row)
         found_bytes += size_bytes(row)
-        if len(found) >= PAGE_ROWS or found_bytes >= PAGE_BYTES:
+        if len(found) >= min(PAGE_ROWS, rows_max) or found_bytes >= PAGE_BYTES:
             return found, row.position + b"\0"
     return found, None
 

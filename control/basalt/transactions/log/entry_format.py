@@ -251,11 +251,8 @@ def record(
     kind: type, fields: Mapping[str, FieldType], problem_of: Callable[[Any], str | None] | None = None
 ) -> FieldType:
     """A value of this class: its fields one after the other. `problem_of` tells why a value that was read cannot be."""
-    names, encodes, reads = (
-        [*fields],
-        [field.encode for field in fields.values()],
-        [field.read for field in fields.values()],
-    )
+    names = [*fields]
+    encodes, reads = [field.encode for field in fields.values()], [field.read for field in fields.values()]
     values_of = attrgetter(*names)  # of a single name it answers the value itself
     alone = encodes[0] if len(names) == 1 else None
 

@@ -7,7 +7,7 @@ transactions that began one after the other have nearly the same, and share it a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from crc32c import crc32c
@@ -35,6 +35,7 @@ from basalt.transactions.log.entry_format import (
     record,
 )
 from basalt.transactions.rules.conflicts import CommittedSet
+from basalt.transactions.rules.history import Items
 from basalt.transactions.rules.one_shots import UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import SessionState
@@ -98,7 +99,7 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield from _each(image.topics_used, _USED.encode)
 
 
-def _each(items: Sequence[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _each(items: Items[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
     """The bytes of `many`, but in pieces."""
     yield COUNT.encode(len(items))
     yield from map(encode, items)
@@ -147,17 +148,12 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
         | _OTHER_INVALID * other_invalid
         | _IN_SESSION * (transaction.session is not None)
     )
+    fixed = _TRANSACTION.pack(
+        transaction.id, transaction.kind, transaction.state, flags, transaction.read_pointer,
+        transaction.first_short, transaction.began_ms, transaction.deadline_ms,
+    )  # fmt: skip
     parts = [
-        _TRANSACTION.pack(
-            transaction.id,
-            transaction.kind,
-            transaction.state,
-            flags,
-            transaction.read_pointer,
-            transaction.first_short,
-            transaction.began_ms,
-            transaction.deadline_ms,
-        ),
+        fixed,
         TEXT.encode(transaction.owner),
         OPTIONAL_TEXT.encode(transaction.request_id),
         POINTERS.encode(transaction.checkpoints),
@@ -209,25 +205,16 @@ def _read_transaction(reader: FieldReader, concurrent: PointerSet, invalid: Inva
         invalid = _read_other_invalid(reader, invalid)
     marks: dict[str, Any] = {name: bool(flags & bit) for name, bit in _FLAGS.items()}
     return Transaction(
-        id=key,
-        kind=_KINDS[kind],
-        state=_IN_PROGRESS[state],
-        read_pointer=read_pointer,
-        first_short=first_short,
-        began_ms=began_ms,
-        deadline_ms=deadline_ms,
-        owner=owner,
-        request_id=request_id,
-        checkpoints=checkpoints,
-        concurrent=concurrent,
-        invalid=invalid,
+        id=key, kind=_KINDS[kind], state=_IN_PROGRESS[state], read_pointer=read_pointer, first_short=first_short,
+        began_ms=began_ms, deadline_ms=deadline_ms, owner=owner, request_id=request_id, checkpoints=checkpoints,
+        concurrent=concurrent, invalid=invalid,
         topics=_JOINS.read(reader),
         tables=_TABLE_JOINS.read(reader),
         changes=reader.set() if flags & _HAS_CHANGES else None,
         doomed=LOSS.read(reader) if flags & _DOOMED else None,
         session=IN_SESSION.read(reader) if flags & _IN_SESSION else None,
         **marks,
-    )
+    )  # fmt: skip
 
 
 def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
@@ -245,12 +232,8 @@ def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
 
 
 def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidList:
-    start, version, gone, added = (
-        reader.offset,
-        reader.varint(),
-        frozenset(reader.pointers()),
-        frozenset(reader.pointers()),
-    )
+    start, version = reader.offset, reader.varint()
+    gone, added = frozenset(reader.pointers()), frozenset(reader.pointers())
     held = frozenset(invalid.pointers)
     if not gone <= held or added & held or not (gone or added or version != invalid.version):
         raise reader.failure("a change of the invalid list that is none", start)

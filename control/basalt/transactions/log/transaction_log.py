@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from basalt.transactions.log.entry_format import FieldReader, decode_entry, encode_entry, opened, sealed
@@ -56,19 +55,6 @@ class SnapshotDraft:
     entries_kept: int = 0
     replaced_entries: int = 0  # how many entries it stands for that the snapshot before it does not
     replaced_bytes: int = 0
-
-    def has_more_than(self, things_max: int) -> bool:
-        """True when more is to be encoded than so many transactions, outcomes, changes, ...; each takes some microseconds.
-
-        Asked on the event loop, so it stops counting as soon as the answer is known.
-        """
-        image, outcomes = self.image, self.image.outcomes
-        lists: tuple[Sized, ...] = (
-            image.transactions, image.invalid, outcomes.recent, outcomes.invalid, outcomes.blocks, image.requests,
-            image.sessions, image.topics_used,
-        )  # fmt: skip
-        sets = chain((each.changes for each in image.committed), (each.changes or () for each in image.transactions))
-        return any(total > things_max for total in accumulate(map(len, chain(lists, sets))))
 
     def parts(self) -> list[Put]:
         """The rows of the snapshot, encoded. Part 0 is to be written when all others are there: then it counts.

@@ -7,11 +7,11 @@ part.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 
 import msgspec
 
+from basalt.transactions.rules.history import History
 from basalt.transactions.rules.transaction import Loss
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -38,7 +38,7 @@ class CommittedChanges:
 
     def __init__(self) -> None:
         self._latest: dict[bytes, CommittedSet] = {}
-        self._visible: deque[tuple[CommittedSet, int]] = deque()  # each with what it takes
+        self._visible = History[CommittedSet]()
         self.memory_bytes = 0  # of the visible sets; a reserved one counts with its transaction
 
     def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
@@ -51,7 +51,7 @@ class CommittedChanges:
         for key in changes:
             if self._latest[key].id == transaction_id:
                 del self._latest[key]
-                before = next((committed for committed, _ in reversed(self._visible) if key in committed.changes), None)
+                before = next((committed for committed in reversed(self._visible) if key in committed.changes), None)
                 if before is not None:
                     self._latest[key] = before
 
@@ -60,12 +60,12 @@ class CommittedChanges:
 
         `size_bytes` is what its changes take in memory.
         """
-        assert not self._visible or self._visible[-1][0].seen_from <= committed.seen_from, (
+        assert not self._visible or next(reversed(self._visible)).seen_from <= committed.seen_from, (
             "commits become visible in order"
         )
         if committed.changes:
             self._enter(committed)
-            self._visible.append((committed, size_bytes))
+            self._visible.append(committed)
             self.memory_bytes += size_bytes
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
@@ -78,16 +78,16 @@ class CommittedChanges:
 
     def forget(self, first_short: int) -> None:
         """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
-        while self._visible and self._visible[0][0].seen_from <= first_short:
-            old, size_bytes = self._visible.popleft()
-            self.memory_bytes -= size_bytes
+        while self._visible and self._visible.first.seen_from <= first_short:
+            old = self._visible.popleft()
+            self.memory_bytes -= memory_bytes(old.changes)
             for key in old.changes:
                 if self._latest[key] is old:
                     del self._latest[key]
 
-    def visible(self) -> tuple[CommittedSet, ...]:
-        """The sets that are kept, in the order of their commits; reserved ones are not among them."""
-        return tuple(committed for committed, _ in self._visible)
+    def visible(self) -> History[CommittedSet]:
+        """A copy of the sets that are kept, in the order of their commits; reserved ones are not among them."""
+        return self._visible.copy()
 
     def _enter(self, committed: CommittedSet) -> None:
         for key in committed.changes:

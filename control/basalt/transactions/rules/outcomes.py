@@ -55,17 +55,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         """The outcome of a transaction that is now in this state."""
         invalid = state is State.INVALID
         return cls(
-            transaction.id,
-            transaction.write_pointer,
-            state,
-            transaction.kind,
-            transaction.owner,
-            at_ms,
-            timed_out,
+            transaction.id, transaction.write_pointer, state, transaction.kind, transaction.owner, at_ms, timed_out,
             transaction.pointers if invalid else (),
             transaction.topics if invalid else (),
             transaction.tables if invalid else (),
-        )
+        )  # fmt: skip
 
     @property
     def abort_rolls_back(self) -> bool:
@@ -76,19 +70,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         """The invalid transaction, with what is left to know of it."""
         assert self.state is State.INVALID, "only of an invalid transaction is enough kept"
         return Transaction(
-            id=self.id,
-            kind=self.kind,
-            read_pointer=0,
-            began_ms=self.at_ms,
-            deadline_ms=self.at_ms,
-            owner=self.owner,
-            checkpoints=self.pointers[1:],
-            topics=self.topics,
-            tables=self.tables,
-            state=State.INVALID,
-            timed_out=self.timed_out,
-            was_invalid=True,
-        )
+            id=self.id, kind=self.kind, read_pointer=0, began_ms=self.at_ms, deadline_ms=self.at_ms, owner=self.owner,
+            checkpoints=self.pointers[1:], topics=self.topics, tables=self.tables,
+            state=State.INVALID, timed_out=self.timed_out, was_invalid=True,
+        )  # fmt: skip
 
 
 class OutcomeBlock(msgspec.Struct, frozen=True):

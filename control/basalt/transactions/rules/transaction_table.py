@@ -7,9 +7,10 @@ transactions in progress. Only edits that change the invalid list copy it.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
+import math
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.history import History, Items
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
 from basalt.transactions.rules.sessions import SessionState, SessionTable
@@ -49,11 +51,65 @@ class RequestCall(enum.IntEnum):
     ONE_SHOT = 3
 
 
+class RequestUse(msgspec.Struct, frozen=True, gc=False):
+    """The first use of a request id."""
+
+    id: str
+    call: RequestCall
+    transaction_id: int
+    at_ms: int
+
+
+Item = TypeVar("Item", Outcome, RequestUse)
+
+
+class Memory(Generic[Item]):
+    """The newest items by id, oldest first: at most `count_max`, and none older than `age_ms_max` before the newest."""
+
+    def __init__(self, count_max: float, age_ms_max: int, items: Iterable[Item] = ()) -> None:
+        assert count_max > 0, "a memory holds at least the newest item"
+        self._count_max = count_max
+        self._age_ms_max = age_ms_max
+        self._history: History[Item] = History(items)
+        self._by_id: dict[int | str, Item] = {item.id: item for item in self._history}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, item_id: int | str) -> Item | None:
+        return self._by_id.get(item_id)
+
+    def put(self, item: Item) -> None:
+        """Remember an item; one of the same id is replaced where it stands."""
+        before = self._by_id.get(item.id)
+        self._by_id[item.id] = item
+        if before is None:
+            self._history.append(item)
+        else:
+            self._history.replace(before, item)
+        self.forget(item.at_ms)
+
+    def forget(self, now_ms: int) -> None:
+        """Forget what is over the bounds at this time."""
+        oldest_ms = now_ms - self._age_ms_max
+        while self._by_id and (self._history.first.at_ms < oldest_ms or len(self._by_id) > self._count_max):
+            self.pop_oldest()
+
+    def pop_oldest(self) -> Item:
+        item = self._history.popleft()
+        del self._by_id[item.id]
+        return item
+
+    def entries(self) -> History[Item]:
+        """The items that are remembered now, as a copy: costs their pages."""
+        return self._history.copy()
+
+
 class RememberedOutcomes(NamedTuple):
     """The contents of an `OutcomeMemory`, each part oldest first."""
 
-    recent: tuple[Outcome, ...] = ()
-    invalid: tuple[Outcome, ...] = ()
+    recent: Items[Outcome] = ()
+    invalid: Items[Outcome] = ()
     blocks: tuple[OutcomeBlock, ...] = ()
 
 
@@ -63,8 +119,8 @@ class OutcomeMemory:
     def __init__(self, limits: TransactionLimits, remembered: RememberedOutcomes | None = None) -> None:
         held = remembered or RememberedOutcomes()
         self._limits = limits
-        self._recent = OrderedDict((outcome.id, outcome) for outcome in held.recent)
-        self._invalid = OrderedDict((outcome.id, outcome) for outcome in held.invalid)
+        self._recent = Memory(math.inf, limits.memory_ms_max, held.recent)
+        self._invalid = Memory(limits.invalid_outcomes_max, limits.memory_ms_max, held.invalid)
         self._blocks = deque(held.blocks)
         self._block_bytes = sum(block.memory_bytes for block in held.blocks)
 
@@ -84,75 +140,33 @@ class OutcomeMemory:
 
     def put(self, outcome: Outcome) -> None:
         """Remember an outcome; one of the same transaction is replaced where it stands."""
-        if outcome.id in self._invalid:
-            self._invalid[outcome.id] = outcome
+        if self._invalid.get(outcome.id) is None:
+            self._recent.put(outcome)
+            self._invalid.forget(outcome.at_ms)
         else:
-            self._recent[outcome.id] = outcome
-        limits = self._limits
-        oldest_ms = outcome.at_ms - limits.memory_ms_max
-        if len(self._recent) > limits.outcomes_max:
+            self._invalid.put(outcome)
+            self._recent.forget(outcome.at_ms)
+        if len(self._recent) > self._limits.outcomes_max:
             self._pack()
-        _drop_old(self._recent, oldest_ms)
-        if self._invalid:
-            _drop_old(self._invalid, oldest_ms)
-            while len(self._invalid) > limits.invalid_outcomes_max:
-                self._invalid.popitem(last=False)
+        oldest_ms = outcome.at_ms - self._limits.memory_ms_max
         while self._blocks and (
             self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
         ):
             self._block_bytes -= self._blocks.popleft().memory_bytes
 
     def remembered(self) -> RememberedOutcomes:
-        """All that is remembered, as an immutable value: costs a copy of the recent outcomes."""
-        return RememberedOutcomes(tuple(self._recent.values()), tuple(self._invalid.values()), tuple(self._blocks))
+        """All that is remembered, as a copy: costs pages and blocks, not outcomes."""
+        return RememberedOutcomes(self._recent.entries(), self._invalid.entries(), tuple(self._blocks))
 
     def _pack(self) -> None:
         """Move the oldest of the recent outcomes into blocks; the newest one stays."""
-        oldest = [self._recent.popitem(last=False)[1] for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
-        self._invalid.update((outcome.id, outcome) for outcome in oldest if outcome.state is State.INVALID)
+        oldest = [self._recent.pop_oldest() for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
+        for outcome in oldest:
+            if outcome.state is State.INVALID:
+                self._invalid.put(outcome)
         for block in packed(each for each in oldest if each.state is not State.INVALID):
             self._blocks.append(block)
             self._block_bytes += block.memory_bytes
-
-
-def _drop_old(outcomes: OrderedDict[int, Outcome], oldest_ms: int) -> None:
-    while outcomes and next(iter(outcomes.values())).at_ms < oldest_ms:
-        outcomes.popitem(last=False)
-
-
-class RequestUse(msgspec.Struct, frozen=True, gc=False):
-    """The first use of a request id."""
-
-    id: str
-    call: RequestCall
-    transaction_id: int
-    at_ms: int
-
-
-class RequestMemory:
-    """The newest requests by id, at most `count_max` and none older than `age_ms_max` before the newest."""
-
-    def __init__(self, count_max: int, age_ms_max: int, requests: Iterable[RequestUse] = ()) -> None:
-        assert count_max > 0, "a memory holds at least the newest request"
-        self._count_max = count_max
-        self._age_ms_max = age_ms_max
-        self._requests = OrderedDict((request.id, request) for request in requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def get(self, request_id: str) -> RequestUse | None:
-        return self._requests.get(request_id)
-
-    def put(self, request: RequestUse) -> None:
-        """Remember a request; one of the same id is replaced where it stands."""
-        self._requests[request.id] = request
-        oldest_ms = request.at_ms - self._age_ms_max
-        while len(self._requests) > self._count_max or next(iter(self._requests.values())).at_ms < oldest_ms:
-            self._requests.popitem(last=False)
-
-    def entries(self) -> tuple[RequestUse, ...]:
-        return tuple(self._requests.values())
 
 
 class StateImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,9 +187,9 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     invalid: InvalidList = NO_INVALID
     invalid_version: int = 0
     transactions: tuple[Transaction, ...] = ()
-    committed: tuple[CommittedSet, ...] = ()
+    committed: Items[CommittedSet] = ()
     outcomes: RememberedOutcomes = RememberedOutcomes()
-    requests: tuple[RequestUse, ...] = ()
+    requests: Items[RequestUse] = ()
     session_epoch_over: int = 0
     sessions: tuple[SessionState, ...] = ()
     topics_used: tuple[UsedTopic, ...] = ()
@@ -225,7 +239,7 @@ class TransactionTable:
         self.conflicts = CommittedChanges()
         self.deadlines = Deadlines()
         self.outcomes = OutcomeMemory(self.limits, image.outcomes)
-        self.requests = RequestMemory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
+        self.requests = Memory(self.limits.requests_max, self.limits.memory_ms_max, image.requests)
         self.in_progress = PointerSet()
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
@@ -325,16 +339,10 @@ class TransactionTable:
         return len(self.in_progress)
 
     def propose_begin(
-        self,
-        now_ms: int,
-        kind: Kind,
-        timeout_ms: int | None,
-        owner: str,
-        external_writes: bool,
-        request_id: str | None,
+        self, now_ms: int, kind: Kind, timeout_ms: int | None, owner: str, external_writes: bool, request_id: str | None,
         session: SessionBinding | None,
-    ) -> Proposal:
-        """A new transaction, for a client, or for a run by the name of its session. Check for room first.
+    ) -> Proposal:  # fmt: skip
+        """A new transaction, for a client, or a run by the name of its session. Check for room first.
 
         `InputError` for a bad time-out or owner.
         """
@@ -371,18 +379,10 @@ class TransactionTable:
     def _began(self, edit: edits.Began) -> None:
         self._advance(edit.id)
         self.by_id[edit.id] = Transaction(
-            id=edit.id,
-            kind=edit.kind,
-            read_pointer=self.read_pointer,
-            began_ms=edit.began_ms,
-            deadline_ms=edit.deadline_ms,
-            owner=edit.owner,
-            external_writes=edit.external_writes,
-            request_id=edit.request_id,
-            concurrent=self.in_progress,
-            invalid=self.invalid,
-            first_short=self.first_short,
-        )
+            id=edit.id, kind=edit.kind, read_pointer=self.read_pointer, began_ms=edit.began_ms,
+            deadline_ms=edit.deadline_ms, owner=edit.owner, external_writes=edit.external_writes, request_id=edit.request_id,
+            concurrent=self.in_progress, invalid=self.invalid, first_short=self.first_short,
+        )  # fmt: skip
         self.in_progress = self.in_progress.with_added(edit.id)
         self.deadlines.add(edit.id, edit.deadline_ms)
         if edit.kind is Kind.SHORT:

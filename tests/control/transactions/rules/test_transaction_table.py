@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.transactions.rules.transaction_table import (
-    Deadlines,
-    RequestCall,
-    RequestMemory,
-    RequestUse,
-)
+from basalt.transactions.rules.transaction_table import Deadlines, Memory, RequestCall, RequestUse
 
 
 def request(name: str, at_ms: int, key: int = 1) -> RequestUse:
@@ -45,7 +40,7 @@ def test_ended_transactions_do_not_pile_up_behind_an_old_one():
 
 
 def test_a_memory_forgets_the_oldest_beyond_its_count():
-    memory: RequestMemory = RequestMemory(2, 1_000)
+    memory: Memory[RequestUse] = Memory(2, 1_000)
     for number in range(5):
         memory.put(request(f"r{number}", number))
     assert [entry.id for entry in memory.entries()] == ["r3", "r4"]
@@ -54,7 +49,7 @@ def test_a_memory_forgets_the_oldest_beyond_its_count():
 
 
 def test_a_memory_forgets_what_is_too_old_when_something_newer_comes():
-    memory: RequestMemory = RequestMemory(100, 1_000)
+    memory: Memory[RequestUse] = Memory(100, 1_000)
     memory.put(request("old", 0))
     memory.put(request("edge", 500))
     memory.put(request("new", 1_500))
@@ -62,14 +57,14 @@ def test_a_memory_forgets_what_is_too_old_when_something_newer_comes():
 
 
 def test_a_clock_step_back_makes_a_memory_forget_nothing():
-    memory: RequestMemory = RequestMemory(100, 1_000)
+    memory: Memory[RequestUse] = Memory(100, 1_000)
     memory.put(request("before", 1_000_000))
     memory.put(request("after", 5))
     assert len(memory) == 2
 
 
 def test_an_entry_that_changes_keeps_its_place():
-    memory: RequestMemory = RequestMemory(2, 1_000)
+    memory: Memory[RequestUse] = Memory(2, 1_000)
     memory.put(request("a", 1))
     memory.put(request("b", 2))
     memory.put(request("a", 3, key=9))
@@ -79,10 +74,10 @@ def test_an_entry_that_changes_keeps_its_place():
 
 
 def test_a_memory_that_is_made_of_entries_goes_on_like_the_one_they_are_from():
-    memory: RequestMemory = RequestMemory(3, 1_000)
+    memory: Memory[RequestUse] = Memory(3, 1_000)
     for number in range(5):
         memory.put(request(f"r{number}", number))
-    again: RequestMemory = RequestMemory(3, 1_000, memory.entries())
+    again: Memory[RequestUse] = Memory(3, 1_000, memory.entries())
     memory.put(request("next", 9))
     again.put(request("next", 9))
     assert again.entries() == memory.entries()
