@@ -20,10 +20,7 @@ TESTED_ELSEWHERE = {
 
 # Modules whose tests have another name, or none: to be shortened.
 UNNAMED: set[str] = {
-    "control/basalt/api/bodies/work.py",
     "control/basalt/api/bodies/messages.py",
-    "control/basalt/catalog/catalog.py",
-    "control/basalt/catalog/topics.py",
     "control/basalt/cli/commands/bench.py",
     "control/basalt/cli/commands/hbase.py",
     "control/basalt/cli/commands/messages.py",
@@ -135,7 +132,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.transactions.rules.transaction.SESSION_CHARS_MAX",
     "basalt_engine.keys.BUCKETS_MAX",
     "basalt_engine.keys.MILLISECONDS_MAX",
-    "basalt_engine.stores.hbase.gateway.TOTAL_MS_MAX",
     "basalt_engine.stores.hbase.gateway._TEXT_CHARS_MAX",
     "basalt_engine.stores.hbase.scan.BYTES_COUNTED_MAX",
     "basalt_engine.stores.hbase.table.ROW_BYTES_MAX",
