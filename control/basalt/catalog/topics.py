@@ -1,4 +1,8 @@
-"""Topics: created, updated, truncated, deleted, and created again as a new generation."""
+"""Topics: created, updated, truncated, deleted, and created again as a new generation.
+
+A property of a topic is declared here (`OF_EVERY_TOPIC`, `check_properties`, `Topic.properties`), and in
+`basalt_engine.metadata` where the coprocessor needs it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges replies and runs plans: a reply means a result, an error, or that the call may be sent again after a pause.
+"""Judges replies and repeats calls: a reply means a result, an error, or that the call may be sent again after a pause.
 
 A driver sends what `run_plan` yields, sleeps when told to, and hands back the reply. It throws in here whatever else happens
 meanwhile, an interrupt for one, because a plan may have something to undo. No input or output.

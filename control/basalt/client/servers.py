@@ -1,4 +1,4 @@
-"""The servers of a client: their URLs, and which of them a request goes to, the one that leads as far as the client knows.
+"""The servers of a client: their URLs, and redirects to the one that leads, as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
 it did nothing. `attempts` judges what else goes wrong, as with one server.

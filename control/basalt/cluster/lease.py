@@ -1,4 +1,4 @@
-"""The leader's lease: one record in the system table, and the rules by which it is taken, renewed and given up. Pure.
+"""The leader's lease: one record in the system table, and the rules by which `leader` takes, renews and gives it up. Pure.
 
 The record is only ever replaced by check-and-write, so of several servers one gets it, and every taking raises the epoch.
 No rule compares the clocks of two servers. A leader counts its lease from before it sent the renewal, and stops a

@@ -119,7 +119,7 @@ class LedTable:
 
 
 class LedCells(LedTable):
-    """The table of cells: a row counts only if the term still lasted when it had been read, and so does their end."""
+    """The table of cells: the term is checked after each row and at the end of a scan. `FencedError` when it is over."""
 
     def get(self, key: bytes) -> Columns | None:
         found = self._inner.get(key)

@@ -1,7 +1,7 @@
-"""The calls about transactions and sessions: each asks the rules for a proposal, makes it durable, then answers.
+"""The calls about transactions and sessions: each asks the rules for a proposal, hands it to the group commit, then answers.
 
 Every call is a stage of the group commit over the manager's state: ask `TransactionProposals` what may happen, apply its edits,
-add the rows that go with them. Callers are answered once the group is written.
+add the rows that go with them. They are durable once `GroupCommit` has written the group, and then callers are answered.
 """
 
 from __future__ import annotations

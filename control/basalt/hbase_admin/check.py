@@ -1,6 +1,6 @@
 """The findings of `basalt hbase check`, and the view of an installation that they are made of.
 
-`read_installation` reads an installation once, as a `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
+`read_installation` reads an installation once, as an `InstallationView`: gateways, tables, regions, reports, snapshot, leader. `findings` are pure
 rules over a view: each yields one line, with a level, what was found and what to do about it.
 """
 

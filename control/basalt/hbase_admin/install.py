@@ -1,4 +1,4 @@
-"""Makes, completes, upgrades and removes Basalt's tables of one prefix, and no others, through a Thrift 2 gateway."""
+"""Makes, completes, upgrades and removes Basalt's tables of one prefix, with the coprocessor's jar in each, through a gateway."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The index of a topic's log: sums of what lies in its stretches, so that counting reads next to nothing. Pure.
 
-Two lists, for two kinds of readers count differently, and memory is short (docs/decisions/0023-two-lists-in-one-index.md):
+There are two lists because two kinds of readers count differently, and both must be small (docs/decisions/0023-two-lists-in-one-index.md):
 - `Buckets`, by publish time: all that a reader without a snapshot gets. Kept from the first row on, and saved by the
   statistics job (kind `index`, docs/formats/system-table.md); what no saved sum covers is read once and added in front.
 - `Blocks`, by id: what readers of committed messages get, with what the markers said. In memory only: readers of ranges add

@@ -1,4 +1,4 @@
-"""The messages of topics: publish, store, roll back and fetch, as docs/reference/http-api.md promises them.
+"""The messages of topics: publish, store, roll back, and fetch with its wait for new ones (long poll), as docs/reference/http-api.md promises them.
 
 A publish takes four hops: the HTTP face parses, `Messages.publish` checks, a stage of the group commit gives places
 (`TopicLog.append`), and the store writes.

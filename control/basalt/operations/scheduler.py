@@ -1,4 +1,5 @@
 """The scheduler: runs jobs at their times, one run of each at a time, and keeps their history. See docs/reference/jobs.md.
+Which jobs there are stands in `jobs`.
 
 APScheduler is the timer. When a job starts next is decided here (`next_start_ms`, a pure rule), and that it never
 overlaps itself. A failing job is logged, kept in its history, and tried again at its next time.

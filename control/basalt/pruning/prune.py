@@ -54,7 +54,7 @@ log = logging.getLogger("basalt.pruning")
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """The findings and acts of a run, or of a dry run the acts that it left out. `waiting`: their lifetime is not over yet."""
+    """The findings and acts of a run; of a dry run, the acts that it left out. `waiting`: writers whose lifetime is not over."""
 
     dry_run: bool
     at_ms: int

@@ -215,7 +215,7 @@ class ExpiredRows:
 
 
 def payload_writers_expired_ms(messages_expired_ms: int, lifetime_ms_max: int) -> int:
-    """The time of a write pointer up to which `last_payload_key`, and with it each row of the writer, has expired."""
+    """Writers that began up to this time have only payload rows that expired: `last_payload_key` has."""
     return payloads_expired_ms(messages_expired_ms, lifetime_ms_max) - lifetime_ms_max - CLOCK_SET_BACK_MS
 
 

@@ -1,4 +1,7 @@
-"""The job `retention`: expired ranges, past generations, garbage rows, and versions of cells, one after the other."""
+"""The job `retention`: expired ranges, past generations, garbage rows, and versions of cells, one after the other.
+
+How much each of them does at a time stands in its own file.
+"""
 
 from __future__ import annotations
 

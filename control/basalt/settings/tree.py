@@ -1,4 +1,4 @@
-"""Every setting there is: its name, type, default, range and one line of help, in one place.
+"""Declares every setting: its name, environment variable, type, default, range and one line of help.
 
 A key's name is the path of its fields, with dashes in a section's name: `jobs.log-snapshot.interval_ms`. The table of keys,
 the reference (docs/reference/settings.md), the commented file that `basalt init` writes and the environment's names all

@@ -3,8 +3,8 @@
 A transaction that began for it is marked so in the log (`ChangesUnlogged`). The set that it tells is kept here, where
 conflicts are found as ever, and becomes a `Changed` in the entry that decides the commit. Whenever the log is read again (a
 restart, another leader, a write of which nobody knows what became) the sets are lost, and the mark stays: then the commit is
-refused until the set is told again. A commit never passes for one without changes. The mark comes with the begin, for one
-that came with the set would have to be on the disk before that is answered. So after a crash nobody can tell who had told
+refused until the set is told again. A commit never passes for one without changes. The begin sets the mark: a
+mark that came with the set would cost that call a disk write. So after a crash nobody can tell who had told
 nothing, and they are refused too; a server that stops in order takes their marks away first. What HTTP tells is logged, and
 takes the mark away.
 """

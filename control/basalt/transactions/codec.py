@@ -2,8 +2,7 @@
 
 A begin answers these bytes. They are a Thrift struct (TTransaction, TBinaryProtocol) as Apache Tephra's codec writes it, so
 its Java clients can bring their own. Bytes of an ended transaction, or of another manager, are read as they stand: they
-name what was true for their owner.
- By hand, because a poll reads one each time and its invalid list may have 100,000 ids.
+name what was true for their owner. Encoded by hand, because a poll reads one each time and its invalid list may have 100,000 ids.
 Format: docs/formats/transaction-codec.md.
 """
 

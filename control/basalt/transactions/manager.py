@@ -256,8 +256,9 @@ class TransactionManager:
         return not entry.intents and not entry.outcomes
 
     def check_order(self, group: Group) -> None:
-        """In a stage whose edit is an intent and hands out a pointer: `NextGroupError` when replaying the log would find
-        it before what an earlier stage of the group made, and give its transaction another snapshot, or refuse it.
+        """In a stage whose edit is an intent and hands out a pointer: `NextGroupError` when the group has outcomes already.
+
+        Intents are logged before outcomes, so a replay of the log would see the two in another order.
         """
         if not self.atomic and self._entry(group).outcomes:
             raise NextGroupError

@@ -1,4 +1,4 @@
-"""Partitions: the ranges of topics, and the rows that are no messages, that one task of Spark reads each.
+"""Cuts ranges of topics into partitions: what one task of Spark reads, with the rows that are no messages.
 
 A reader's `read()` runs in another process than the one that planned it, maybe on another machine, and maybe twice. So
 a partition holds all that the task needs, and reads the same each time.

@@ -1,4 +1,4 @@
-"""Rolling back rows: they stay where they are, and no snapshot shows them any more.
+"""Marks the rows of a rolled-back writer: no snapshot shows them any more. `retention.garbage` removes them later.
 
 A row's write pointer is negated, a bounded number of rows at a time, and a note is left so that retention finds them. The
 rows of a transaction that is older than this process are searched for, a page at a time.

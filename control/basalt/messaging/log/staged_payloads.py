@@ -83,7 +83,7 @@ class StagedPayloads:
         await self.hold({log: self.missing(log, write_pointers)})
 
     async def hold(self, wanted: Wanted, *, pinned: bool = False) -> Callable[[], None]:
-        """Read what these writers have staged. While `pinned` they stay in memory, until what is returned is called."""
+        """Read what these writers have staged. With `pinned` they stay in memory until the caller calls what is returned."""
         held: list[StagedWriter] = []
         try:
             for log, pointers in wanted.items():

@@ -270,7 +270,7 @@ class SliceLimits(NamedTuple):
 
     @property
     def stop(self) -> bytes | None:
-        """No row from this position on has a message at or before `through`. None: there is no such position."""
+        """Stop reading rows here: later ones have no message up to `through`. None: read to the end."""
         # A row lies at its last message, so the one in which a range ends may lie behind that, within the millisecond.
         return None if self.through is None else self.through[:8] + b"\xff\xff\0"
 
@@ -325,8 +325,8 @@ class Reading:
 
     Without a snapshot everything is visible that has not expired at `now_ms`. With `markers` these come in between, and
     count for no limit. It ends at the first row, or payload row, with which it has what is `enough`, or has passed rows of
-    `skipped_max` failed writers. A `whole` page ends where its limits say; another as soon as something was found and more
-    would have to be read from elsewhere.
+    `skipped_max` failed writers. A `whole` page is filled up to its limits; another ends after the first look that found
+    something.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""A queue whose copy shares its pages. Of a hundred thousand request ids a log snapshot takes one, on the event loop."""
+"""A queue that is copied cheaply: copies share its pages. A log snapshot copies 100,000 request ids on the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction: its write pointers and its id, the states that it may go through, and what bounds it. Values and rules, no I/O.
+"""A transaction: its states and which event leads from one to another, its write pointers and id, and its bounds. No I/O.
 
     OPEN --commit--> COMMITTING --finish--> COMMITTED        COMMITTING and ABORTING last while the rows of the
       |--abort-----> ABORTING ----finish--> ABORTED          participants are written or rolled back; `inline` moves
@@ -240,29 +240,44 @@ class Event(enum.Enum):
     GIVE_UP_HIDDEN = "give up hidden"  # the same of one whose writes cannot be undone here: they are hidden for good
 
 
-_NO = None
-_STATES: dict[State, tuple[State | None, ...]] = {
-    # The columns are the events in their order; a state that stays itself is a repeated call, answered as the first was.
-    State.OPEN: (State.OPEN,) * 4
-    + (State.COMMITTING, State.COMMITTED, State.ABORTING, State.ABORTED, State.INVALID, _NO, _NO, _NO),
-    State.COMMITTING: (_NO,) * 4
-    + (State.COMMITTING, State.COMMITTING, _NO, _NO, _NO, State.COMMITTED, State.ABORTING, State.INVALID),
-    State.COMMITTED: (_NO,) * 4 + (State.COMMITTED, State.COMMITTED, _NO, _NO, _NO, State.COMMITTED, _NO, _NO),
+_WRITES = (Event.CHECKPOINT, Event.JOIN, Event.CHANGE, Event.LOSE)
+
+# The state after each event that a state allows. One that stays itself is a repeated call, answered as the first was.
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.OPEN: dict.fromkeys(_WRITES, State.OPEN)
+    | {
+        Event.COMMIT: State.COMMITTING,
+        Event.COMMIT_INLINE: State.COMMITTED,
+        Event.ABORT: State.ABORTING,
+        Event.ABORT_INLINE: State.ABORTED,
+        Event.INVALIDATE: State.INVALID,
+    },
+    State.COMMITTING: {
+        Event.COMMIT: State.COMMITTING,
+        Event.COMMIT_INLINE: State.COMMITTING,
+        Event.FINISH: State.COMMITTED,
+        Event.GIVE_UP: State.ABORTING,
+        Event.GIVE_UP_HIDDEN: State.INVALID,
+    },
+    State.COMMITTED: dict.fromkeys((Event.COMMIT, Event.COMMIT_INLINE, Event.FINISH), State.COMMITTED),
+    State.ABORTING: dict.fromkeys(
+        (Event.ABORT, Event.ABORT_INLINE, Event.GIVE_UP, Event.GIVE_UP_HIDDEN), State.ABORTING
+    )
     # An operator may give up on a roll back that keeps failing: the writes stay hidden either way.
-    State.ABORTING: (_NO,) * 4
-    + (_NO, _NO, State.ABORTING, State.ABORTING, State.INVALID, State.ABORTED, State.ABORTING, State.ABORTING),
-    State.ABORTED: (_NO,) * 4 + (_NO, _NO) + (State.ABORTED,) * 6,
+    | {Event.INVALIDATE: State.INVALID, Event.FINISH: State.ABORTED},
+    State.ABORTED: dict.fromkeys(
+        (Event.ABORT, Event.ABORT_INLINE, Event.INVALIDATE, Event.FINISH, Event.GIVE_UP, Event.GIVE_UP_HIDDEN),
+        State.ABORTED,
+    ),
+    State.INVALID: dict.fromkeys((Event.INVALIDATE, Event.FINISH, Event.GIVE_UP, Event.GIVE_UP_HIDDEN), State.INVALID)
     # The abort of a short transaction promises that its writes are undone, so it may leave the invalid list.
-    State.INVALID: (_NO,) * 4 + (_NO, _NO, State.ABORTING, State.ABORTED) + (State.INVALID,) * 4,
-}
-TABLE: dict[tuple[State, Event], State | None] = {
-    (state, event): after for state, row in _STATES.items() for event, after in zip(Event, row, strict=True)
+    | {Event.ABORT: State.ABORTING, Event.ABORT_INLINE: State.ABORTED},
 }
 
 
 def step(state: State, event: Event) -> State | None:
     """The state after the event: the same one for a repeated call, None when the state does not allow it."""
-    return TABLE[state, event]
+    return TRANSITIONS[state].get(event)
 
 
 class Join(NamedTuple):

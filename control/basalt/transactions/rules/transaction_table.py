@@ -1,4 +1,5 @@
 """The state of all transactions, and the change that each edit makes to it. Only `TransactionTable.apply` writes it.
+Which event a state of one transaction allows stands in `transaction.TRANSITIONS`.
 
 Costs: an edit costs neither the length of the invalid list nor, but for copying a few hundred pointers, the number of
 transactions in progress. Only edits that change the invalid list copy it.
