@@ -6,38 +6,26 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest.mock import patch
 
-from basalt.commits import commit_stage
-from basalt.messaging import index, markers, ranges, topic_stats
-from basalt.messaging.log import roll_back, stored_log, topic_log
 from basalt.messaging.log.topic_log import LogLimits
-from basalt.messaging.read import first_unstable, log_reader
-from basalt.pruning import prune
-from basalt.retention import cells, expired, garbage, job
+from basalt.retention import cells
 from basalt.runtime import group_commit
 from basalt.server import wiring
 from basalt.settings import Settings
-from basalt.tables import garbage_cells, tables
 from basalt.thrift import deferred_change_sets
-from basalt.transactions.log import snapshot_format, transaction_log
+from basalt.transactions.log import transaction_log
 from basalt.transactions.rules import (
     history,
     outcomes,
-    session_rules,
-    transaction,
-    transaction_proposals,
     transaction_table,
 )
 from basalt.transactions.rules.transaction import TransactionLimits
-from basalt_engine import snapshot
-from basalt_engine.cells import table
-from basalt_engine.stores import memory
+from tests import small_limits
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
@@ -47,34 +35,6 @@ from tests.sim.world import World
 T = TypeVar("T")
 
 WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, SharedWorld)
-# What is done together, read together, passed together or remembered has room for two or three: the world is small, and
-# crosses none of these as the product has them.
-SMALL: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
-    (commit_stage, {"REMOVED_TOGETHER_MAX": 2}),
-    (expired, {"GROUP_TOPICS": 2, "OLD_TOPICS_MAX": 2, "PAYLOAD_LOOKS_MAX": 2, "TOPICS_REMEMBERED_MAX": 2}),
-    (first_unstable, {"ROWS_MAX": 2}),
-    (garbage, {"GROUP_ROWS": 2, "NOTES_MAX": 2, "ROWS_MAX": 3}),
-    (garbage_cells, {"TABLES_REMEMBERED_MAX": 2}),
-    (group_commit, {"GROUP_BYTES_MAX": 1_500}),
-    (index, {"BLOCK_MESSAGES": 2, "BLOCK_SKIPPED_MAX": 2, "BUCKETS_MAX": 3}),
-    (job, {"TOPICS_PAGE": 2}),
-    (log_reader, {"LOOK_ROWS_MAX": 2, "PAGE_ROWS": 2, "ROWS_MAX": 3}),
-    (markers, {"SAVE_TOPICS_MAX": 2}),
-    (memory, {"SCAN_CHUNK_ROWS": 2}),
-    (prune, {"EDIT_POINTERS_MAX": 2, "GONE_REPORTS_MAX": 2, "NOTES_MAX": 2}),
-    (ranges, {"SCAN_ROWS_MAX": 3, "SKIPS_MAX": 2}),
-    (roll_back, {"GROUP_ROWS_MAX": 2, "LOCKED_PAGES_MAX": 2}),
-    (session_rules, {"FORGOTTEN_MAX": 2, "IDLE_LOOKED_AT_MAX": 2}),
-    (snapshot, {"SEARCHED_MAX": 2}),
-    (snapshot_format, {"PIECE_BYTES_MIN": 3}),
-    (stored_log, {"PAGE_ROWS": 2}),
-    (table, {"CHUNK_ROWS": 2, "FIRST_ROWS": 2, "NEAR_ROWS": 2, "PASSED_MAX": 2}),
-    (tables, {"LONG_LOOKS_MAX": 2, "SHORT_ROWS_MAX": 2, "SHORT_SCANS_MAX": 2}),
-    (topic_log, {"DEAD_ROWS_MAX": 2}),
-    (topic_stats, {"LAST_ROWS_MAX": 2, "SAVE_GROUP_TOPICS": 2}),
-    (transaction, {"CHUNK_POINTERS_MAX": 2}),
-    (transaction_proposals, {"CHECKPOINTS_MAX": 2, "EXPIRED_MAX": 2, "TABLES_MAX": 2, "TOPICS_MAX": 2}),
-)
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:
@@ -119,10 +79,7 @@ def forgetful(world: Callable[[int], World], seed: int) -> World:
 def first_failure_across_limits(seeds: Iterable[int]) -> str | None:
     """The same in every world, where each limit is crossed."""
     seeds = tuple(seeds)
-    with ExitStack() as stack:
-        for module, limits in SMALL:
-            for name, limit in limits.items():
-                stack.enter_context(patch.object(module, name, limit))
+    with small_limits.of_a_simulation():
         return first_failure_with_little_memory(seeds)
 
 

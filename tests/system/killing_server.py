@@ -3,6 +3,7 @@
     BASALT_KILL_AT=NAME:N   SIGKILL at the Nth pass of the point, counted from SIGUSR1 on (recovery's points: from the start)
     BASALT_BREAK=NAME       a fault that the tests must find
     BASALT_LOG_SNAPSHOT=N   the job log-snapshot finds N log entries enough
+    BASALT_SMALL_LIMITS=1   what is done, read or remembered together has room for two or three
 
 The product knows nothing of it: its methods are wrapped from outside.
 """
@@ -20,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 ANSWER_AHEAD_S = 0.05  # how much too early the fault `answer before the write` answers
@@ -247,6 +249,11 @@ def main() -> int:
         from basalt.operations import jobs
 
         jobs.SNAPSHOT_ENTRIES_MIN = int(entries)
+    if os.environ.pop("BASALT_SMALL_LIMITS", ""):
+        sys.path.append(str(Path(__file__).parents[2]))
+        from tests import small_limits
+
+        small_limits.of_a_server()
     from basalt.cli.main import main as command_line
 
     return command_line()

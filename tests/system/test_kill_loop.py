@@ -92,9 +92,12 @@ class KillLoop:
         ]
         environment = dict(self.fault)
         self.server.program = REAL
-        if self.point or self.fault:
+        small_limits = not self.fault and self.chances.random() < 0.5
+        if self.point or self.fault or small_limits:
             self.server.program = KILLER
             environment |= {"BASALT_LOG_SNAPSHOT": str(self.chances.choice((1, 50)))}
+        if small_limits:
+            environment |= {"BASALT_SMALL_LIMITS": "1"}
         if self.point:
             often = not point and killing_server.LOAD[self.point].often
             number = self.chances.randrange(1, 60 if often else 3)
