@@ -104,7 +104,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.messaging.peek.BYTES_MAX",
     "basalt.messaging.ranges.SPLITS_MAX",
     "basalt.messaging.read.log_reader.REMOTE_BYTES_MAX",
-    "basalt.outbox.relay.UNDECIDED_MAX",
     "basalt.server.failover.REST_S_MAX",
     "basalt.settings.sources.FILE_BYTES_MAX",
     "basalt.settings.sources.SECRET_BYTES_MAX",
