@@ -120,7 +120,7 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
         writers = read_writers(store)
     assert not writers.invalid_known
     explained = [_explained(writer, "note")]
-    listed = with_explained(writers, explained, LIFETIME_MS)
+    listed = with_explained(writers, explained, LIFETIME_MS, invalid=len(explained))
     assert audited(source, listed).exit_code == 0
     report = audits.check(
         source, listed, only(listed, ()), in_this_process, lambda _n: None, spans=source.spans(TABLES), job_id="check"
@@ -131,6 +131,21 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
         only(listed, [writer + 1])
 
 
+async def test_a_writer_that_the_server_did_not_get_to_may_be_asked_for(shop: Wired, tmp_path: Path):
+    oldest, younger, youngest = [await failed(shop) for _ in range(3)]
+    source = copied(shop, tmp_path / "copy")
+    with closing(source.open()) as store:
+        writers = read_writers(store)
+    listed = with_explained(writers, [_explained(oldest, "note"), _explained(younger, "note")], LIFETIME_MS, invalid=3)
+    assert only(listed, ()) == {oldest, younger}
+    report = audits.check(
+        source, listed, only(listed, [youngest]), in_this_process, lambda _n: None,
+        spans=source.spans(TABLES), job_id="check",
+    )  # fmt: skip
+    assert [(line["writer"], line["message_rows"]) for line in report.tables["writers_checked"]] == [(youngest, 1)]
+    assert audited(source, listed).facts["invalid"] == 3
+
+
 async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: Wired, tmp_path: Path):
     await shop.publish(A, "kept")
     source = copied(shop, tmp_path / "copy")
@@ -138,7 +153,7 @@ async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: W
         writers = read_writers(store)
     gone = shop.clock.now_ms() * 1_000_000
     explained = [_explained(gone, "note"), _explained(gone + 1, "lifetime")]
-    listed = with_explained(writers, explained, LIFETIME_MS)
+    listed = with_explained(writers, explained, LIFETIME_MS, invalid=len(explained))
     late_ms = shop.clock.now_ms() + LIFETIME_MS + HOUR_MS + KEPT_MS_MAX + 1_000
     report = audited(source, listed, late_ms)
     assert report.exit_code == 1
@@ -158,10 +173,10 @@ async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kep
     with closing(source.open()) as store:
         writers = read_writers(store)
     assert writers.restored > writer
-    listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS)
+    listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS, invalid=1)
     assert listed.judge(writer) is WriterFinding.LISTED
     assert audited(source, listed, shop.clock.now_ms() + 10 * KEPT_MS_MAX).exit_code == 0, "only time frees it"
-    held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS)
+    held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS, invalid=1)
     assert audited(source, held, shop.clock.now_ms()).exit_code == 0, "its time counts from when it was put back"
 
 
