@@ -302,7 +302,9 @@ def read_writers(store: OpenTables) -> Writers:
     )
 
 
-def with_explained(writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int, *, invalid: int) -> Writers:
+def with_explained(
+    writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int, *, invalid: int
+) -> Writers:
     """Complete the lists of a store that publishes no snapshot by the writers that a server explains, of so many on its list.
 
     It explains the oldest ones that something holds. The others stay unknown, but they are not kept long yet.
