@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.operations import ExplainedWriter, PruneHold
+from basalt.http.routes import pruning
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
@@ -216,13 +217,27 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
     )
 
 
-def reported(found: Tally, writers: Writers) -> JobReport:
+def reported(found: Tally, writers: Writers, now_ms: int = 0) -> JobReport:
     """The report of an audit whose one range has this result."""
     span = TableRange(found.table, b"", None, found.span)
     here = CheckpointRows("here")
     return audits.audit(
-        here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=0, kept_ms_max=0
+        here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=now_ms, kept_ms_max=0
     )
+
+
+def test_a_report_shows_some_of_each_sort_and_counts_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audits, "SHOWN_MAX", 2)
+    writers = Writers(frozenset(), frozenset(range(1, 6)))
+    found = tally(TableRange("message", b"", None, "all"), [message(writer) for writer in range(1, 6)], writers)
+    report = reported(found, writers._replace(invalid=frozenset({11, 12, 13})), now_ms=2 * HOUR_MS)
+    assert [fault.split()[1] for fault in report.faults] == ["1", "2", "11", "12", "4"]
+    assert (report.exit_code, report.faults[-1]) == (1, "and 4 more")
+    assert [len(report.tables[name]) for name in ("writers", "kept")] == [5, 3]
+
+
+def test_as_many_writers_are_asked_for_as_a_server_explains():
+    assert audits.EXPLAINED_MAX == pruning.EXPLAINED_MAX
 
 
 def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():
