@@ -117,6 +117,7 @@ def test_lines_beyond_a_batch_go_in_another_request_and_one_too_long_ends_it(cli
     assert payloads(cli("consume", "orders", "-o", "json")) == expected
     refused = cli("publish", "orders", "--file", "-", "--lines", stdin=b"gg\nhh\niiii\nj\n")
     assert (refused.code, "line 3 of" in refused.err) == (1, True), refused.err
+    assert "the first 1 message is published" in refused.err
     assert payloads(cli("consume", "orders", "-o", "json"))[:8] == [*expected, "gg"]
     whole = cli("publish", "orders", "--file", "-", stdin=b"kkkk")
     assert (whole.code, "did you mean --lines?" in whole.err) == (1, True), whole.err
