@@ -287,7 +287,7 @@ def _writers(invocation: Invocation, source: TableSource, ask_server: bool) -> W
         writers = read_writers(store)
     if explained is None or status is None or writers.invalid_known:
         return writers
-    return with_explained(writers, explained, status.lifetime_ms)
+    return with_explained(writers, explained, status.lifetime_ms, invalid=status.invalid)
 
 
 def _topic_rows(invocation: Invocation, topic: str) -> TopicRows:

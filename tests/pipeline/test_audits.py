@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.operations import ExplainedWriter, PruneHold
+from basalt.http.routes import pruning
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
@@ -120,7 +121,7 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
         writers = read_writers(store)
     assert not writers.invalid_known
     explained = [_explained(writer, "note")]
-    listed = with_explained(writers, explained, LIFETIME_MS)
+    listed = with_explained(writers, explained, LIFETIME_MS, invalid=len(explained))
     assert audited(source, listed).exit_code == 0
     report = audits.check(
         source, listed, only(listed, ()), in_this_process, lambda _n: None, spans=source.spans(TABLES), job_id="check"
@@ -131,6 +132,21 @@ async def test_a_writer_that_a_server_still_lists_is_no_fault_and_its_rows_are_f
         only(listed, [writer + 1])
 
 
+async def test_a_writer_that_the_server_did_not_get_to_may_be_asked_for(shop: Wired, tmp_path: Path):
+    oldest, younger, youngest = [await failed(shop) for _ in range(3)]
+    source = copied(shop, tmp_path / "copy")
+    with closing(source.open()) as store:
+        writers = read_writers(store)
+    listed = with_explained(writers, [_explained(oldest, "note"), _explained(younger, "note")], LIFETIME_MS, invalid=3)
+    assert only(listed, ()) == {oldest, younger}
+    report = audits.check(
+        source, listed, only(listed, [youngest]), in_this_process, lambda _n: None,
+        spans=source.spans(TABLES), job_id="check",
+    )  # fmt: skip
+    assert [(line["writer"], line["message_rows"]) for line in report.tables["writers_checked"]] == [(youngest, 1)]
+    assert audited(source, listed).facts["invalid"] == 3
+
+
 async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: Wired, tmp_path: Path):
     await shop.publish(A, "kept")
     source = copied(shop, tmp_path / "copy")
@@ -138,7 +154,7 @@ async def test_a_writer_that_is_kept_without_a_row_ends_the_audit_with_1(shop: W
         writers = read_writers(store)
     gone = shop.clock.now_ms() * 1_000_000
     explained = [_explained(gone, "note"), _explained(gone + 1, "lifetime")]
-    listed = with_explained(writers, explained, LIFETIME_MS)
+    listed = with_explained(writers, explained, LIFETIME_MS, invalid=len(explained))
     late_ms = shop.clock.now_ms() + LIFETIME_MS + HOUR_MS + KEPT_MS_MAX + 1_000
     report = audited(source, listed, late_ms)
     assert report.exit_code == 1
@@ -158,10 +174,10 @@ async def test_a_writer_that_was_put_back_on_the_list_is_neither_a_fault_nor_kep
     with closing(source.open()) as store:
         writers = read_writers(store)
     assert writers.restored > writer
-    listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS)
+    listed = with_explained(writers, [_explained(writer, "lifetime")], LIFETIME_MS, invalid=1)
     assert listed.judge(writer) is WriterFinding.LISTED
     assert audited(source, listed, shop.clock.now_ms() + 10 * KEPT_MS_MAX).exit_code == 0, "only time frees it"
-    held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS)
+    held = with_explained(writers, [_explained(writer, "file")], LIFETIME_MS, invalid=1)
     assert audited(source, held, shop.clock.now_ms()).exit_code == 0, "its time counts from when it was put back"
 
 
@@ -201,13 +217,27 @@ def test_the_lists_of_a_store_that_publishes_its_snapshot_are_read_as_one():
     )
 
 
-def reported(found: Tally, writers: Writers) -> JobReport:
+def reported(found: Tally, writers: Writers, now_ms: int = 0) -> JobReport:
     """The report of an audit whose one range has this result."""
     span = TableRange(found.table, b"", None, found.span)
     here = CheckpointRows("here")
     return audits.audit(
-        here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=0, kept_ms_max=0
+        here, writers, lambda *_work: [found], lambda _n: None, spans=[span], job_id="j", now_ms=now_ms, kept_ms_max=0
     )
+
+
+def test_a_report_shows_some_of_each_sort_and_counts_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audits, "SHOWN_MAX", 2)
+    writers = Writers(frozenset(), frozenset(range(1, 6)))
+    found = tally(TableRange("message", b"", None, "all"), [message(writer) for writer in range(1, 6)], writers)
+    report = reported(found, writers._replace(invalid=frozenset({11, 12, 13})), now_ms=2 * HOUR_MS)
+    assert [fault.split()[1] for fault in report.faults] == ["1", "2", "11", "12", "4"]
+    assert (report.exit_code, report.faults[-1]) == (1, "and 4 more")
+    assert [len(report.tables[name]) for name in ("writers", "kept")] == [5, 3]
+
+
+def test_as_many_writers_are_asked_for_as_a_server_explains():
+    assert audits.EXPLAINED_MAX == pruning.EXPLAINED_MAX
 
 
 def test_a_range_reports_a_bounded_list_of_faults_and_counts_all():

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.ranges import Advance, StableEnd
+from basalt.api.bodies.ranges import Advance, Split, StableEnd
 from basalt.api.positions import END, START, at_id, at_time
 from basalt.errors import ConflictError
 from basalt_engine.keys import MessageId
 from basalt_spark.connection import QualifiedTopic, Server
+from basalt_spark.jobs import topic_rows
 from basalt_spark.jobs.topic_rows import TopicRange, TopicRows, before, by_day
 from tests.pipeline.test_archive import DAY_US
 from tests.pipeline.test_archive import rows as message_rows
@@ -78,6 +79,24 @@ def test_what_is_not_decided_is_found_however_little_the_server_looks_at_in_one_
     source = rows(Slow([MessageId(ms, 0).encode() for ms in (100, 200, 300)], undecided=2))
     with pytest.raises(ConflictError, match="undecided before @400"):
         source.decided(START, at_time(400))
+
+
+def test_a_topic_of_more_parts_than_the_limit_is_cut_into_that_many_and_none_is_lost(monkeypatch: pytest.MonkeyPatch):
+    class Cut(PaperTopic):
+        """Cuts as the server does, into as many parts as are asked for."""
+
+        def splits(self, after: bytes | None, through: bytes, count: int) -> list[Split]:
+            inside = [each for each in self.ids if (after is None or each > after) and each <= through]
+            ends = sorted({inside[(number + 1) * len(inside) // count - 1] for number in range(count)})
+            return [Split(start, end, 1, 1) for start, end in zip([after, *ends], ends, strict=False)]
+
+    monkeypatch.setattr(topic_rows, "PARTS_MAX", 2)
+    monkeypatch.setattr(topic_rows, "PART_BYTES", 1)
+    source = rows(Cut([MessageId(ms, 0).encode() for ms in range(1, 10)], looks=2))
+    wanted = source.decided()
+    found = source.parts(wanted)
+    assert (len(found), found[0].after, found[-1].through) == (2, None, wanted.through)
+    assert found[0].through == found[1].after
 
 
 def test_the_id_before_a_position_is_right_before_it():

@@ -10,7 +10,7 @@ import pytest
 
 from basalt.client import RecordIn
 from basalt_spark.connection import QualifiedTopic, Server
-from basalt_spark.jobs import archive_folder
+from basalt_spark.jobs import archive_folder, job_run
 from basalt_spark.jobs.archive import archive
 from basalt_spark.jobs.archive_folder import Folder
 from basalt_spark.jobs.copies import backfill
@@ -138,6 +138,15 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
     cut = did("archive", name, folder, "--job-id", "cut", "--truncate")
     assert (cut["truncated"], cut["truncated_before_ms"], cut["messages"]) == (True, int(late[1:]), MESSAGES)
     assert 0 < len(contents(rows)) < MESSAGES
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_more_parts_than_tasks_are_each_done_once_and_told_in_order(spark, monkeypatch, count):
+    monkeypatch.setattr(job_run, "PARTS_MAX", 2)
+    ended: list[int] = []
+    made = Runner(spark)(range(count), lambda part: [part, part * part], ended.append)
+    assert made == [[part, part * part] for part in range(count)]
+    assert sum(ended) == count
 
 
 def test_executors_audit_a_backup_side_by_side(spark, run: Run, basalt, rows):

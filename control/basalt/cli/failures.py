@@ -59,12 +59,11 @@ def exit_code(error: BasaltError | click.ClickException) -> int:
 def one_line(error: BasaltError | click.ClickException) -> str:
     """The error and its hint as one printable line."""
     if isinstance(error, BasaltError):
-        notes: list[str] = getattr(error, "__notes__", [])
-        message = " ".join([error.message.rstrip("."), *(f"({note})" for note in notes)])
-        hint = error.hint
+        message, hint = error.message, error.hint
     else:
         message, hint = _click_message(error)
-    message = message.strip().rstrip(".")
+    notes: list[str] = getattr(error, "__notes__", [])
+    message = " ".join([message.strip().rstrip("."), *(f"({note})" for note in notes)])
     line = printable(f"{message}; {_continued(hint)}" if hint else message)
     return line if len(line) <= _LINE_CHARS_MAX else line[:_LINE_CHARS_MAX] + "…"
 

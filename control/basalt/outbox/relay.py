@@ -76,6 +76,7 @@ class Relay:
         self._holds: _Held | None = None
         self._runs = uuid4().hex  # how the names of its runs begin: each opening of its session is a run of its own
         self._epoch: int | None = None  # of its newest opening
+        self._asked_through = 0  # the row through which it has asked about undecided ones
         self.uncertain: set[str] = set()  # transactions whose outcome Basalt has forgotten, and whose rows stay
 
     def run(
@@ -150,8 +151,10 @@ class Relay:
         held.batch = batch
 
     def _decide(self, rows: OutboxRows) -> None:
-        """Find out about rows that a transaction may have published itself."""
-        for transaction_id in rows.undecided(UNDECIDED_MAX + len(self.uncertain)):
+        """Find out about rows that a transaction may have published itself: the next ones, for the oldest may stay open."""
+        found = rows.undecided(self._asked_through, UNDECIDED_MAX)
+        self._asked_through = max(found.values()) if len(found) == UNDECIDED_MAX else 0
+        for transaction_id in found:
             if transaction_id in self.uncertain:
                 continue
             try:

@@ -226,14 +226,15 @@ class OutboxRows:
         """Delete the rows of a batch that was published."""
         self._do("DELETE FROM {outbox} WHERE batch = ?", batch)
 
-    def undecided(self, count_max: int) -> list[str]:
-        """The Basalt transactions whose rows are not decided yet, oldest rows first."""
+    def undecided(self, after: int, count_max: int) -> dict[str, int]:
+        """The Basalt transactions whose rows are not decided yet, by their first row's number beyond `after`, in its order."""
         found = self._ask(
-            "SELECT transaction_id FROM {outbox} WHERE transaction_id IS NOT NULL AND batch IS NULL"
-            " GROUP BY transaction_id ORDER BY MIN(number) LIMIT ?",
+            "SELECT transaction_id, MIN(number) FROM {outbox} WHERE transaction_id IS NOT NULL AND batch IS NULL"
+            " GROUP BY transaction_id HAVING MIN(number) > ? ORDER BY MIN(number) LIMIT ?",
+            after,
             count_max,
         )
-        return [str(transaction_id) for (transaction_id,) in found]
+        return {str(transaction_id): int(number) for transaction_id, number in found}
 
     def drop(self, transaction_id: str) -> None:
         """Delete the rows that this Basalt transaction has published."""

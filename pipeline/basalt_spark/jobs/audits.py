@@ -191,6 +191,7 @@ class Writers(NamedTuple):
     external_writers: frozenset[int] = frozenset()
     topics: Mapping[bytes, Held] = {}
     invalid_known: bool = True
+    invalid_total: int = 0  # on the list, where it has more than `invalid` does
     young: frozenset[int] = frozenset()
     restored: int = 0
 
@@ -301,14 +302,17 @@ def read_writers(store: OpenTables) -> Writers:
     )
 
 
-def with_explained(writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int) -> Writers:
-    """Complete the lists of a store that publishes no snapshot by the writers that a server explains.
+def with_explained(
+    writers: Writers, explained: Iterable[ExplainedWriter], lifetime_ms: int, *, invalid: int
+) -> Writers:
+    """Complete the lists of a store that publishes no snapshot by the writers that a server explains, of so many on its list.
 
-    It explains the oldest ones. Of a longer list the younger writers stay unknown, but they are not kept long yet.
+    It explains the oldest ones that something holds. The others stay unknown, but they are not kept long yet.
     """
     holds = {each.write_pointer: {hold.cause for hold in each.holds} for each in explained}
     young = frozenset(writer for writer, causes in holds.items() if causes <= UNDER_WAY)
-    return writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
+    listed = writers._replace(invalid=frozenset(holds), young=young, lifetime_ms=lifetime_ms, invalid_known=True)
+    return listed._replace(invalid_total=invalid if invalid > len(holds) else 0)
 
 
 def only(writers: Writers, wanted: Iterable[int]) -> frozenset[int]:
@@ -317,7 +321,7 @@ def only(writers: Writers, wanted: Iterable[int]) -> frozenset[int]:
     if not asked:
         return writers.invalid
     missing = asked - writers.invalid
-    if missing and writers.invalid_known:
+    if missing and writers.invalid_known and not writers.invalid_total:
         raise InputError(
             f"write pointer {min(missing)} is not on the invalid list",
             hint="`basalt prune status` tells how long it is",
@@ -400,7 +404,7 @@ def audit(
         "source": source.shown,
         "ranges": len(tallies),
         "rows": sum(counts.values()),
-        "invalid": len(writers.invalid) if writers.invalid_known else None,
+        "invalid": (writers.invalid_total or len(writers.invalid)) if writers.invalid_known else None,
         "invalid_with_rows": len(seen),
         "forgotten": len(writers.forgotten),
         "forgotten_too_early": len(

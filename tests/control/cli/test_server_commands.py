@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from basalt.cli.commands import messages
+
 
 def rows(ran) -> list[dict]:
     assert ran.code == 0, ran.err
@@ -103,6 +105,22 @@ def test_messages_come_from_arguments_files_and_lines_and_keep_their_order(cli, 
     cli("publish", "orders", "--file", "-", "--lines", stdin=b"six\nseven\n")
     expected = ["one", "-two", "--three", "four", "", "five", "four\n\nfive", "six", "seven"]
     assert payloads(cli("consume", "orders", "-o", "json")) == expected
+
+
+def test_lines_beyond_a_batch_go_in_another_request_and_one_too_long_ends_it(cli, monkeypatch):
+    monkeypatch.setattr(messages, "BATCH_BYTES_MAX", 2)
+    monkeypatch.setattr(messages, "MESSAGE_BYTES_MAX", 3)
+    cli("topic", "create", "orders")
+    ran = cli("publish", "orders", "--file", "-", "--lines", "-o", "json", stdin=b"a\nb\nc\n\nddd\ne\nfff")
+    assert record(ran)["requests"] == 5
+    expected = ["a", "b", "c", "", "ddd", "e", "fff"]
+    assert payloads(cli("consume", "orders", "-o", "json")) == expected
+    refused = cli("publish", "orders", "--file", "-", "--lines", stdin=b"gg\nhh\niiii\nj\n")
+    assert (refused.code, "line 3 of" in refused.err) == (1, True), refused.err
+    assert "the first 1 message is published" in refused.err
+    assert payloads(cli("consume", "orders", "-o", "json"))[:8] == [*expected, "gg"]
+    whole = cli("publish", "orders", "--file", "-", stdin=b"kkkk")
+    assert (whole.code, "did you mean --lines?" in whole.err) == (1, True), whole.err
 
 
 def test_bytes_that_are_not_text_survive_every_way_there_and_back(cli, tmp_path):

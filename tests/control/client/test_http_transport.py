@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -289,6 +290,26 @@ def test_many_threads_share_a_client(server):
     assert failures == []
     assert len(server.seen) == 400
     assert server.connections <= 8
+
+
+def test_connections_beyond_those_that_are_kept_are_closed_and_every_call_is_answered(server, monkeypatch):
+    from basalt.client import connect
+
+    monkeypatch.setattr("basalt.client.http_transport.IDLE_CONNECTIONS_MAX", 2)
+    server.script = [NO_MESSAGES]
+    with connect(server.url) as client:
+        together = threading.Barrier(6)
+
+        def work() -> int:
+            together.wait()
+            return sum(len(client.topic("orders").poll()) == 0 for _ in range(20))
+
+        with ThreadPoolExecutor(6) as threads:
+            assert [each.result() for each in [threads.submit(work) for _ in range(6)]] == [20] * 6
+        before = server.connections
+        assert client.topic("orders").poll() is not None
+        assert server.connections == before, "one of those that are kept is used"
+    assert len(server.seen) == 121
 
 
 def test_a_connection_that_the_server_closed_while_idle_is_not_used(side):

@@ -106,6 +106,24 @@ def test_rows_of_a_transaction_that_is_open_wait_and_hold_nothing_up(outbox, con
     assert read() == ["free", "early"]
 
 
+def test_however_many_transactions_are_open_rows_of_later_ones_are_decided(
+    outbox, connect, client, read, left, monkeypatch
+):
+    monkeypatch.setattr("basalt.outbox.relay.UNDECIDED_MAX", 2)
+    opened = [client.transactions.begin() for _ in range(5)]
+    ended = client.transactions.begin()
+    with connect() as asked:
+        for number, tx in enumerate([*opened, ended]):
+            outbox.publish(asked, "orders", str(number), transaction_id=tx.id)
+    client.transactions.abort(ended.id)
+    relay = Relay(outbox, client)
+    assert sum(relay.run_once() for _ in range(3)) == 1
+    assert (read(), left()) == (["5"], 5)
+    client.transactions.abort(opened[0].id)  # behind where the relay has come: it begins again
+    assert sum(relay.run_once() for _ in range(3)) == 1
+    assert (read(), left()) == (["5", "0"], 4)
+
+
 def test_rows_that_a_transaction_published_are_not_published_again(outbox, connect, client, read, left):
     with client.transaction() as tx:
         tx.publish("orders", "1")
@@ -131,6 +149,20 @@ def test_an_outcome_that_is_forgotten_is_an_operators_to_settle(
     relay.resolve("42", published=published)
     assert relay.run_once() == (0 if published else 1)
     assert (relay.uncertain, left()) == (set(), 0)
+
+
+def test_however_many_outcomes_are_forgotten_the_others_are_found(outbox, connect, client, left, monkeypatch):
+    monkeypatch.setattr("basalt.outbox.relay.UNDECIDED_MAX", 2)
+    with connect() as asked:
+        for number in range(7, 12):
+            outbox.publish(asked, "orders", str(number), transaction_id=str(number))
+    with client.transaction() as tx:
+        tx.publish("orders", "12")
+    with connect() as asked:
+        outbox.publish(asked, "orders", "12", transaction_id=tx.id)
+    relay = Relay(outbox, client)
+    assert [relay.run_once() for _ in range(4)] == [0] * 4
+    assert (relay.uncertain, left()) == ({"7", "8", "9", "10", "11"}, 5)
 
 
 def test_rows_that_cannot_be_removed_are_left_to_the_relay(outbox, connection, client, read, left):

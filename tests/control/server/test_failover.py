@@ -14,6 +14,7 @@ from basalt.client.plans import Answer
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
 from basalt.embedded import exchange
+from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine.errors import CorruptionError, StoreError
@@ -93,6 +94,10 @@ async def pair() -> AsyncIterator[tuple[Server, Server]]:
 
 async def _says_who_leads(server: Server, leader: Server) -> bool:
     return (await server.ask("GET", "/v1/namespaces")).headers.get("basalt-leader") == leader.url
+
+
+async def _has(rests: list[float], count: int) -> bool:
+    return len(rests) >= count
 
 
 async def _epoch_is(server: Server, epoch: int) -> bool:
@@ -234,6 +239,31 @@ def test_a_server_that_cannot_begin_its_term_leaves_the_lease_to_the_other():
         await leader.until_it_serves()
         assert not standby.running.done()
         assert leader.member.leadership.epoch == 3
+
+    run(story)
+
+
+def test_a_server_that_cannot_begin_for_long_rests_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch):
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float, *result: object) -> object:
+        if delay_s >= failover.REST_S_MIN:
+            rests.append(delay_s)
+        return await sleep(min(delay_s, 0.01), *result)
+
+    async def story(leader: Server, standby: Server) -> None:
+        monkeypatch.setattr(failover, "REST_S_MIN", 1_000.0)
+        monkeypatch.setattr(failover, "REST_S_MAX", 2_500.0)
+        await leader.stop()
+        standby.running.cancel()
+        standby.fails = StoreError("the tables cannot be read")
+        standby.running = asyncio.ensure_future(standby.member.run())
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        await standby.time.until(lambda: _has(rests, 5))
+        assert rests == [1_000, 2_000, 2_500, 2_500, 2_500]
+        standby.fails = None
+        await standby.until_it_serves()
 
     run(story)
 

@@ -244,6 +244,15 @@ def test_a_read_of_too_much_says_what_to_do(shop: Shop):
         shop.get("row", columns=[])
 
 
+@pytest.mark.parametrize(("limit", "value"), [("READ_CELLS_MAX", 2), ("READ_BYTES_MAX", 2 * len("a1x"))])
+def test_rows_that_are_too_much_together_are_read_one_by_one(shop: Shop, monkeypatch, limit: str, value: int):
+    shop.committed({"a/1": "x", "a/2": "x", "b/1": "y"})
+    monkeypatch.setattr(tables, limit, value)
+    with pytest.raises(TooLargeError, match=f"more than .*{value}"):
+        shop.get("a", "b")
+    assert shop.get("a") | shop.get("b") == shop.scan() == {"a/1": "x", "a/2": "x", "b/1": "y"}
+
+
 @pytest.fixture
 def large_row(shop: Shop) -> list[bytes]:
     """The columns of `row`, which is larger than an answer; there is a row before it and one behind it."""

@@ -84,6 +84,15 @@ async def test_a_read_runs_on_the_loop_if_it_is_over_soon(name: str):
     assert (store.threads == {threading.get_ident()}) is at_once
 
 
+async def test_a_read_of_large_values_goes_on_on_a_thread_and_is_whole(monkeypatch: pytest.MonkeyPatch):
+    store, wired = await shop()
+    monkeypatch.setattr("basalt.tables.tables.SHORT_BYTES_MAX", 2)
+    store.threads.clear()
+    found = await wired.services.tables.read(STOCK, [b"desk"], [b"0001", b"0002", b"0003", b"none"])
+    assert [(cell.column, cell.value) for cell in found] == [(b"%04d" % n, b"x") for n in (1, 2, 3)]
+    assert store.threads - {threading.get_ident()}, "the loop had not the time"
+
+
 async def test_a_scan_runs_on_a_thread():
     store, wired = await shop()
     store.threads.clear()

@@ -282,8 +282,11 @@ def test_deferred_sets_count_among_all_change_sets(scene: Deferred):
     assert set(scene.sets.all()) == {other.id, third.id}
 
 
-def test_sets_of_transactions_that_ended_by_themselves_do_not_pile_up(scene: Deferred, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deferred_change_sets, "ENDED_SETS_MAX", 3)
+@pytest.mark.parametrize(("limit", "value"), [("ENDED_SETS_MAX", 3), ("ENDED_BYTES_MAX", 3 * CHANGE_BYTES)])
+def test_sets_of_transactions_that_ended_by_themselves_do_not_pile_up(
+    scene: Deferred, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+):
+    monkeypatch.setattr(deferred_change_sets, limit, value)
     scene.sets = DeferredChangeSets(cast("Any", scene), scene.clock)
     for _ in range(40):
         one = scene.defer(timeout_ms=5)
@@ -291,6 +294,23 @@ def test_sets_of_transactions_that_ended_by_themselves_do_not_pile_up(scene: Def
         scene.clock.advance(5)
         scene.expire()
         assert len(scene.sets._sets) <= 5
+
+
+def test_sets_of_open_transactions_are_kept_however_many_are_dropped(scene: Deferred, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deferred_change_sets, "ENDED_BYTES_MAX", 2)
+    scene.sets = DeferredChangeSets(cast("Any", scene), scene.clock)
+    kept = [scene.defer() for _ in range(5)]
+    for number, one in enumerate(kept):
+        for row in (b"other %d" % number, b"row %d" % number):
+            assert scene.tell(one, row)
+            ended = scene.defer()
+            assert scene.tell(ended, b"gone")
+            scene.abort(ended)
+    assert scene.sets.all() == {one.id: {b"row %d" % number} for number, one in enumerate(kept)}
+    for one in kept:
+        scene.commit(one)
+    told = [edit.changes for edit in scene.edits if isinstance(edit, edits.Changed)]
+    assert told == [{b"row %d" % number} for number in range(5)]
 
 
 class KeptStore(MemoryStore):

@@ -263,7 +263,7 @@ def test_who_never_reads_its_answers_is_cut_off(serving: Serving, monkeypatch: p
 
 async def make_invalid(services):
     for _ in range(4_000):
-        transaction = await services.transactions.begin(outside=True)
+        transaction = await services.transactions.begin(external_writes=True)
         await services.transactions.invalidate(transaction.id)
 
 
@@ -315,6 +315,35 @@ def test_a_peer_that_keeps_coming_is_logged_once(serving: Serving, caplog: pytes
                 rest(connection)
     assert [record.message for record in caplog.records] == ["a client at 127.0.0.1 is turned out: it speaks HTTP"]
     assert serving.services.thrift.refused == 20
+
+
+def test_peers_beyond_the_limit_are_logged_again_and_each_is_counted(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(bounds, "TOLD_MAX", 2)
+    server = serving.face._server
+    assert server is not None
+    with caplog.at_level(logging.INFO, "basalt.tephra"):
+        for peer in "abbaacca":
+            server.refuse(peer, "it speaks HTTP")
+    assert [record.message.split()[3] for record in caplog.records] == ["a", "b", "c", "a"]
+    assert serving.services.thrift.refused == 8
+    assert len(server._told_s) == 2
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+def test_who_sends_far_ahead_of_its_answers_gets_each_of_them(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+):
+    monkeypatch.setattr(bounds, "AHEAD_BYTES_MAX", 2)
+    sent = frame(message("startShort")) * 30 + STATUS
+    with serving.socket() as connection:
+        for start in range(0, len(sent), piece_bytes):
+            connection.sendall(sent[start : start + piece_bytes])
+        begun = [receive(connection) for _ in range(30)]
+        assert b"OK" in receive(connection)
+    assert len(set(begun)) == 30
+    assert serving.services.thrift.calls["startShort", "answered"] == 30
 
 
 def test_noise_of_any_kind_leaves_the_server_as_it_was(serving: Serving):

@@ -15,6 +15,7 @@ from basalt_engine.errors import CorruptionError, DataDirectoryError
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.stores.rocks.damage import BlobFile
 from basalt_engine.stores.rocks.database import Database
+from basalt_engine.stores.rocks.store import SyncedFile
 from basalt_engine.table import Put
 from tests.engine.stores.acknowledging_writer import key, row, write
 
@@ -215,6 +216,45 @@ def test_a_blob_file_that_garbage_collection_removes_during_the_check_is_not_mis
     monkeypatch.setattr(Database, "_blob_files", one_more_at_first)
     assert refusal(copy) == ""
     assert calls.count(calls[0]) == 2
+
+
+@pytest.mark.parametrize(("changes", "found"), [(2, True), (3, False)])
+def test_blob_files_that_change_at_every_look_are_looked_at_so_often(intact, copy, monkeypatch, changes, found):
+    monkeypatch.setattr("basalt_engine.stores.rocks.database.BLOB_LISTS_MAX", 2)
+    listed = Database._blob_files
+    left = list(range(changes))
+
+    def another_each_time(database, table):
+        stale = [BlobFile(copy / "rocks" / f"99999{left.pop()}.blob", 1, frozenset())] if left else []
+        return [*listed(database, table), *stale]
+
+    monkeypatch.setattr(Database, "_blob_files", another_each_time)
+    assert (refusal(copy) == "") is found
+
+
+def test_a_log_that_is_not_among_those_whose_ends_are_noted_is_missed_by_rocksdb(place, monkeypatch):
+    monkeypatch.setattr("basalt_engine.stores.rocks.store.LOGS_MAX", 2)
+    live, killed = place / "many logs", place / "many logs, killed"
+    store = RocksStore.open(live)
+    for number in range(ROWS):
+        write(store, number)
+        if number % 25 == 24:
+            store._durable.database.rows("message").flush()
+    shutil.copytree(live, killed)
+    store.close()
+    logs = names(killed, "*.log")
+    marks = SyncedFile.load(killed / "SYNCED", killed / "rocks").marks
+    assert len(marks.logs) == 2 < len(logs)
+    for number, log in enumerate(logs):
+        for left_bytes in (None, 100):
+            damaged = place / f"many logs, {number} {left_bytes}"
+            shutil.copytree(killed, damaged)
+            if left_bytes is None:
+                (damaged / log).unlink()
+            else:
+                os.truncate(damaged / log, left_bytes)
+            assert refusal(damaged), (log, left_bytes)
+    read_everything(killed)
 
 
 def test_a_blob_file_that_stays_listed_is_missed(intact, copy, monkeypatch):

@@ -129,16 +129,16 @@ def _sender(
 def _send_all(source: Iterable[bytes], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
     messages = sent_bytes = requests = 0
     with progress("bytes", size_bytes) as advance:
-        for run in _in_batches(source, batch):
-            try:
+        try:
+            for run in _in_batches(source, batch):
                 send(run)
-            except BasaltError as error:
-                if messages:
-                    error.add_note(f"the first {counted(messages, 'message')} are published")
-                raise
-            run_bytes = sum(map(len, run))
-            messages, sent_bytes, requests = messages + len(run), sent_bytes + run_bytes, requests + 1
-            advance(run_bytes)
+                run_bytes = sum(map(len, run))
+                messages, sent_bytes, requests = messages + len(run), sent_bytes + run_bytes, requests + 1
+                advance(run_bytes)
+        except (BasaltError, CommandFailure) as error:  # of the server, or of a source that cannot be read further
+            if messages:
+                error.add_note(f"the first {counted(messages, 'message')} {'is' if messages == 1 else 'are'} published")
+            raise
     return {"messages": messages, "bytes": sent_bytes, "requests": requests}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from basalt.api.bodies.messages import PublishResponse, RecordIn
 from basalt.errors import TopicNotFoundError
+from basalt.messaging.read import log_reader
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Extras
 from tests.counted_reads import CountedReads
@@ -38,6 +39,25 @@ async def test_concurrent_publishes_share_a_row_and_keep_their_own_answers(shop:
     rows = len(list(shop.services.peek._reader.messages.scan((await shop.topics.get(A)).read_keys)))
     # A write over the network begins before all of them are there; those that came meanwhile share the next one.
     assert rows < 20 if shop.store.remote else rows == 1
+
+
+async def test_a_reader_that_asks_for_few_bytes_at_once_sees_everything_once(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "REMOTE_BYTES_MAX", 2)
+    monkeypatch.setattr(log_reader, "ROW_BYTES_MAX", 2)
+    await shop.topics.update(A, {"spread": "3"})
+    tx = await shop.transactions.begin()
+    for number in range(6):
+        await shop.publish(A, f"{number}a", f"{number}b")
+        await shop.store_aside(A, f"{number}s", tx=tx)
+        shop.clock.advance(1)
+    await shop.commit(tx)
+    expected = [f"{number}{letter}" for number in range(6) for letter in "ab"] + [f"{number}s" for number in range(6)]
+    again = await shop.restarted(cached=False)
+    for count in (1, 3, 100):
+        assert await again.page_through(A, count) == expected
+        assert await again.page_through(A, count, committed=True) == expected
 
 
 async def test_a_start_id_counts_or_not_as_asked(shop: Wired) -> None:

@@ -133,8 +133,10 @@ def test_a_range_is_deleted_in_parts(fake, table, monkeypatch):
     assert fake.calls["deleteMultiple"] == 3
 
 
-def test_a_large_range_is_estimated_from_its_beginning(store, monkeypatch):
-    monkeypatch.setattr(scan_module, "ROWS_COUNTED_MAX", 100)
+@pytest.mark.parametrize(("limit", "value"), [("ROWS_COUNTED_MAX", 100), ("BYTES_COUNTED_MAX", 2)])
+def test_a_large_range_is_estimated_from_its_beginning(store, monkeypatch, limit, value):
+    monkeypatch.setattr(scan_module, limit, value)
+    monkeypatch.setattr(scan_module, "COUNTED_CHUNK_ROWS", 50)
     table = store.table("payload")
     table.write([Put(b"topic" + number.to_bytes(8), {b"c": bytes(100)}) for number in range(1_000)])
     exact = 1_000 * (13 + 1 + 100)
