@@ -315,7 +315,7 @@ def test_doctor_checks_the_server_and_a_data_directory(cli, tmp_path):
 
 
 def test_bench_measures_and_takes_its_topic_away_again(cli):
-    parts = rows(cli("bench", "--messages", "40", "--batch", "10", "--size", "100", "--seconds", "2", "-o", "json"))
+    parts = rows(cli("bench", "--messages", "40", "--batch", "10", "--size", "100", "--seconds", "60", "-o", "json"))
     assert [row["messages"] for row in parts] == [40, 40, 40, 120]
     assert all(row["messages_per_s"] > 0 for row in parts)
     assert rows(cli("topic", "list", "-o", "json")) == []
