@@ -142,7 +142,7 @@ class KillLoop:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POINT_SECONDS_MAX)
         else:
-            self._wait_for_answers(self.chances.randint(1, ANSWERS_MAX))
+            self._wait_for_answers(process, self.chances.randint(1, ANSWERS_MAX))
         reached = process.poll() is not None
         self.server.kill()
         for thread in threads:
@@ -152,10 +152,12 @@ class KillLoop:
         if wrong:
             raise AssertionError("\n".join(text[:2_000] for text in wrong[:5]))
 
-    def _wait_for_answers(self, count: int) -> None:
-        """Until the clients have so many, and for a moment more, whatever happens in it."""
+    def _wait_for_answers(self, process: subprocess.Popen[bytes], count: int) -> None:
+        """Until the clients have so many, and for a moment more, whatever happens in it; or until the process has died by itself."""
         stop_s = time.monotonic() + LOAD_SECONDS_MAX
-        while sum(caller.answers for caller in self._callers) < count and time.monotonic() < stop_s:
+        while (
+            process.poll() is None and sum(each.answers for each in self._callers) < count and time.monotonic() < stop_s
+        ):
             time.sleep(0.001)
         time.sleep(self.chances.uniform(0, 0.02))
 
