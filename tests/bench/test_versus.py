@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -16,29 +17,57 @@ def test_a_comparison_tells_the_ratios_pair_by_pair():
     ]  # fmt: skip
 
 
-def test_trees_take_turns_and_the_first_turn_of_each_is_a_warm_up(monkeypatch: pytest.MonkeyPatch):
-    turns = []
+class Turns(versus.Child):
+    """A child that notes whose turn it is."""
 
-    def measured_on(tree: Path, case: str, quick: bool) -> float:
-        turns.append(tree.name)
-        return float(len(turns))
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
 
-    monkeypatch.setattr(versus, "_measured_on", measured_on)
-    assert versus.paired("start", (Path("old"), Path("new")), 2, True) == [[3.0, 5.0], [4.0, 6.0]]
-    assert turns == ["old", "new"] * 3
+    def next_cost(self) -> float:
+        self.seen.append(self.name)
+        return float(len(self.seen))
 
 
-def test_a_tree_is_measured_with_its_own_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    seen = {}
+def test_trees_take_turns_at_being_first_and_the_first_turn_of_each_is_a_warm_up():
+    seen: list[str] = []
+    assert versus.paired([Turns("old", seen), Turns("new", seen)], 2) == [[3.0, 6.0], [4.0, 5.0]]
+    assert seen == ["new", "old", "old", "new", "new", "old"]
 
-    def run(command, env, **_):
-        seen.update(command=command, path=env["PYTHONPATH"].split(":"))
-        return type("Done", (), {"stdout": 'noise\n{"case": "start", "value": 12.5, "unit": "CPU ms"}\n'})
 
-    monkeypatch.setattr("subprocess.run", run)
-    assert versus._measured_on(tmp_path, "start", True) == 12.5
-    assert seen["path"] == [str(tmp_path / package) for package in ("engine", "control", "pipeline")]
-    assert seen["command"][-3:] == ["start", "--json", "--quick"]
+def test_a_tree_is_measured_with_its_own_packages(tmp_path: Path):
+    package = tmp_path / "control" / "basalt"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit(7)")
+    child = versus.Child(tmp_path, "start", True)
+    with pytest.raises(RuntimeError, match=f"start on {tmp_path} failed, with exit code 7"):
+        child.next_cost()
+    child.close()
+
+
+def test_a_round_is_done_whenever_it_is_asked_for_and_the_case_is_closed_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    folders = []
+
+    def case(folder: Path, scale: int) -> versus.Rounds:
+        folders.append(folder)
+        try:
+            yield from (float(scale), 2.5, 3.5)
+        finally:
+            assert folder.exists()
+            folders.append("closed")
+
+    monkeypatch.setitem(versus.CASES, "start", (case, "CPU ms"))
+    answers = io.BytesIO()
+    versus.answer_rounds("start", True, io.BytesIO(b"\n\n"), answers)
+    assert answers.getvalue().split() == [b"10.0", b"2.5"]
+    assert folders[1:] == ["closed"]
+    assert not folders[0].exists()
+
+
+def test_a_child_that_fails_ends_the_comparison(tmp_path: Path):
+    child = versus.Child(tmp_path, "no such case", True)
+    with pytest.raises(RuntimeError, match=r"no such case on .* failed, with exit code 2"):
+        child.next_cost()
+    child.close()
 
 
 @pytest.mark.parametrize(
