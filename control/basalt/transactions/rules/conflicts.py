@@ -39,6 +39,7 @@ class CommittedChanges:
     def __init__(self) -> None:
         self._latest: dict[bytes, CommittedSet] = {}
         self._visible = History[CommittedSet]()
+        self._seen_from = 0  # of the newest visible set
         self.memory_bytes = 0  # of the visible sets; a reserved one counts with its transaction
 
     def reserve(self, transaction_id: int, owner: str, changes: frozenset[bytes]) -> None:
@@ -60,12 +61,11 @@ class CommittedChanges:
 
         `size_bytes` is what its changes take in memory.
         """
-        assert not self._visible or next(reversed(self._visible)).seen_from <= committed.seen_from, (
-            "commits become visible in order"
-        )
+        assert self._seen_from <= committed.seen_from, "commits become visible in order"
         if committed.changes:
             self._enter(committed)
             self._visible.append(committed)
+            self._seen_from = committed.seen_from
             self.memory_bytes += size_bytes
 
     def conflict(self, transaction_id: int, changes: Collection[bytes]) -> Loss | None:
@@ -78,8 +78,8 @@ class CommittedChanges:
 
     def forget(self, first_short: int) -> None:
         """Drop the sets with which no open transaction can clash, the oldest short one being `first_short`."""
-        while self._visible and self._visible.first.seen_from <= first_short:
-            old = self._visible.popleft()
+        while (old := self._visible.first) is not None and old.seen_from <= first_short:
+            self._visible.popleft()
             self.memory_bytes -= memory_bytes(old.changes)
             for key in old.changes:
                 if self._latest[key] is old:

@@ -37,8 +37,10 @@ class History(Generic[T]):  # noqa: PLW1641  # it changes, so it has no hash
         return isinstance(other, History | tuple) and tuple(self) == tuple(other)
 
     @property
-    def first(self) -> T:
-        return (self._head or (self._pages[0] if self._pages else self._tail))[0]
+    def first(self) -> T | None:
+        """The oldest item; None when there is none."""
+        oldest = self._head or (self._pages[0] if self._pages else self._tail)
+        return oldest[0] if oldest else None
 
     def append(self, item: T) -> None:
         tail = self._tail
