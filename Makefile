@@ -53,7 +53,7 @@ REPORT := --durations 30 --durations-min 1 --junit-xml build/test-results.xml
 
 java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=Name" for some)
 	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
-	    mvn --batch-mode --no-transfer-progress --file coprocessor/pom.xml test $(JAVA); \
+	    mvn --batch-mode --no-transfer-progress --file coprocessor/pom.xml package $(JAVA); \
 	elif [ -n "$$CI" ]; then \
 	    echo 'CI is set, so the tests of the coprocessor must run; they need a JDK and Maven.' >&2; exit 1; \
 	else \

@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,9 +24,10 @@ def build() -> Path:
         digest = _digest()
         if JAR.exists() and SOURCES_MARK.exists() and SOURCES_MARK.read_text() == digest:
             return JAR
-        for old in TARGET.glob("*.jar"):
-            old.unlink()
-        run_maven("--file", COPROCESSOR / "pom.xml", "package", "-Dmaven.test.skip=true")
+        if not is_packaged(_sources()):
+            for old in TARGET.glob("*.jar"):
+                old.unlink()
+            run_maven("--file", COPROCESSOR / "pom.xml", "package", "-Dmaven.test.skip=true")
         [built] = TARGET.glob("*.jar")
         new = JAR.with_suffix(".new")
         shutil.copyfile(built, new)
@@ -35,11 +36,22 @@ def build() -> Path:
         return JAR
 
 
+def is_packaged(sources: Iterable[Path]) -> bool:
+    """True when Maven has made a jar since any of these changed, as `make java` does: it need not be asked again."""
+    made_ns = [jar.stat().st_mtime_ns for jar in TARGET.glob("*.jar")]
+    return len(made_ns) == 1 and all(path.stat().st_mtime_ns < made_ns[0] for path in sources)
+
+
+def _sources() -> list[Path]:
+    """All that the jar is made of."""
+    files = (path for path in (COPROCESSOR / "src" / "main").rglob("*") if path.is_file())
+    return [COPROCESSOR / "pom.xml", *sorted(files)]
+
+
 def _digest() -> str:
     """The digest of all that the jar is made of."""
     digest = hashlib.sha256()
-    sources = sorted(path for path in (COPROCESSOR / "src" / "main").rglob("*") if path.is_file())
-    for path in [COPROCESSOR / "pom.xml", *sources]:
+    for path in _sources():
         digest.update(f"{path.relative_to(COPROCESSOR)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
