@@ -34,20 +34,24 @@ FENCE_RACES = 25 if SOAK else 5
 
 # Requests that schemathesis makes up for each of some eighty calls, the same ones in every `make test`; a soak
 # multiplies them as it does all examples.
-SCHEMATHESIS_EXAMPLES = 12
+SCHEMATHESIS_EXAMPLES = 8
 
 # A test says itself how many examples Hypothesis makes for it in `make test`, as many as it makes in a few seconds. A soak makes twenty times
 # as many of each.
 EXAMPLES_FACTOR = 20 if SOAK else 1
+EXAMPLES = 50  # of a test that does not say how many
+REMOTE_DIVISOR = 4  # where each step of an example is a call of milliseconds, fewer examples take the few seconds
 
 # How long an example takes says nothing about it: the machine may be slow, or stand still for a moment. What hangs is ended by the run.
-settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", settings(), deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
-def examples(number: int) -> int:
-    """How many examples stand for so many of `make test`."""
-    return number * EXAMPLES_FACTOR
+def examples(number: int, *, remote: bool = False) -> int:
+    """How many examples stand for so many of `make test`; fewer on a store that is reached over the network."""
+    return number * EXAMPLES_FACTOR // (REMOTE_DIVISOR if remote else 1)
 
 
 @pytest.hookimpl(trylast=True)

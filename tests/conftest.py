@@ -5,6 +5,11 @@ Where a run has several processes, `tests.sharing` says which tests run in the s
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+
+import pytest
+
 from tests.budgets import pytest_itemcollected
 from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
@@ -31,3 +36,19 @@ __all__ = [
     "spark",
     "twins",
 ]
+
+# Requests and examples leave few cycles, and the tests themselves none.
+GC_THRESHOLDS = (5_000, 20, 50)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among ten thousand tests: while they are collected it takes two thirds of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(*GC_THRESHOLDS)

@@ -15,9 +15,8 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import table_prefix
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot
 from basalt_engine.table import KEY_BYTES_MAX, Delete, DeleteRange, Put
+from tests.budgets import examples
 from tests.visible_cells import visible
-
-model = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 
 STOCK = TableKeys(table_prefix("shop", "stock"), 2, 16)
 NEIGHBOURS = [
@@ -85,12 +84,19 @@ def table(store):
     return store.table(CellTable.name)
 
 
+@pytest.fixture
+def model(store):
+    return settings(
+        suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60, remote=store.remote)
+    )
+
+
 def emptied(table):
     table.write([DeleteRange(b"\0", b"\xff" * (KEY_BYTES_MAX + 1))])
     return table
 
 
-def test_a_reader_gets_the_newest_version_that_it_may_see(table):
+def test_a_reader_gets_the_newest_version_that_it_may_see(table, model):
     @model
     @given(VERSIONS, VERSIONS, snapshots(), st.booleans())
     def check(versions, others, snapshot, all_own):
@@ -111,7 +117,7 @@ def test_a_reader_gets_the_newest_version_that_it_may_see(table):
     check()
 
 
-def test_one_cell_is_read_without_the_others(table):
+def test_one_cell_is_read_without_the_others(table, model):
     @model
     @given(VERSIONS, snapshots(), NAMES, NAMES)
     def check(versions, snapshot, row, column):
@@ -122,7 +128,7 @@ def test_one_cell_is_read_without_the_others(table):
     check()
 
 
-def test_pages_are_whole_rows_and_together_the_scan(table):
+def test_pages_are_whole_rows_and_together_the_scan(table, model):
     @model
     @given(
         VERSIONS, snapshots(), st.integers(1, 4), st.integers(1, 8), st.integers(1, 12), st.none() | st.frozensets(NAMES),

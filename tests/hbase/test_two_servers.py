@@ -131,7 +131,7 @@ def until(is_so: Callable[[], bool], server: ServerProcess, seconds_max: float =
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < seconds_max, server.tail()
-        time.sleep(0.02)
+        time.sleep(0.1)
     return time.monotonic() - began
 
 

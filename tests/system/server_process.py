@@ -80,7 +80,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 env=given | (environment or {}),
-                preexec_fn=limit,
+                preexec_fn=limit if files_max or file_bytes_max else None,  # without it the process need not be copied
             )
 
     def wait_until_ready(self) -> None:

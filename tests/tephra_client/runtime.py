@@ -12,6 +12,7 @@ from deploy.hbase.runtime import java, run_maven
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "tephra-client"
 CLASSES = BUILD / "classes"
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # a program that runs for seconds compiles less
 
 
 def java_command(program: str, *arguments: str) -> list[str]:
@@ -19,7 +20,7 @@ def java_command(program: str, *arguments: str) -> list[str]:
     path = os.pathsep.join(map(str, [HERE / "conf", CLASSES, *_jars()]))
     # Tephra is from before Java closed its own packages.
     opened = ["--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"]
-    return [str(java()), *opened, "-cp", path, f"io.basalt.tephra.{program}", *arguments]
+    return [str(java()), *SHORT_LIVED, *opened, "-cp", path, f"io.basalt.tephra.{program}", *arguments]
 
 
 def _jars() -> list[Path]:

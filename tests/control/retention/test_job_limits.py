@@ -36,6 +36,12 @@ LIMITS = [
     (cells, "BYTES_MAX"),
 ]
 
+# Each limit alone, and on HBase, where a run of the job takes a hundred times as long, all at once.
+CASES = [
+    *(pytest.param(store, [limit], id=f"{store}-{limit[1]}") for store in ("atomic", "by-row") for limit in LIMITS),
+    pytest.param("hbase", LIMITS, id="hbase-all", marks=pytest.mark.hbase),
+]
+
 
 async def fill(shop: Wired) -> None:
     """Messages that expire and payloads of writers that never published them, in topics; superseded and failed cells."""
@@ -58,13 +64,12 @@ async def fill(shop: Wired) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-@pytest.mark.parametrize(("module", "name"), LIMITS)
-async def test_a_job_across_one_of_its_limits_removes_the_same_in_more_runs(
-    shop: Wired, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, limit: int
+@pytest.mark.parametrize(("shop", "limits"), CASES, indirect=["shop"])
+async def test_a_job_across_its_limits_removes_the_same_in_more_runs(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, limits: list[tuple[ModuleType, str]], limit: int
 ):
-    if shop.store.applies_retention:
-        pytest.skip("the region servers remove the rows")
-    monkeypatch.setattr(module, name, limit)
+    for module, name in limits:
+        monkeypatch.setattr(module, name, limit)
     await fill(shop)
     shop.clock.advance(2 * LIFETIME_MS + 3 * HOUR_MS)
     left = ([[]] * len(TOPICS), [], len(TABLES), [])  # of cells the newest version of each
