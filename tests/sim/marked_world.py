@@ -40,6 +40,7 @@ class MarkedWorld(OneShotWorld):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self.renewed = (*self.renewed, MARKED)
         self.answers: list[MarkerFacts] = []
         self.told: dict[tuple[int, int], Told] = {}  # of each watermark, by generation and event time
         self.event_time_ms = 0
@@ -111,9 +112,7 @@ class MarkedWorld(OneShotWorld):
             await self.wired.services.markers.save(everything=True)
 
     async def _renew(self) -> None:
-        with suppress(BasaltError):
-            await self.wired.topics.delete(MARKED)
-            await self._create(MARKED)
+        await self._renewed(MARKED)
 
     async def _check(self) -> None:
         await super()._check()

@@ -50,13 +50,13 @@ class Planted(NamedTuple):
 
 PLANTED = (
     Planted(faults.aborts_search_nothing, World, (1272,)),
-    Planted(faults.bounds_count_at_once, World, (295,)),
+    Planted(faults.bounds_count_at_once, World, (70,)),
     Planted(faults.references_in_doubt_count_as_absent, OneShotWorld, (5, 6, 11)),
     Planted(faults.what_is_being_written_is_forgotten, partial(forgetful, World), (6,)),
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (4,)),
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
-    Planted(faults.recovery_takes_no_place, OneShotWorld, (137, 254)),
+    Planted(faults.recovery_takes_no_place, OneShotWorld, (46, 78)),
     Planted(faults.roll_backs_are_not_told, MarkedWorld, (109, 136, 176)),
     Planted(faults.cells_come_before_the_log, World, (38, 105)),
     Planted(faults.aborted_cells_show, World, (0, 9)),

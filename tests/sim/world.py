@@ -48,6 +48,7 @@ class World:
         self.texts = 0
         self.abandoned: list[Transaction] = []
         self.topics = TOPICS
+        self.renewed: tuple[TopicName, ...] = TOPICS  # deleted and created again now and then
         self.jobs = Jobs(self)
         self.cells = Cells(self)
         self.unlogged = UnloggedSets(self)
@@ -239,9 +240,13 @@ class World:
             await self.wired.transactions.write_log_snapshot()
 
     async def _recreate(self) -> None:
-        title = self.chances.choice(TOPICS)
+        await self._renewed(self.chances.choice(TOPICS))
+
+    async def _renewed(self, title: TopicName) -> None:
+        """A server may die between the two, and then the topic is gone until the next time."""
         with suppress(BasaltError):
             await self.wired.topics.delete(title)
+        with suppress(BasaltError):
             await self._create(title)
 
     async def _create(self, title: TopicName) -> None:
@@ -255,6 +260,9 @@ class World:
     async def _check(self) -> None:
         """End every transaction and read everything, with a server that does not fail."""
         await self._start(0.0)
+        for title in self.renewed:
+            with suppress(BasaltError):
+                await self._create(title)
         self.clock.step(self.clock.now_ms() + 100 * TIMEOUT_MS)
         last = max((tx.deadline_ms for tx in await self.wired.transactions.list()), default=0)
         self.clock.step(max(self.clock.now_ms(), last))

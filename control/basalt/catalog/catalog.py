@@ -157,7 +157,7 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         if generation > GENERATION_MAX:
             raise ConflictError(f"{self.word} {title} was created {GENERATION_MAX} times; choose another name")
         new = describe(generation, self._clock.now_ms())
-        if not await self._call(self._table.replace, prefix, old, new):
+        if not await self._call.long(self._table.replace, prefix, old, new):
             raise self._exists(title)
         return self.at(title, new)
 
@@ -167,7 +167,7 @@ class Catalog(ABC, Generic[NameT, EntryT]):
 
     async def _replace(self, entry: EntryT, new: TopicMetadata) -> None:
         """Store new metadata; `ConflictError` when they are not what they were when the entry was read."""
-        if not await self._call(self._table.replace, self._prefix(entry.title), entry.metadata, new):
+        if not await self._call.long(self._table.replace, self._prefix(entry.title), entry.metadata, new):
             raise ConflictError(
                 f"{self.word} {entry.title} was changed by another call at the same time",
                 hint="read it again, then repeat the call",

@@ -58,7 +58,7 @@ class StoreCalls:
         return await self._threads.read(shares, lambda: call(*args, **kwargs))
 
     async def long(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a call that reads much, and is made on a thread for a local store too."""
+        """The result of a call that reads much, or waits for the disk: it is made on a thread for a local store too."""
         if self._threads is None:
             return await asyncio.to_thread(call, *args, **kwargs)
         return await self(call, *args, **kwargs)

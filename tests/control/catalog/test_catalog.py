@@ -582,3 +582,21 @@ def test_a_generation_that_is_no_text_is_refused_of_a_new_topic_too(bad: object)
     with pytest.raises(InvalidPropertyError) as refused:
         check_properties({"generation": bad}, BUCKETS, None)
     assert refused.value.field == "generation"
+
+
+async def test_no_change_of_a_topic_waits_for_the_disk_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync may take 300 ms, and a backup holds the lock for as long: others are served meanwhile."""
+    topics = Topics(MemoryStore(), ManualClock(), BUCKETS)
+    threads: list[int] = []
+    replace = MetadataTable.replace
+
+    def noted(table: MetadataTable, *given: Any) -> bool:
+        threads.append(threading.get_ident())
+        return replace(table, *given)
+
+    monkeypatch.setattr(MetadataTable, "replace", noted)
+    topic = await topics.create(A, {})
+    topic = await topics.update(topic, {"ttl": "60"})
+    await topics.delete(topic)
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads

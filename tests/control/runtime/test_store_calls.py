@@ -62,6 +62,10 @@ class StuckTable:
         self._store.read(self._inner.name, start)
         return self._inner.scan(start, *args, **how)
 
+    def check_and_write(self, key: bytes, *args: Any) -> bool:
+        self._store.read(f"write of {self._inner.name}", key)
+        return self._inner.check_and_write(key, *args)
+
 
 class StuckStore(MemoryStore):
     """A remote store. Once `stick` is called, reads of a table's keys that hold certain bytes wait until `free` is set."""
@@ -169,6 +173,16 @@ async def test_a_stuck_metadata_region_holds_up_only_who_needs_it():
         await others_are_served(again)
         store.free.set()
         assert [topic.title for topic in await asyncio.gather(*asking)] == later[:50]
+
+
+async def test_a_topic_that_is_created_in_a_stuck_metadata_region_holds_up_nobody_else():
+    async with shop() as (store, wired):
+        store.stick("write of metadata", b"elsewhere:")
+        creating = asyncio.ensure_future(wired.topics.create(topic_name("elsewhere", "new"), {}))
+        await until(store, 1)
+        await others_are_served(wired)
+        store.free.set()
+        assert (await creating).generation == 1
 
 
 async def test_readers_that_gave_up_keep_their_threads_until_the_store_answers():
