@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -11,10 +12,12 @@ from unittest.mock import patch
 from basalt.commits import commit_stage
 from basalt.messaging import index, markers, ranges, topic_stats
 from basalt.messaging.log import roll_back, stored_log, topic_log
+from basalt.messaging.log.topic_log import LogLimits
 from basalt.messaging.read import first_unstable, log_reader
 from basalt.pruning import prune
 from basalt.retention import expired, garbage, job
 from basalt.runtime import group_commit
+from basalt.server import process, wiring
 from basalt.tables import garbage_cells, tables
 from basalt.transactions.log import snapshot_format
 from basalt.transactions.rules import session_rules, transaction, transaction_proposals
@@ -56,7 +59,8 @@ REFUSING: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
 
 
 def of_a_server() -> None:
-    """Set them in this process, for good."""
+    """Set them in this process, for good; of topic logs and writers two are remembered."""
+    process.open_services = partial(wiring.open_services, memory=LogLimits(logs=2, detailed=2, writers=2))  # type: ignore[attr-defined]
     for module, limits in SMALL:
         for name, limit in limits.items():
             assert hasattr(module, name), (module, name)

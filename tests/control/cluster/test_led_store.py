@@ -129,3 +129,10 @@ def test_a_term_that_ends_during_a_scan_of_cells_ends_the_scan(clock: ManualCloc
 def test_messages_are_read_on(clock: ManualClock, term: Term, inner: MemoryStore):
     clock.advance(1_000)
     assert LedStore(inner, term).table("message").get(b"k") == {b"c": b"v"}
+
+
+def test_who_asks_whether_the_store_is_busy_is_told_of_the_store_below(term: Term, inner: MemoryStore, monkeypatch):
+    store = LedStore(inner, term)
+    assert not store.busy
+    monkeypatch.setattr(inner, "busy", True, raising=False)
+    assert store.busy

@@ -10,7 +10,7 @@ import pytest
 from basalt_engine.errors import DataDirectoryError, InputError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import table as rocks_table
-from basalt_engine.stores.rocks.database import OPEN_FILES_MAX, OPEN_FILES_MIN, open_files_max
+from basalt_engine.stores.rocks.database import OPEN_FILES_MAX, OPEN_FILES_MIN, Database, open_files_max
 from basalt_engine.stores.rocks.table import ROWS_COUNTED_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Put, TableWrite
 
@@ -89,6 +89,23 @@ def test_a_copy_is_a_data_directory_of_that_moment(directory, tmp_path, open_sto
     copy.table("message").write([Put(b"own", {b"p": LARGE})])
     assert [row.key for row in store.table("message").scan(b"", None)] == [b"later"]
     assert [path.name for path in (tmp_path / "backups").iterdir()] == ["copy"]
+
+
+def test_a_store_is_busy_while_it_is_copied_and_not_before_or_after(directory, tmp_path, open_store, monkeypatch):
+    """So that nobody waits on the event loop for the lock that the copy holds."""
+    store = open_store(directory)
+    seen = []
+    checkpoint = Database.checkpoint
+
+    def watched(database, path):
+        seen.append(store.busy)
+        checkpoint(database, path)
+
+    monkeypatch.setattr(Database, "checkpoint", watched)
+    assert not store.busy
+    store.checkpoint(tmp_path / "copy")
+    assert seen == [True]
+    assert not store.busy
 
 
 def test_a_copy_goes_into_a_new_or_empty_directory_only(directory, tmp_path, open_store):

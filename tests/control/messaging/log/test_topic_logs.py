@@ -20,6 +20,7 @@ from basalt.messaging.log.topic_log import LogLimits
 from basalt.tables.tables import CellWrites
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Columns, Row, TableWrite
+from tests.counted_reads import CountedReads
 from tests.wiring import Wired, encoded
 
 pytestmark = pytest.mark.anyio
@@ -301,6 +302,25 @@ async def test_a_long_roll_back_of_a_transaction_older_than_the_process_goes_by_
     await again.transactions.abort(tx.id)
     assert again.services.writer.groups - groups >= 9 // rows_max
     assert await again.read(TOPICS[0], committed=True) == ["plain"] * 27
+
+
+async def test_others_get_their_turn_while_rows_of_a_transaction_older_than_the_process_are_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a local store, which is read on the event loop."""
+    store = CountedReads()
+    shop = await Wired.start(store, memory=LITTLE[1])
+    await shop.topics.create(TOPICS[0], {})
+    tx = await shop.transactions.begin()
+    for _ in range(20):
+        await shop.publish(TOPICS[0], "x" * 1_000, tx=tx)
+        await shop.publish(TOPICS[0], "y" * 1_000)
+    again = await Wired.start(store, shop.clock, memory=LITTLE[1])
+    monkeypatch.setattr(stored_log, "PAGE_ROWS", 3)
+    async with store.watched():
+        await again.transactions.abort(tx.id)
+    assert store.read_bytes > 40_000, "the whole log was searched"
+    assert store.most_bytes < 4 * 1_100, "more than a page was read while others waited"
 
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3])
