@@ -129,7 +129,7 @@ def test_a_store_is_a_dictionary_of_rows(opener):
             run_state_machine_as_test(
                 store_machine,
                 settings=settings(
-                    max_examples=examples(20, remote=held.store.remote),
+                    max_examples=examples(12, remote=held.store.remote),
                     stateful_step_count=30,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

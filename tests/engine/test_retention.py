@@ -223,7 +223,7 @@ def naive_payload(
     return verdict
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(MESSAGES, WRITERS, EXPIRIES, st.none() | RULES, st.none() | SNAPSHOTS, NOWS)
 def test_the_rule_for_message_rows_agrees_with_the_model(
     key: MessageKey,
@@ -245,7 +245,7 @@ PAYLOADS = st.builds(payload, GENERATIONS, POINTERS, TIMES, st.just(0)) | st.bui
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(PAYLOADS, st.none() | RULES, st.none() | SNAPSHOTS, st.integers(0, 20), NOWS)
 def test_the_rule_for_payload_rows_agrees_with_the_model(
     key: PayloadKey, topic: TopicRule | None, snapshot: TransactionSnapshot | None, lifetime_ms: int, now_ms: int
@@ -284,7 +284,7 @@ def test_without_a_snapshot_nobody_is_taken_to_have_failed(
         assert verdict.fate is Fate.KEEP or verdict in known
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(MESSAGES, PAYLOADS, WRITERS, EXPIRIES, RULES, SNAPSHOTS, NOWS, st.data())
 def test_who_knows_less_drops_less(
     key: MessageKey,

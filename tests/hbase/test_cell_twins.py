@@ -25,7 +25,7 @@ from tests.vector_lines import lines
 
 pytestmark = pytest.mark.jvm
 
-relaxed = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+relaxed = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
 
 LONG_MAX = (1 << 63) - 1
 PREFIXES = [b"shop:~stock:", b"shop:~stocks:", b"shop:~s:"]

@@ -31,7 +31,7 @@ from tests.vector_lines import VECTORS, lines
 
 pytestmark = pytest.mark.jvm
 
-relaxed = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+relaxed = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 
 LONG_MAX = (1 << 63) - 1
 ALL_ONES = (1 << 64) - 1

@@ -32,6 +32,7 @@ BUCKETS = 2
 TAKE_OVER_SECONDS_MAX = 60.0  # the lease, half a second until it is noticed, the fence and the log; a bound for a hang
 WAIT_SECONDS_MAX = 60.0
 PUBLISHERS = 3
+PAUSE_SECONDS = 0.02  # between two messages of a publisher
 NAMESPACE = "pair"
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
@@ -206,6 +207,7 @@ class Publisher(threading.Thread):
                 except BasaltError as error:
                     self.wrong = error
                     return
+                self.enough.wait(PAUSE_SECONDS)
 
 
 def check(publishers: list[Publisher], found: list[str]) -> None:
