@@ -1,4 +1,4 @@
-"""`basalt jobs`: offline jobs on Spark. Spark is imported when a job runs, and not before.
+"""`basalt spark`: offline jobs on Spark. Spark is imported when a job runs, and not before.
 
 The command line finds this group by the entry point `jobs` of `basalt.commands`; the package `basalt` never imports it.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-jobs = group("jobs", "Audit, archive, copy and count topics with Spark.")
+jobs = group("spark", "Audit, archive, copy and count topics with Spark.")
 
 
 _job_id_option = click.option(

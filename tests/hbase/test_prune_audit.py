@@ -88,7 +88,7 @@ async def report_all(wired: Wired) -> None:
 
 
 def audited(run: Run, tables: Tables) -> tuple[int, dict[str, Any], str]:
-    ran = run("jobs", "prune-audit", "--hbase", tables.address, "--prefix", tables.prefix, "-o", "json")
+    ran = run("spark", "prune-audit", "--hbase", tables.address, "--prefix", tables.prefix, "-o", "json")
     return ran.code, json.loads(ran.out), ran.err
 
 
@@ -102,7 +102,7 @@ def test_the_audit_passes_after_a_prune_and_names_a_writer_that_was_forgotten_to
     assert report["invalid_with_rows"] == 1
 
     checked = run(
-        "jobs", "invalid-check", "--hbase", hbase_tables.address, "--prefix", hbase_tables.prefix, "-o", "json"
+        "spark", "invalid-check", "--hbase", hbase_tables.address, "--prefix", hbase_tables.prefix, "-o", "json"
     )
     (line,) = json.loads(checked.out)["writers_checked"]
     assert (line["writer"], line["message_rows"]) == (left, 1)

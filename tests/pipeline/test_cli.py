@@ -1,4 +1,4 @@
-"""`basalt jobs`: found by its entry point, without Spark until a job runs; and what is refused before one does."""
+"""`basalt spark`: found by its entry point, without Spark until a job runs; and what is refused before one does."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def in_a_process(arguments: list[str], refused: set[str]) -> subprocess.Complete
 def test_help_names_the_jobs_and_imports_nothing_of_them():
     ran = in_a_process(["--help"], {"basalt_spark", "pyspark", "pyarrow"})
     assert ran.returncode == 0, ran.stderr
-    assert "  jobs " in ran.stdout
+    assert "  spark " in ran.stdout
 
 
 def test_help_of_a_job_imports_no_spark():
-    ran = in_a_process(["jobs", "archive", "--help"], {"pyspark", "pyarrow", "py4j"})
+    ran = in_a_process(["spark", "archive", "--help"], {"pyspark", "pyarrow", "py4j"})
     assert ran.returncode == 0, ran.stderr
 
 
@@ -46,16 +46,16 @@ def test_without_spark_a_job_says_what_to_install(run: Run, monkeypatch: pytest.
     SystemTable(store.table("system")).write("install", "facts", b'{"buckets":2,"created_ms":0,"instance":"00"}')
     store.close()
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    ran = run("jobs", "prune-audit", "--checkpoint", str(tmp_path / "data"))
+    ran = run("spark", "prune-audit", "--checkpoint", str(tmp_path / "data"))
     assert ran.code == 1
     assert "pip install 'basalt-mq[spark]'" in ran.err
 
 
 def test_without_its_entry_point_the_command_says_so(run: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_wanted: ())
-    ran = run("jobs", "verify", "x", "y")
+    ran = run("spark", "verify", "x", "y")
     assert ran.code == 1
-    assert "does not say where `basalt jobs` is" in ran.err
+    assert "does not say where `basalt spark` is" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,16 @@ def test_without_its_entry_point_the_command_says_so(run: Run, monkeypatch: pyte
         (["replay", "orders", "orders", "--job-id", "k"], 2, "copied to itself"),
         (["replay", "a b", "orders", "--job-id", "k"], 2, "not the name of a topic"),
         (["statistics", "orders", "--url", "embedded:/x"], 2, "start a server"),
-        (["statistic", "orders"], 2, "did you mean `basalt jobs statistics`?"),
+        (["statistic", "orders"], 2, "did you mean `basalt spark statistics`?"),
     ],
 )
 def test_what_cannot_run_is_refused_before_spark_starts(run: Run, arguments: list[str], code: int, said: str):
-    ran = run("jobs", *arguments)
+    ran = run("spark", *arguments)
     assert (ran.code, said in ran.err) == (code, True), ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_scheduled_jobs_and_jobs_on_spark_are_told_apart(run: Run):
+    ran = run("jobs")
+    assert (ran.code, "did you mean `basalt job`?" in ran.err) == (2, True)
+    assert "Audit, archive" not in run("job", "--help").out

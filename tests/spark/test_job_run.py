@@ -110,7 +110,7 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
     name, folder = rows.name.topic, str(tmp_path / "archive")
 
     def did(*arguments: str) -> dict[str, Any]:
-        ran = run("jobs", *arguments, "--url", rows.server.url, "-o", "json")
+        ran = run("spark", *arguments, "--url", rows.server.url, "-o", "json")
         assert ran.code == 0, ran.err
         return json.loads(ran.out)
 
@@ -132,7 +132,7 @@ def test_every_job_of_the_command_line_does_its_work_and_once(spark, run: Run, b
     assert sum(day["messages"] for day in counted["by_day"]) == MESSAGES
     late = f"@{basalt.topic(name).stats().newest_ms}"
     refused = run(
-        "jobs", "archive", name, folder, "--job-id", "late", "--from", late, "--truncate", "--url", rows.server.url
+        "spark", "archive", name, folder, "--job-id", "late", "--from", late, "--truncate", "--url", rows.server.url
     )
     assert (refused.code, "before the archive begins" in refused.err) == (4, True), refused.err
     cut = did("archive", name, folder, "--job-id", "cut", "--truncate")
@@ -151,11 +151,11 @@ def test_more_parts_than_tasks_are_each_done_once_and_told_in_order(spark, monke
 
 def test_executors_audit_a_backup_side_by_side(spark, run: Run, basalt, rows):
     copy = basalt.admin.backup("copy").path
-    ran = run("jobs", "prune-audit", "--checkpoint", copy, "--ask-server", "--url", rows.server.url, "-o", "json")
+    ran = run("spark", "prune-audit", "--checkpoint", copy, "--ask-server", "--url", rows.server.url, "-o", "json")
     assert ran.code == 0, ran.err
     report = json.loads(ran.out)
     assert (report["ranges"], report["faults"], report["kept_too_long"]) == (48, [], 0)
     assert {line["finding"] for line in report["findings"]} >= {"no transaction", "committed"}
-    people = run("jobs", "invalid-check", "--checkpoint", copy, "--ask-server", "--url", rows.server.url)
+    people = run("spark", "invalid-check", "--checkpoint", copy, "--ask-server", "--url", rows.server.url)
     assert people.code == 0, people.err
     assert people.out.startswith("job        invalid-check\n")

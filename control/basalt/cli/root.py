@@ -19,7 +19,7 @@ ENTRY_POINTS = "basalt.commands"  # of packages above this one: the command line
 class Lazy(NamedTuple):
     """The place of a command (module of `basalt.cli.commands`, attribute) and its one line of help.
 
-    One without a module comes from the entry point of its name.
+    One without a module comes from the entry point that the attribute names.
     """
 
     module: str
@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("operations", "backup", "Copy a server's store while it runs."),
-        "jobs": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
+        "spark": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
         "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
     },
     "This machine": {
@@ -99,7 +99,7 @@ class LazyGroup(NearestGroup):
         if lazy is None:
             return None
         if not lazy.module:
-            return _from_entry_point(cmd_name)
+            return _from_entry_point(cmd_name, lazy.attribute)
         found = getattr(importlib.import_module(f"basalt.cli.commands.{lazy.module}"), lazy.attribute)
         assert isinstance(found, click.Command)
         return found
@@ -116,14 +116,14 @@ class LazyGroup(NearestGroup):
         return found or click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _from_entry_point(name: str) -> click.Command:
+def _from_entry_point(command_name: str, name: str) -> click.Command:
     """The command that another package of this distribution brings."""
     from importlib.metadata import entry_points
 
     found = tuple(entry_points(group=ENTRY_POINTS, name=name))
     if not found:
         raise CommandFailure(
-            f"this installation does not say where `basalt {name}` is",
+            f"this installation does not say where `basalt {command_name}` is",
             hint="install the package anew: pip install basalt-mq",
         )
     brought = found[0].load()

@@ -226,7 +226,7 @@ def truncate_behind(source: TopicRows, archived: Manifest) -> dict[str, Any]:
     require_nothing_before(source, None if archived.after is None else bytes.fromhex(archived.after))
     done = source.client.topics.truncate(
         source.name.topic, before_ms(bytes.fromhex(archived.through)), namespace=source.name.namespace,
-        generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt jobs archive",
+        generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt spark archive",
     )  # fmt: skip
     return {"truncated": done.changed, "truncated_before_ms": done.truncated_before_ms}
 

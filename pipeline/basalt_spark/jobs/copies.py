@@ -167,7 +167,7 @@ def checked_batches(folder: Folder, file: ArchiveFile) -> Iterator[Any]:
     """The messages of a file. `CorruptionError` before the first of them when the file was changed."""
     if folder.checksum(file.path) != (file.bytes, file.sha256):
         raise CorruptionError(
-            f"{folder}/{file.path} is not as it was written", hint="`basalt jobs verify` tells what else is wrong"
+            f"{folder}/{file.path} is not as it was written", hint="`basalt spark verify` tells what else is wrong"
         )
     yield from read_file(folder, file)
 

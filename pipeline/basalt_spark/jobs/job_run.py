@@ -130,7 +130,7 @@ def _watched(context: Any, parts: int, advance: Advance) -> Iterator[None]:
             report(min(sum(stage.numCompletedTasks for stage in stages), parts))
 
     thread = threading.Thread(target=watch, name="basalt-job-progress", daemon=True)
-    context.setJobGroup(group, "basalt jobs", interruptOnCancel=True)
+    context.setJobGroup(group, "basalt spark", interruptOnCancel=True)
     thread.start()
     try:
         yield
