@@ -8,7 +8,7 @@ CODE := engine control pipeline demo deploy $(wildcard bench)
 PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar check lint types imports bytecode docs bench format lock image clean
+.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar check lint types imports bytecode docs bench reference format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -30,8 +30,8 @@ hbase-start: $(VENV)/installed ## Start a standalone HBase with its Thrift gatew
 hbase-stop: $(VENV)/installed ## Stop it; its tables stay
 	@$(PYTHON) -m deploy.hbase stop
 
-test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name" for some; UPDATE=1 rewrites the story scripts)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types imports java $(if $(PYTEST),,bytecode)
+test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name": those tests alone; UPDATE=1 rewrites the story scripts)
+	$(if $(PYTEST),,@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types imports java bytecode)
 	$(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES)) $(REPORT)
 
 soak: $(VENV)/installed ## The same tests with the budgets of a night: more seeds, kills and examples (PYTEST="-k name" for some)
@@ -86,6 +86,9 @@ docs: $(VENV)/installed
 
 bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="--help" for choices)
 	@$(PYTHON) -m bench $(BENCH)
+
+reference: $(VENV)/installed ## Write what docs/reference says of settings, commands, errors, metrics and calls anew from the code
+	@$(PYTHON) -m deploy.reference
 
 format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
 	@$(PYTHON) -m deploy.blocking_twin

@@ -1,4 +1,4 @@
-"""What the real objects offer, the pages mention: routes, commands, settings, error codes, metrics, formats."""
+"""What the real objects offer, the pages mention: routes, commands, settings, error codes, metrics, formats. A failure says what mends it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from prometheus_client.metrics_core import Metric
 
 from basalt.cli.root import root as command_root
-from basalt.cluster.leader import Leadership
-from basalt.cluster.lease import Candidate
 from basalt.errors import BY_CODE
 from basalt.http.app import OPERATIONS
-from basalt.http.metrics import LeaderMetrics, Metrics
-from basalt.server.wiring import open_services
-from basalt.settings import Settings
 from basalt.settings.tree import keys
-from basalt_engine.clock import SystemClock
-from basalt_engine.stores.memory import MemoryStore
+from deploy.reference import MEND, exposed_name, metrics_of_a_server, pages, tells
 
 RULES = {"retention.md"}  # shared with Java like a format, but not bytes
 HEX_EXAMPLE = re.compile(r"\b(?:[0-9a-f]{2}[ \n]?){8,}")
@@ -38,38 +31,22 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
         yield from commands(child, f"{path} {name}")
 
 
-async def metrics_of_a_server() -> list[Metric]:
-    services = await open_services(Settings(), None, store=MemoryStore())
-    try:
-        candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
-        leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
-        return [*[each async for each in Metrics(services).families()], *LeaderMetrics(leadership).collect()]
-    finally:
-        await services.close()
-
-
-def exposed_name(metric: Metric) -> str:
-    """The name that Prometheus sees: the exposition adds an ending to some types."""
-    ending = {"counter": "_total", "info": "_info"}.get(metric.type, "")
-    return metric.name + ending
+def test_the_pages_are_as_make_reference_writes_them():
+    assert [str(path) for path, wanted in pages().items() if path.read_text() != wanted] == [], MEND
 
 
 def test_every_route_is_documented_with_its_method(documentation: str):
-    missing = []
-    for operation in OPERATIONS:
-        path = re.sub(r"\\\{[^}]*\\\}", r"\\{\\w+\\}", re.escape(operation.path))
-        if not re.search(rf"\b{operation.method}\b[^\n]*{path}(?![\w/{{-])", documentation):
-            missing.append(f"{operation.method} {operation.path}")
-    assert missing == []
+    missing = [f"{each.method} {each.path}" for each in OPERATIONS if not tells(documentation, each)]
+    assert missing == [], MEND
 
 
 def test_every_query_parameter_is_documented(documentation: str):
     names = {query.name for operation in OPERATIONS for query in operation.query}
-    assert sorted(name for name in names if not re.search(rf"\b{name}\b", documentation)) == []
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", documentation)) == [], MEND
 
 
 def test_every_command_is_documented(documentation: str):
-    assert [name for name, _ in commands(command_root, "basalt") if name not in documentation] == []
+    assert [name for name, _ in commands(command_root, "basalt") if name not in documentation] == [], MEND
 
 
 def test_every_option_of_a_command_is_documented(documentation: str):
@@ -81,29 +58,29 @@ def test_every_option_of_a_command_is_documented(documentation: str):
         for option in parameter.opts
         if option.startswith("--") and not re.search(rf"{option}\b", documentation)
     }
-    assert sorted(options) == []
+    assert sorted(options) == [], MEND
 
 
 def test_every_setting_is_documented(documentation: str):
-    assert [name for name in keys() if f"`{name}`" not in documentation] == []
+    assert [name for name in keys() if f"`{name}`" not in documentation] == [], MEND
 
 
 def test_every_error_code_is_documented(root: Path):
     page = (root / "docs/reference/errors.md").read_text()
-    assert [code for code in BY_CODE if f"`{code}`" not in page] == []
+    assert [code for code in BY_CODE if f"`{code}`" not in page] == [], MEND
 
 
 def test_the_errors_page_has_no_code_that_is_gone(root: Path):
     page = (root / "docs/reference/errors.md").read_text()
     assert [
         code for code in re.findall(r"^\| `(\w+)` \| (?:\d{3}|\W) \|", page, flags=re.MULTILINE) if code not in BY_CODE
-    ] == []
+    ] == [], MEND
 
 
 def test_every_metric_is_documented(root: Path):
     page = (root / "docs/reference/metrics.md").read_text()
     names = [exposed_name(metric) for metric in asyncio.run(metrics_of_a_server())]
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert [name for name in names if f"`{name}`" not in page] == [], MEND
 
 
 def test_every_part_is_in_the_tour(root: Path):

@@ -68,7 +68,7 @@ one of these:
 
 A range starts at `--from`, which is in it, and stops before `--to`, which is not.
 
-<!-- From here on written by `python -m basalt.cli.reference`, as is all of this page; a test compares. -->
+<!-- From here on written by `make reference`, as is all of this page; a test compares. -->
 """
 
 

@@ -30,7 +30,7 @@ Keys that end in `_bytes_max` take a number of bytes or a size with KiB, MiB or 
 milliseconds or a duration with ms, s, m, h or d ("30s"). An unknown key, a value of the wrong type or out of range, a key
 that is set twice and a file that is not TOML in UTF-8 stop the server before it opens anything, with exit code 2.
 
-<!-- Written by `python -m basalt.settings.reference`; a test compares. -->
+<!-- Written by `make reference`; a test compares. -->
 """
 
 

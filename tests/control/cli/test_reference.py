@@ -18,7 +18,7 @@ def tree() -> list[tuple[str, click.Command]]:
 
 
 def test_the_reference_page_is_written_from_the_commands():
-    assert PAGE.read_text() == page(), "run python -m basalt.cli.reference > docs/reference/cli.md"
+    assert PAGE.read_text() == page(), "run `make reference`"
 
 
 def test_every_command_is_in_the_page_and_has_help_for_itself_and_each_option():

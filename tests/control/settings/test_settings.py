@@ -255,7 +255,7 @@ def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommen
 
 
 def test_the_reference_page_is_written_from_the_table_of_keys():
-    assert PAGE.read_text() == settings_page(), "run python -m basalt.settings.reference > docs/reference/settings.md"
+    assert PAGE.read_text() == settings_page(), "run `make reference`"
     for name, key in keys().items():
         assert f"`{name}`" in PAGE.read_text()
         assert key.kind.help

@@ -1,0 +1,153 @@
+"""Writes what docs/reference says of the code: `make reference`. Tests compare, and say so where a page lags behind.
+
+Settings and the command line are written whole. In the other pages people write, and here only what is missing or gone is mended: a row for
+each error code, metric, call and query parameter that no page tells, in the words of the code, to be put into better ones; the status of
+an error as it is; and no row of a code that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+
+from basalt.cli import reference as command_line
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
+from basalt.errors import BY_CODE, BasaltError
+from basalt.http.app import OPERATIONS
+from basalt.http.asgi.responses import status_of
+from basalt.http.metrics import LeaderMetrics, Metrics
+from basalt.http.routes.route_table import Operation
+from basalt.server.wiring import open_services
+from basalt.settings import Settings, reference
+from basalt_engine.clock import SystemClock
+from basalt_engine.stores.memory import MemoryStore
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+MEND = "run `make reference`, and look at what it changes"
+
+_ERROR_ROW = re.compile(r"^\| `(?P<code>\w+)` \| (?P<status>\d{3}|\W) \|.*\n", re.MULTILINE)
+_METRICS_END = "| `process_*`"
+_CALLS_END = "\nCalls without a body take none, or `{}`.\n"  # behind the first table of operators' calls
+
+
+def documentation(root: Path = ROOT) -> str:
+    """All that a user may read: README and docs/, as one text."""
+    return "\n".join(path.read_text() for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))))
+
+
+def pages() -> dict[Path, str]:
+    """The pages of which something is written here, each as it should be."""
+    told = documentation()
+    errors, metrics, calls = (REFERENCE / f"{name}.md" for name in ("errors", "metrics", "http-api"))
+    return {
+        REFERENCE / "settings.md": reference.settings_page(),
+        REFERENCE / "cli.md": command_line.page(),
+        errors: errors_page(errors.read_text(), BY_CODE),
+        metrics: metrics_page(metrics.read_text(), asyncio.run(metrics_of_a_server())),
+        calls: calls_page(calls.read_text(), told, OPERATIONS),
+    }
+
+
+def errors_page(text: str, by_code: Mapping[str, type[BasaltError]]) -> str:
+    """The page with one row for each code, under its status; words that are there stay."""
+
+    def as_is(row: re.Match[str]) -> str:
+        if row["code"] not in by_code:
+            return ""
+        status = row["status"] if not row["status"].isdigit() else str(status_of(by_code[row["code"]]))
+        return row[0].replace(f"| {row['status']} |", f"| {status} |", 1)
+
+    text = _ERROR_ROW.sub(as_is, text)
+    for code, error in by_code.items():
+        if f"`{code}`" not in text:
+            row = f"| `{code}` | {status_of(error)} | {_words(error.__doc__)} |\n"
+            above = [found for found in _ERROR_ROW.finditer(text) if _number(found["status"]) <= status_of(error)]
+            place = above[-1].end() if above else _ERROR_ROW.search(text).start()  # type: ignore[union-attr]
+            text = text[:place] + row + text[place:]
+    return text
+
+
+def metrics_page(text: str, metrics: list[Metric]) -> str:
+    """The page with a row for each series that it does not name yet."""
+    rows = ""
+    for metric in metrics:
+        name = exposed_name(metric)
+        if f"`{name}`" not in text:
+            labels = ", ".join(f"`{label}`" for label in getattr(metric, "_labelnames", ()))
+            rows += f"| `{name}` | {metric.type}{'; ' if labels else ''}{labels} | {_words(metric.documentation)} |\n"
+    return text.replace(_METRICS_END, rows + _METRICS_END, 1)
+
+
+def calls_page(text: str, told: str, operations: Sequence[Operation]) -> str:
+    """The page with a row for each call that no page tells, and a note of each parameter that none names."""
+    rows = ""
+    for operation in operations:
+        untold = [query for query in operation.query if not re.search(rf"\b{query.name}\b", told)]
+        notes = "".join(f" `{query.name}`: {_words(query.meaning)}." for query in untold)
+        if not tells(told, operation):
+            rows += f"| `{operation.method} {operation.path}` | {_words(operation.summary)}.{notes} |\n"
+        elif notes:
+            text = re.sub(rf"^(\|.*{_call(operation)}.*) \|$", rf"\1.{notes} |", text, count=1, flags=re.MULTILINE)
+        told += notes  # once is enough
+    return text.replace(_CALLS_END, rows + _CALLS_END, 1)
+
+
+def tells(told: str, operation: Operation) -> bool:
+    """Whether a text names this call, with its method and in one line."""
+    return re.search(_call(operation), told) is not None
+
+
+def _call(operation: Operation) -> str:
+    path = re.sub(r"\\\{[^}]*\\\}", r"\\{\\w+\\}", re.escape(operation.path))
+    return rf"\b{operation.method}\b[^\n]*{path}(?![\w/{{-])"
+
+
+async def metrics_of_a_server() -> list[Metric]:
+    """Every series of a server that could lead others; those of the Thrift face and of HBase are not among them."""
+    services = await open_services(Settings(), None, store=MemoryStore())
+    try:
+        candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
+        leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
+        return [*[each async for each in Metrics(services).families()], *LeaderMetrics(leadership).collect()]
+    finally:
+        await services.close()
+
+
+def exposed_name(metric: Metric) -> str:
+    """The name that Prometheus sees: the exposition adds an ending to some types."""
+    ending = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+    return f"{metric.name}{ending}"
+
+
+def _number(status: str) -> int:
+    return int(status) if status.isdigit() else 999  # no status: at the end of the table
+
+
+def _words(text: str | None) -> str:
+    """The first sentence of a docstring or help text, as the cells of a table have it."""
+    first = " ".join((text or "").partition("\n\n")[0].split()).rstrip(".").replace("|", "\\|")
+    return first[:1].lower() + first[1:]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages; with `--check` only name those that lag behind, and return 1 if there are some."""
+    lagging = {path: wanted for path, wanted in pages().items() if path.read_text() != wanted}
+    for path, wanted in lagging.items():
+        print(path.relative_to(ROOT))
+        if arguments != ["--check"]:
+            path.write_text(wanted)
+    if lagging and arguments == ["--check"]:
+        print(f"These pages lag behind the code: {MEND}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
