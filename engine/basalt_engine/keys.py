@@ -16,8 +16,9 @@ from crc32c import crc32c
 from basalt_engine.errors import CorruptionError, InputError
 
 NAME_CHARS_MAX = 255  # two names, their colons and 31 bytes of suffix stay far below HBase's 32,767
-_NAME = rf"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
-NAME_PATTERN = re.compile(_NAME)
+# A name is a part of paths, of URLs and of archives: no dot begins one, so that none is `..`, and none is a hidden file.
+NAME_EXPRESSION = f"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}"
+NAME_PATTERN = re.compile(NAME_EXPRESSION)
 BUCKETS_MAX = 256  # the salt is one byte
 MESSAGE_ID_BYTES = 20
 SEQUENCE_MAX = 0xFFFF
@@ -30,7 +31,7 @@ _MESSAGE_SUFFIX = struct.Struct(">IQH")
 _PAYLOAD_SUFFIX = struct.Struct(">IQQH")
 _MESSAGE_ID = struct.Struct(">QHQH")
 _POSITION = struct.Struct(">QH")
-_SALTED_PREFIX = re.compile(f".{_NAME}:{_NAME}:".encode(), re.DOTALL)
+_SALTED_PREFIX = re.compile(f".{NAME_EXPRESSION}:{NAME_EXPRESSION}:".encode(), re.DOTALL)
 
 
 class MessageId(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a client is a large import, and most processes of Spark tha
     from basalt.client import Client, Topic
 
 
-_PART = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 class Server(NamedTuple):
@@ -73,7 +73,7 @@ def topic_name(text: str, namespace: str, option: str) -> QualifiedTopic:
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
         raise InputError(
             f"option {option}: {text!r} is not the name of a topic: write topic or namespace:topic,"
-            " each 1 to 255 of A-Z a-z 0-9 _ -",
+            " each 1 to 255 of A-Z a-z 0-9 _ - and ., not first a dot",
             field=option,
         )
     return QualifiedTopic(namespace, parts[0]) if len(parts) == 1 else QualifiedTopic(parts[0], parts[1])

@@ -26,7 +26,7 @@ from tests.vector_lines import cases
 
 relaxed = settings(deadline=None)
 
-NAMES = st.text("abzAZ09_-", min_size=1, max_size=4)
+NAMES = st.text("abzAZ09_-.", min_size=1, max_size=4).filter(lambda name: name[0] != ".")
 LONGS = st.integers(0, 2**63 - 1)
 UNSIGNED = st.integers(0, 2**64 - 1)
 SEQUENCES = st.integers(0, 65_535) | st.sampled_from([0, 1, 254, 255, 256, 257, 32_767, 32_768, 65_534, 65_535])
@@ -191,6 +191,8 @@ def test_no_range_of_a_topic_or_generation_holds_a_row_of_another(
         (("a", "b"), ("a-", "b")),
         (("ab", "c"), ("a", "bc")),
         (("a", "b"), ("a", "b0")),
+        (("a", "b"), ("a", "b.c")),
+        (("a.b", "c"), ("a", "b.c")),
     ],
 )
 def test_a_name_that_starts_another_shares_no_prefix(mine: tuple[str, str], other: tuple[str, str]) -> None:
@@ -244,7 +246,20 @@ def test_a_cut_or_longer_key_is_corrupt(
 
 @pytest.mark.parametrize(
     "start",
-    [b"", b"shop", b"shop:", b"shop:orders", b":orders:", b"shop::", b"::", b"sh op:orders:", b"sh\xffp:orders:"],
+    [
+        b"",
+        b"shop",
+        b"shop:",
+        b"shop:orders",
+        b":orders:",
+        b"shop::",
+        b"::",
+        b"sh op:orders:",
+        b"sh\xffp:orders:",
+        b".:orders:",
+        b"shop:..:",
+        b"shop:.a:",
+    ],
 )
 @pytest.mark.parametrize("decode", [MessageKey.decode, PayloadKey.decode])
 def test_a_key_without_two_names_is_corrupt(start: bytes, decode: Any) -> None:

@@ -55,7 +55,7 @@ TOPICS = st.builds(
     DURATIONS,
     st.sampled_from(RULES),
 )
-PREFIXES = st.from_regex(r"\A[A-Za-z0-9_-]{1,6}:[A-Za-z0-9_-]{1,6}:\Z").map(str.encode)
+PREFIXES = st.from_regex(r"\A[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}:[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}:\Z").map(str.encode)
 SALTS = st.integers(0, 255)
 SHORTS = st.integers(0, 0xFFFF)
 MESSAGE_KEYS = st.builds(MessageKey, SALTS, PREFIXES, GENERATIONS, TIMES, SHORTS)

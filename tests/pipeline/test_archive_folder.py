@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 import pyarrow as pa
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.errors import CorruptionError, InputError, NotFoundError
+from basalt_engine.keys import NAME_PATTERN
 from basalt_spark.jobs import archive_folder
-from basalt_spark.jobs.archive_folder import Columns, Folder, columns_of, digest_of, total
+from basalt_spark.jobs.archive_folder import Columns, Folder, Place, columns_of, digest_of, total
 from tests.pipeline.test_archive import archived, rows
 
 
@@ -114,3 +115,13 @@ def test_the_content_digest_is_the_same_in_another_topic():
     moved = other.set_column(0, "id", pa.array([b"x" * 20] * 3, pa.binary()))
     left, right = digest_of(columns_of(one)), digest_of(columns_of(moved))
     assert (left.content, left.rows == right.rows) == (right.content, False)
+
+
+NAMES = st.from_regex(NAME_PATTERN, fullmatch=True)
+
+
+@given(NAMES, NAMES)
+def test_files_of_a_topic_lie_below_the_folder_and_apart_from_those_of_others(namespace: str, topic: str):
+    path = PurePosixPath(Place(namespace, topic, 1).file("2026-11-23", "job", "00" * 20))
+    assert path.parts[:3] == ("data", f"namespace={namespace}", f"topic={topic}")
+    assert len(path.parts) == 6

@@ -33,6 +33,13 @@ def test_what_is_not_given_has_its_default():
     assert options.idle is None
 
 
+def test_a_dot_stands_within_names_and_a_colon_between_them():
+    options = parse(topic="shop.eu:orders.v1")
+    assert options.topics == (QualifiedTopic("shop.eu", "orders.v1"),)
+    assert str(options.topics[0]) == "shop.eu:orders.v1"
+    assert parse(topic="shop.orders").topics == (QualifiedTopic("default", "shop.orders"),)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -63,6 +70,7 @@ def test_what_is_not_given_has_its_default():
         ({"columns": "id,value", "control": "heartbeat"}, "control=heartbeat needs the column control"),
         ({"fetchBytes": "1 GiB"}, "option fetchBytes is 1073741824; it must be 33554432 or less"),
         ({"topic": "a:b:c"}, "option topic: 'a:b:c' is not the name of a topic"),
+        ({"topic": ".."}, "option topic: '..' is not the name of a topic"),
         ({"server": "embedded:data"}, "option server: 'embedded:data' is not that of an HTTP server"),
         ({"server": "http://a:1, b:1"}, "it takes http://HOST:PORT, several with commas between them"),
         ({"txnAppId": "job"}, "option txnAppId is for writing, not for streams"),

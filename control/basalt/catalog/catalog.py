@@ -54,7 +54,7 @@ def check_name(text: str, field: str) -> str:
         raise InvalidNameError(
             f"{field} {shown!r} is not a name",
             field=field,
-            hint=f"use 1 to {NAME_CHARS_MAX} of the characters A-Z a-z 0-9 _ -",
+            hint=f"use 1 to {NAME_CHARS_MAX} of the characters A-Z a-z 0-9 _ - and ., not first a dot",
         )
     return text
 

@@ -69,7 +69,7 @@ class Backups:
 def _all(folder: Path) -> list[Backup]:
     if not folder.is_dir():
         return []
-    found = [_described(path) for path in folder.iterdir() if path.is_dir() and "." not in path.name]
+    found = [_described(path) for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     return sorted(found, key=lambda backup: (backup.created_ms, backup.name))
 
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from basalt_engine.cells.names import COLUMN_BYTES_MAX, END, ROW_BYTES_MAX, escaped, unescaped
 from basalt_engine.errors import CorruptionError
-from basalt_engine.keys import NAME_CHARS_MAX, TABLE_MARK, base_bucket
+from basalt_engine.keys import NAME_EXPRESSION, TABLE_MARK, base_bucket
 from basalt_engine.snapshot import POINTER_MAX
 
 POINTER_BYTES = 8  # at the end of a key; what is before them names the cell
 _GENERATION_BYTES = 4
-_NAME = f"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
-_SALTED_PREFIX = re.compile(f".{_NAME}:{TABLE_MARK}{_NAME}:".encode(), re.DOTALL)
+_SALTED_PREFIX = re.compile(f".{NAME_EXPRESSION}:{TABLE_MARK}{NAME_EXPRESSION}:".encode(), re.DOTALL)
 
 
 class TableKeys(NamedTuple):

@@ -16,7 +16,7 @@ VALUE_BYTES_MAX = 1 << 20
 CELLS_MAX = 10_000  # in one call that writes
 END = b"\0\x01"  # behind a name in a key
 
-_CHANGE = re.compile(rb"([\w-]+):~([\w-]+):.{4}(.+)", re.DOTALL)  # of `change_key`: namespace, table, row and column
+_CHANGE = re.compile(rb"([\w.-]+):~([\w.-]+):.{4}(.+)", re.DOTALL)  # of `change_key`: namespace, table, row and column
 
 
 def escaped(name: bytes) -> bytes:

@@ -36,7 +36,7 @@ from basalt.errors import (
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import ManualClock
-from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, topic_prefix
+from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN, topic_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
@@ -428,9 +428,7 @@ async def test_a_row_of_no_topic_is_corrupt_and_named(store: MemoryStore, topics
 
 
 @settings(deadline=None)
-@given(
-    st.text("abzAZ09_-", min_size=1, max_size=NAME_CHARS_MAX), st.text("abzAZ09_-", min_size=1, max_size=NAME_CHARS_MAX)
-)
+@given(st.from_regex(NAME_PATTERN, fullmatch=True), st.from_regex(NAME_PATTERN, fullmatch=True))
 def test_names_come_back_out_of_their_prefix(namespace: str, name: str) -> None:
     assert title_of(topic_prefix(*topic_name(namespace, name))) == (namespace, name)
 
@@ -443,8 +441,9 @@ def test_names_come_back_out_of_their_prefix(namespace: str, name: str) -> None:
         "a b",
         "a:b",
         "a/b",
-        "a.b",
+        ".",
         "..",
+        ".a",
         "a\n",
         "a\0",
         "é",
@@ -463,6 +462,22 @@ def test_what_is_no_name_is_refused_with_its_field_and_shortly(bad: str) -> None
         assert refused.value.field == field
         assert len(str(refused.value)) < 200
     assert check_name("a" * NAME_CHARS_MAX, "owner") == "a" * NAME_CHARS_MAX
+
+
+@pytest.mark.parametrize("name", ["shop.orders.v1", "a.", "a..b", "-.-", "0.1"])
+def test_a_name_may_hold_dots_behind_its_first_character(name: str) -> None:
+    assert topic_name(name, name) == (name, name)
+
+
+async def test_a_dot_between_names_is_no_colon_between_them(topics: TopicLogs) -> None:
+    names = [topic_name("a.b", "c"), topic_name("a", "b.c"), topic_name("a", "b")]
+    for name in names:
+        await topics.create(name, {"label.made": str(name)})
+    for name in names:
+        assert (await topics.catalog.read(name)).properties["label.made"] == str(name)
+    assert await topics.catalog.list("a") == ["b", "b.c"]
+    assert await topics.catalog.list("a.b") == ["c"]
+    assert await topics.catalog.namespaces() == ["a", "a.b"]
 
 
 async def test_names_are_checked_for_an_open_log_and_for_none(topics: TopicLogs) -> None:

@@ -133,6 +133,27 @@ def test_topics_are_listed_by_namespace_in_order(client):
     assert client.call("GET", NAMESPACE).json() == ["Invoices", "Z", "a", "orders"]
 
 
+def test_names_with_dots_are_published_to_read_and_listed(client):
+    dotted = "/v1/namespaces/shop.eu/topics/orders.v1"
+    assert client.call("PUT", dotted, {}).status == 200
+    assert client.call("PUT", "/v1/namespaces/shop/topics/eu.orders.v1", {}).status == 200
+    assert client.call("POST", f"{dotted}/records", {"records": [{"payload": "a chair"}]}).status == 200
+    read = client.call("GET", f"{dotted}/records")
+    assert [record["payload"] for record in read.json()["records"]] == ["a chair"]
+    assert client.call("GET", "/v1/namespaces/shop.eu/topics").json() == ["orders.v1"]
+    assert client.call("GET", "/v1/namespaces/shop/topics").json() == ["eu.orders.v1"]
+    metrics = client.call("GET", "/metrics").body.decode()
+    assert 'namespace="shop.eu",topic="orders.v1"' in metrics
+
+
+@pytest.mark.parametrize("name", [".", "..", "%2E%2E", ".hidden"])
+def test_a_name_that_begins_with_a_dot_is_refused(client, name):
+    for path in (f"{NAMESPACE}/{name}", f"/v1/namespaces/{name}/topics/orders"):
+        reply = client.call("PUT", path, {})
+        assert (reply.status, reply.code) == (400, "invalid_name")
+        assert "not first a dot" in reply.json()["hint"]
+
+
 def test_a_namespace_without_topics_is_an_empty_list(client):
     assert client.call("GET", NAMESPACE).json() == []
 

@@ -69,9 +69,10 @@ async def test_a_second_backup_of_the_same_name_is_refused_and_the_first_stays(s
 
 
 async def test_backups_asked_for_at_once_are_made_one_after_the_other(shop: Wired):
-    names = [f"b{number}" for number in range(5)]
+    names = [f"b.{number}" for number in range(5)]
     made = await asyncio.gather(*map(shop.services.backups.create, names))
     assert [backup.name for backup in made] == names
+    assert sorted(backup.name for backup in await shop.services.backups.list()) == names
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 256, "naïve", "a\0b"])

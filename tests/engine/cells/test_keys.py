@@ -179,6 +179,8 @@ def test_what_a_change_set_names_is_told_in_printable_words(keys: TableKeys, row
 
 
 def test_changes_of_rows_and_cells_are_told_as_such() -> None:
+    dotted = table_prefix("shop.eu", "stock.v1")
+    assert change_text(change_key(dotted, 1, b"r")) == "row 'r' of table shop.eu:stock.v1"
     prefix = table_prefix("shop", "stock")
     assert change_text(change_key(prefix, 1, b"r")) == "row 'r' of table shop:stock"
     assert change_text(change_key(prefix, 1, b"r", b"c")) == "cell 'c' of row 'r' of table shop:stock"

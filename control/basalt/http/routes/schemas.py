@@ -20,7 +20,7 @@ from basalt.api.bodies.messages import (
 )
 from basalt.api.markers import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
 from basalt.http.asgi.requests import AVRO, JSON
-from basalt_engine.keys import NAME_CHARS_MAX
+from basalt_engine.keys import NAME_EXPRESSION
 
 Schema: TypeAlias = Mapping[str, object]
 # What a body holds: a type that msgspec makes a schema of, or one of several; by content type, also a schema.
@@ -30,7 +30,7 @@ Content: TypeAlias = Mapping[bytes, Schema | Shape]
 JSON_LINES = b"application/x-ndjson"
 JSON_LINES_ALIAS = b"application/jsonl"
 
-NAME: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}$"}
+NAME: Schema = {"type": "string", "pattern": f"^{NAME_EXPRESSION}$"}
 MESSAGE_ID: Schema = {"type": "string", "pattern": "^[0-9a-fA-F]{40}$"}
 TRANSACTION_ID: Schema = {"type": "string", "pattern": "^([0-9a-f]{16}[0-7][0-9a-f]{15}|[1-9][0-9]{0,17})$"}
 SESSION_NAME: Schema = {"type": "string", "pattern": "^[^/]{1,255}$"}

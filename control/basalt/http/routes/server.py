@@ -19,6 +19,7 @@ from basalt.http.routes.route_table import ADMIN_PATH, EXISTING, Request, RouteT
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.settings import effective
 from basalt_engine import __version__
+from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 
@@ -67,7 +68,7 @@ async def namespaces(request: Request) -> list[str]:
 @route(
     "GET",
     ADMIN_PATH + "/topics",
-    query=(words("namespace", "^[A-Za-z0-9_-]{1,255}$", "only of this namespace"),),
+    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),),
     answer=list[TopicDescription],
     errors=(InvalidNameError,),
     tag=admin,

@@ -33,6 +33,7 @@ from basalt.operations.inspection import STATES, Filter, transaction_fields
 from basalt.transactions.rules import outcomes
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
+from basalt_engine.keys import NAME_EXPRESSION
 
 TRANSACTIONS_PATH = "/v1/transactions"
 TRANSACTION_PATH = TRANSACTIONS_PATH + "/{transaction}"
@@ -46,9 +47,7 @@ _STATE = choice("state", tuple(STATES), "only those in this state")
 _OWNER = text_query("owner", "only those of this owner")
 _OLDER = integer("olderThanMs", 0, MS_MAX, "only those that are open longer than this")
 _HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own time-out when it is left out")
-_TOPIC = words(
-    "topic", "^[A-Za-z0-9_-]{1,255}:[A-Za-z0-9_-]{1,255}$", "only those that write to it, as namespace:topic"
-)
+_TOPIC = words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only those that write to it, as namespace:topic")
 _FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
 _WITH_SNAPSHOT = bodies.CheckpointRequest()
 _ENDING = (errors.TransactionNotFoundError, errors.TransactionEndedError, errors.TransactionConflictError)

@@ -71,7 +71,7 @@ public final class TopicPrefix {
       if (key[index] == ':') {
         return index == start ? NONE : index;
       }
-      if (!isNameChar(key[index])) {
+      if (!isNameChar(key[index]) && (key[index] != '.' || index == start)) {
         return NONE;
       }
     }

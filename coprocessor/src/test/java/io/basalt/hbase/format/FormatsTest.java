@@ -87,7 +87,7 @@ class FormatsTest {
   }
 
   @ParameterizedTest
-  @ValueSource(strings = {"", "\3", "\3:", "\3a:", "\3::", "\3a::", "\3:a:", "\3a b:c:", "\3a:b", "\3a:b.c:", "\3é:b:"})
+  @ValueSource(strings = {"", "\3", "\3:", "\3a:", "\3::", "\3a::", "\3:a:", "\3a b:c:", "\3a:b", "\3a:.c:", "\3..:b:", "\3a:.:", "\3é:b:"})
   void whatHasNoTopicPrefixIsNoKey(String start) {
     byte[] key = (start + "12345678901234").getBytes(StandardCharsets.ISO_8859_1);
     assertThrows(CorruptionException.class, () -> MessageKey.decode(key));
