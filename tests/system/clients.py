@@ -209,9 +209,8 @@ class Client:
         """Read on from where this reader was, before or after any number of kills."""
         limit = self.chances.choice((1, 7, 500))
         body = avro.encode_consume_request(ConsumeRequest(view.cursor, view.cursor is None, limit))
-        query = "?isolation=committed" if view.committed else ""
-        wait = f"{'&' if query else '?'}waitMs=20"
-        reply = self._send(f"{TOPICS}/{view.topic}/poll{query}{wait}", body, AVRO)
+        query = f"isolation={'committed' if view.committed else 'uncommitted'}&waitMs=20"
+        reply = self._send(f"{TOPICS}/{view.topic}/poll?{query}", body, AVRO)
         assert reply.status == 200, reply
         view.seen += [
             (bytes(one.id), name_of(bytes(one.payload))) for one in client_codecs.decode_avro_messages(reply.body)

@@ -6,6 +6,7 @@ import random
 
 import basalt
 from basalt.client import Client
+from basalt.client.calls.messages import Isolation
 from tests.system.caller import AVRO, Caller
 from tests.system.clients import NAMESPACE, TOPICS, TRANSACTIONS, told_by
 from tests.system.expectations import CHURNED, STABLE, End, Expectations, How, Messages, Told, Tx, name_of
@@ -105,7 +106,7 @@ class Settling:
             everything, committed = {}, {}
             for topic in (*STABLE, *(topic for topic in CHURNED if self._expected.lives[topic].exists)):
                 generation = self._generations[topic]
-                everything[topic] = self._read(client, topic, None)
+                everything[topic] = self._read(client, topic, "uncommitted")
                 committed[topic] = self._read(client, topic, "committed")
                 self._expected.check(topic, generation, everything[topic], committed=False)
                 self._expected.check(topic, generation, committed[topic], committed=True)
@@ -115,11 +116,11 @@ class Settling:
         for view in self._expected.views:
             self._expected.check_view(view, (committed if view.committed else everything)[view.topic])
 
-    def _read(self, client: Client, topic: str, isolation: str | None) -> Messages:
+    def _read(self, client: Client, topic: str, isolation: Isolation) -> Messages:
         found: Messages = []
         start: bytes | None = None
         limit = self._chances.choice((None, None, 997))
-        while page := client.topic(topic).poll(start, inclusive=start is None, limit=limit, isolation=isolation):  # type: ignore[arg-type]
+        while page := client.topic(topic).poll(start, inclusive=start is None, limit=limit, isolation=isolation):
             found += zip(page.ids(), map(name_of, map(bytes, page.payloads())), strict=True)
             start = found[-1][0]
         assert page.held_by is None, f"readers of {topic} wait for transaction {page.held_by}"

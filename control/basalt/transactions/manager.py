@@ -409,7 +409,7 @@ class ExternalTransactions:
         raise InputError(
             "isolation=committed needs a transaction manager here, and transactions.manager is external",
             field="isolation",
-            hint="send your transaction's bytes with the poll",
+            hint="send your transaction's bytes with the poll, or isolation=uncommitted",
         )
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from basalt.api.positions import END, START, Position
 from basalt.client import Client, Topic
-from basalt.client.calls.topics import RangeIsolation
+from basalt.client.calls.messages import Isolation
 from basalt.errors import ConflictError
 from basalt_spark.connection import QualifiedTopic, Server, client_of, topic_of
 from basalt_spark.offset import before_id, before_time
@@ -82,7 +82,7 @@ class TopicRows(NamedTuple):
                 hint=f"`basalt explain {self.name.topic}` tells which one; wait for it, or name an earlier end",
             )
 
-    def has_messages(self, after: bytes | None, through: bytes, *, isolation: RangeIsolation = "committed") -> bool:
+    def has_messages(self, after: bytes | None, through: bytes, *, isolation: Isolation = "committed") -> bool:
         """True when there is a message with after < id <= through. Each call of the server looks at a bounded part."""
         while after is None or after < through:
             found = self.topic.advance(after, through=through, messages_max=1, isolation=isolation)

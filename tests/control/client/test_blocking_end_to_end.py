@@ -79,7 +79,7 @@ def test_a_topic_is_read_whole_across_pages(side, connected):
     assert everything(side, orders.read(limit=12_345)) == payloads[:12_345]
     reader = orders.read(limit=10)
     assert everything(side, reader) == payloads[:10]
-    assert everything(side, orders.read(limit=2, isolation=None)) == payloads[:2]
+    assert everything(side, orders.read(limit=2, isolation="uncommitted")) == payloads[:2]
 
 
 def test_topics_are_made_changed_shown_and_deleted(side, connected):

@@ -111,9 +111,9 @@ def test_stored_messages_show_when_their_writer_publishes_nothing(client):
     begun = client.begin()
     reply = publish_avro(client, path, b"a", b"b", pointer=begun["writePointer"], call="store")
     assert (reply.status, reply.body) == (200, b"")
-    assert client.payloads(path) == []
+    assert client.payloads(path, "?isolation=uncommitted") == []
     assert publish_avro(client, path, pointer=begun["writePointer"]).status == 200
-    assert client.payloads(path) == ["a", "b"]
+    assert client.payloads(path, "?isolation=uncommitted") == ["a", "b"]
 
 
 @pytest.mark.parametrize("call", ["publish", "store", "rollback"])
@@ -291,10 +291,11 @@ def test_committed_isolation_holds_at_an_open_transaction_and_names_it(client):
     begun = client.begin(owner="billing")
     client.publish(path, "open", pointer=begun["writePointer"])
     client.publish(path, "after")
-    assert client.payloads(path) == ["before", "open", "after"]
-    reply = client.poll(path, "?isolation=committed")
-    assert [message["payload"] for message in reply.json()] == ["before"]
-    assert reply.header("basalt-held-by") == begun["id"]
+    assert client.payloads(path, "?isolation=uncommitted") == ["before", "open", "after"]
+    for query in ("", "?isolation=committed"):
+        reply = client.poll(path, query)
+        assert [message["payload"] for message in reply.json()] == ["before"]
+        assert reply.header("basalt-held-by") == begun["id"]
     client.call("POST", f"/v1/transactions/{begun['id']}/commit")
     reply = client.poll(path, "?isolation=committed")
     assert [message["payload"] for message in reply.json()] == ["before", "open", "after"]
@@ -353,8 +354,10 @@ def test_a_snapshot_may_name_an_invalid_writer_twice(client):
 def test_two_snapshots_at_once_are_refused(client):
     path = client.topic()
     own = client.begin()
-    assert client.poll(path, f"?isolation=committed&transaction={own['id']}").json()["field"] == "transaction"
-    assert client.poll(path, "?isolation=committed", transaction="x").json()["field"] == "transaction"
+    for isolation in ("committed", "uncommitted"):
+        reply = client.poll(path, f"?isolation={isolation}&transaction={own['id']}")
+        assert reply.json()["field"] == "transaction"
+        assert client.poll(path, f"?isolation={isolation}", transaction="x").json()["field"] == "transaction"
 
 
 def test_a_poll_under_an_unknown_transaction_is_not_found(client):

@@ -79,7 +79,11 @@ def test_a_start_inside_a_hidden_reference_resumes_after_it(client):
     store(client, path, begun, "h1", "h2", "h3")
     placed = client.publish(path, pointer=begun["writePointer"])
     client.publish(path, "after")
-    hidden = [message["id"] for message in client.poll(path).json() if message["payload"].startswith("h")]
+    hidden = [
+        message["id"]
+        for message in client.poll(path, "?isolation=uncommitted").json()
+        if message["payload"].startswith("h")
+    ]
     assert client.call("POST", f"{path}/rollback", placed.body, "application/json").status == 200
     end(client, begun)
     assert len(hidden) == 3
@@ -131,10 +135,10 @@ def test_what_is_stored_after_a_reference_belongs_to_the_next_one(client):
     client.publish(path, pointer=begun["writePointer"])
     store(client, path, begun, "b")
     client.publish(path, "between")
-    assert client.payloads(path) == ["a", "between"]
+    assert client.payloads(path, "?isolation=uncommitted") == ["a", "between"]
     client.publish(path, pointer=begun["writePointer"])
     client.publish(path, pointer=begun["writePointer"])
-    assert client.payloads(path) == ["a", "between", "b"]
+    assert client.payloads(path, "?isolation=uncommitted") == ["a", "between", "b"]
 
 
 def test_stored_messages_come_in_the_order_in_which_they_were_stored(client):
@@ -278,5 +282,6 @@ def test_with_an_external_manager_pointers_are_taken_as_given(connect, settings)
     assert client.call("POST", f"{path}/store", body).status == 200
     client.publish(path, pointer=pointer)
     assert client.payloads(path) == ["early", "stored"]
+    assert client.payloads(path, "?isolation=uncommitted") == ["early", "stored"]
     reply = client.poll(path, ALL)
     assert (reply.status, reply.json()["field"]) == (400, "isolation")

@@ -45,6 +45,7 @@ from basalt.errors import BasaltError
 
 if TYPE_CHECKING:
     from basalt.client import Client, Message, PeekedMessage
+    from basalt.client.calls.messages import Isolation
 
 Send = Callable[[Sequence[bytes]], Any]
 BATCH_MESSAGES_DEFAULT = 500
@@ -246,7 +247,7 @@ def consume(
     stop: Position | None,
     limit: int | None,
     follow: bool,
-    isolation: str,
+    isolation: Isolation,
     form: PayloadFormat,
 ) -> None:
     """Read messages from a topic.
@@ -266,7 +267,7 @@ def consume(
             start or START,
             stop if stop is not None or follow else END,
             limit=limit,
-            isolation="committed" if isolation == "committed" else None,
+            isolation=isolation,
             follow=follow,
         )
         _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form)

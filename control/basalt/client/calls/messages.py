@@ -46,7 +46,7 @@ from basalt.errors import BasaltError, InputError
 
 ARROW = "application/vnd.apache.arrow.stream"
 
-Isolation: TypeAlias = Literal["committed"] | None
+Isolation: TypeAlias = Literal["committed", "uncommitted"]
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
 Payload: TypeAlias = Buffer | str
 Payloads: TypeAlias = Payload | Iterable[Payload]
@@ -158,16 +158,15 @@ def poll(
     *,
     inclusive: bool = True,
     limit: int | None = None,
-    isolation: Isolation = None,
+    isolation: Isolation = "committed",
     wait_ms: int = 0,
     transaction: TransactionLike = None,
 ) -> Steps[Page]:
     """The messages from a position on: as many as `limit`, or as the server puts into one answer.
 
-    Without a snapshot every message is seen, also those of open and aborted transactions. `isolation="committed"` reads
-    under the manager's snapshot of this moment; `transaction` under that of an open transaction (its id, or
-    `TransactionInfo`, or the bytes of a snapshot). Such a poll ends at the first message of another open transaction, and
-    `page.held_by` tells which. With `wait_ms` (60,000 at most) the server answers when there is something, or then.
+    They are read under the manager's snapshot of this moment, or under that of a `transaction` (its id, or `TransactionInfo`,
+    or the bytes of a snapshot). Such a poll ends at the first message of another open transaction, and `page.held_by`
+    tells which. `isolation="uncommitted"` sees messages of open and aborted transactions too. With `wait_ms` (60,000 at most) the server answers when there is something, or then.
     """
     at = position(start, scope.now_ms())
     if at.kind is PositionKind.END:
@@ -179,16 +178,22 @@ def poll(
 
 def end(scope: TopicScope) -> Steps[Position]:
     """The position behind the newest message there is now: never `END`."""
-    query = (("from", "end"), ("inclusive", "false"), ("limit", "1"))
+    query = (("from", "end"), ("inclusive", "false"), ("limit", "1"), ("isolation", "uncommitted"))
     what, path = f"find the end of {scope}", scope.path("records")
     return ask(Call(what, "GET", path, _end_position, Effect.NONE, query, accept=AVRO))
 
 
 def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Query, bytes | None]:
     """Return what tells a poll which messages it may see: query parameters, and the bytes of a snapshot."""
-    if transaction is None or isinstance(transaction, bytes):
-        return query_of(isolation=isolation), transaction
-    return query_of(isolation=isolation, transaction=id_of(transaction)), None
+    if transaction is None:
+        return query_of(isolation=isolation), None
+    if isolation == "uncommitted":
+        raise InputError(
+            "a read is under a transaction's snapshot, or of uncommitted messages",
+            field="isolation",
+            hint="give one of the two",
+        )
+    return ((), transaction) if isinstance(transaction, bytes) else (query_of(transaction=id_of(transaction)), None)
 
 
 def poll_call(scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0) -> Call[Page]:
@@ -203,7 +208,7 @@ def read_range(
     *,
     columns: Sequence[str] | None = None,
     bytes_max: int | None = None,
-    isolation: Literal["committed", "uncommitted"] = "committed",
+    isolation: Isolation = "committed",
     generation: int | None = None,
 ) -> Steps[ArrowPage]:
     """The messages after one id (None: from the oldest on) and through another, which `stable_end` or `advance` answered.

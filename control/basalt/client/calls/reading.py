@@ -53,7 +53,7 @@ class ReadBounds:
     start: PositionLike
     stop: PositionLike
     limit: int | None = None
-    isolation: Isolation = None
+    isolation: Isolation = "committed"
     follow: bool = False
     transaction: TransactionLike = None
 
@@ -134,12 +134,12 @@ def read(
     follow: bool = False,
     transaction: TransactionLike = None,
 ) -> TopicCursor:
-    """The messages from `start` to before `stop`, across pages; committed ones, unless `isolation=None`.
+    """The messages from `start` to before `stop`, across pages; committed ones, unless `isolation="uncommitted"`.
 
     It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more. With a
     `transaction` it reads under that one's snapshot.
     """
-    return TopicCursor(scope, ReadBounds(start, stop, limit, None if transaction else isolation, follow, transaction))
+    return TopicCursor(scope, ReadBounds(start, stop, limit, isolation, follow, transaction))
 
 
 class MarkedPage:

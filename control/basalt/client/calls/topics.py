@@ -25,7 +25,7 @@ from basalt.api.bodies.ranges import (
 )
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.markers import Marker, malformed
-from basalt.client.calls.messages import PositionLike, position
+from basalt.client.calls.messages import Isolation, PositionLike, position
 from basalt.client.plans import (
     Answer,
     Call,
@@ -45,7 +45,6 @@ from basalt.client.plans import (
 from basalt.errors import InputError
 
 PropertyValue: TypeAlias = str | int
-RangeIsolation: TypeAlias = Literal["committed", "uncommitted"]
 
 WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
 
@@ -213,7 +212,7 @@ def marked(task: str, task_count: int, event_time_ms: int | None = None) -> Mark
     return marker
 
 
-def stable_end(scope: TopicScope, isolation: RangeIsolation = "committed") -> Steps[StableEnd]:
+def stable_end(scope: TopicScope, isolation: Isolation = "committed") -> Steps[StableEnd]:
     """Up to where the topic reads the same for ever. For `uncommitted` readers: behind the newest message."""
     what, path = f"ask for the stable end of {scope}", scope.path("stable-end")
     return get_json(StableEnd, what, path, query_of(isolation=isolation))
@@ -226,7 +225,7 @@ def advance(
     through: bytes | None = None,
     messages_max: int | None = None,
     bytes_max: int | None = None,
-    isolation: RangeIsolation = "committed",
+    isolation: Isolation = "committed",
 ) -> Steps[Advance]:
     """The longest run behind `after` with so many messages, or bytes, at most; its first message is always a part of it.
 
@@ -238,7 +237,7 @@ def advance(
 
 
 def splits(
-    scope: TopicScope, after: bytes | None, through: bytes, count: int, *, isolation: RangeIsolation = "committed"
+    scope: TopicScope, after: bytes | None, through: bytes, count: int, *, isolation: Isolation = "committed"
 ) -> Steps[list[Split]]:
     """The range in at most `count` parts of about the same size, in the order of the log; none when it is empty."""
     query = query_of(through=through, n=count, isolation=isolation, after=after)

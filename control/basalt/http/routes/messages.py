@@ -44,8 +44,13 @@ PART_RECORDS = 1_000  # an answer of records is made and sent in parts of about 
 _MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
 
 POINTER = "transactionWritePointer"
+ISOLATION = choice(
+    "isolation",
+    ("committed", "uncommitted"),
+    "what counts: messages that readers of committed ones see (the default), or everything",
+)
 READ_QUERY = (
-    choice("isolation", ("committed",), "read under the manager's newest snapshot, without a transaction"),
+    ISOLATION,
     integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
     words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
     flag("markers", "markers too, in their places; they count for no limit"),
@@ -236,8 +241,8 @@ async def fetch(
 
     The query has `isolation`, `transaction`, `markers` and `waitMs`; the argument `transaction` are a snapshot's bytes.
     """
-    committed = request.text("isolation") == "committed"
-    snapshot = await _snapshot(request, transaction, committed)
+    snapshot = await _snapshot(request, transaction)
+    committed = snapshot is None and _is_committed(request)
     wait_ms = request.integer("waitMs") or 0
     markers = request.flag("markers")
 
@@ -271,14 +276,22 @@ async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
         waiting.cancel()
 
 
-async def _snapshot(request: Request, given: Buffer | None, committed: bool) -> TransactionSnapshot | None:
+def _is_committed(request: Request) -> bool:
+    """True when a read without a transaction is of committed messages: by default, where transactions are managed here."""
+    isolation = request.text("isolation")
+    if isolation is None:
+        return request.services.settings.transactions.manager == "builtin"
+    return isolation == "committed"
+
+
+async def _snapshot(request: Request, given: Buffer | None) -> TransactionSnapshot | None:
     """The snapshot to read under: of the bytes in the body, or of the open transaction that the query names."""
     transaction_id = request.text("transaction")
-    if [given is not None, committed, transaction_id is not None].count(True) > 1:
+    if [given, request.text("isolation"), transaction_id].count(None) < 2:
         raise InputError(
             "the poll names more than one snapshot to read under",
             field="transaction",
-            hint="Give one of: isolation=committed, the query's transaction, the body's transaction.",
+            hint="Give one of: isolation, the query's transaction, the body's transaction.",
         )
     if given is not None:
         return request.snapshots.snapshot(decode_transaction(given))

@@ -19,7 +19,7 @@ from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_
 from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
-from basalt.http.routes.messages import WAIT_MS_MAX, in_parts, load_arrow, unless_gone
+from basalt.http.routes.messages import ISOLATION, WAIT_MS_MAX, in_parts, load_arrow, unless_gone
 from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
@@ -48,9 +48,6 @@ def id_parameter(name: str, meaning: str, *, required: bool = False) -> Query:
     return replace(found, required=required)
 
 
-ISOLATION = choice(
-    "isolation", ("committed", "uncommitted"), "what counts: what committed readers see (the default), or everything"
-)
 AFTER = id_parameter("after", "where the range begins, exclusively; without it at the oldest message")
 
 

@@ -164,11 +164,14 @@ def test_what_a_poll_may_see(topic_scope, play):
         (call,) = play(messages.poll(topic_scope, **arguments)).calls
         return dict(call.query), avro.decode_consume_request(call.body).transaction, call.wait_ms
 
-    assert query_and_snapshot() == ({}, None, 0)
-    assert query_and_snapshot(isolation="committed", wait_ms=9) == ({"isolation": "committed"}, None, 9)
+    assert query_and_snapshot() == ({"isolation": "committed"}, None, 0)
+    assert query_and_snapshot(isolation="uncommitted", wait_ms=9) == ({"isolation": "uncommitted"}, None, 9)
     assert query_and_snapshot(transaction="42") == ({"transaction": "42"}, None, 0)
     assert query_and_snapshot(transaction=INFO) == ({"transaction": "42"}, None, 0)
     assert query_and_snapshot(transaction=b"codec") == ({}, b"codec", 0)
+    refused = play(messages.poll(topic_scope, transaction="42", isolation="uncommitted"))
+    assert isinstance(refused.raised, InputError)
+    assert not refused.calls
 
 
 def test_a_poll_from_the_end_asks_where_that_is(topic_scope, play):
@@ -176,7 +179,9 @@ def test_a_poll_from_the_end_asks_where_that_is(topic_scope, play):
     at = position(ID, NOW_MS)
     played = play(find, at)
     assert played.calls[0].path == f"{HERE}/orders/records"
-    assert dict(played.calls[0].query) == {"from": "end", "inclusive": "false", "limit": "1"}
+    assert dict(played.calls[0].query) == {
+        "from": "end", "inclusive": "false", "limit": "1", "isolation": "uncommitted",
+    }  # fmt: skip
     assert avro.decode_consume_request(played.calls[1].body).start_from == ID
 
 

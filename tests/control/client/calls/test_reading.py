@@ -121,9 +121,9 @@ def test_an_empty_page_may_move_the_reader_on(topic_scope, play):
     assert decode_consume_request(call.body).start_from == id_of(7)
 
 
-def test_without_isolation_everything_is_read(topic_scope, play):
-    (call,) = play(read(topic_scope, isolation=None).next_page(), EMPTY).calls
-    assert call.query == ()
+def test_uncommitted_messages_are_read_when_somebody_asks_for_them(topic_scope, play):
+    (call,) = play(read(topic_scope, isolation="uncommitted").next_page(), EMPTY).calls
+    assert dict(call.query) == {"isolation": "uncommitted"}
 
 
 def test_a_transactions_snapshot_is_the_isolation(topic_scope, play):
