@@ -70,8 +70,12 @@ def one_line(error: BasaltError | click.ClickException) -> str:
 
 def _continued(hint: str) -> str:
     """A hint as the second half of a sentence."""
-    text = hint.strip().rstrip(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return uncapitalized(hint.strip().rstrip("."))
+
+
+def uncapitalized(text: str) -> str:
+    """A sentence as part of another one; names such as URL keep their capitals."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _click_message(error: click.ClickException) -> tuple[str, str | None]:
@@ -81,8 +85,7 @@ def _click_message(error: click.ClickException) -> tuple[str, str | None]:
         if nearest:
             return f"no such option {error.option_name}", f"did you mean {' or '.join(nearest)}?"
         return f"no such option {error.option_name}", _help_hint(error)
-    message = error.format_message()
-    message = message[:1].lower() + message[1:]
+    message = uncapitalized(error.format_message())
     if isinstance(error, click.UsageError) and hint is None:
         hint = _help_hint(error)
     return message, hint

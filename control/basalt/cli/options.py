@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from basalt.cli.failures import EXIT_NOT_FOUND, CommandFailure, Usage
+from basalt.cli.failures import EXIT_NOT_FOUND, CommandFailure, Usage, uncapitalized
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ common_options = stacked(
         "--url",
         cls=CommonOption,
         metavar="URL",
-        help="Server (several with commas between), or embedded:DIR. [env: BASALT_URL]",
+        help="Server (HOST:PORT is enough; several with commas between), or embedded:DIR. [env: BASALT_URL]",
     ),
     click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
     click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
@@ -329,7 +329,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Usage(f"{question[:1].lower()}{question[1:]} Nobody is there to ask", hint="add --yes to do it")
+        raise Usage(f"{uncapitalized(question)} Nobody is there to ask", hint="add --yes to do it")
     if not click.confirm(question, err=True):
         raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
 

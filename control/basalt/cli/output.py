@@ -116,7 +116,9 @@ def plain(value: object) -> str:
 
 
 def time_text(value: object) -> str:
-    """Milliseconds since 1970 as RFC 3339 in UTC, such as 2026-01-31T10:00:00.000Z."""
+    """Milliseconds since 1970 as RFC 3339 in UTC, such as 2026-01-31T10:00:00.000Z; 0, which is no time, as -."""
+    if value == 0:
+        return "-"
     if not isinstance(value, int) or not 0 <= value <= _TIME_MS_MAX:
         return plain(value)
     moment = datetime.fromtimestamp(value // 1_000, tz=UTC)

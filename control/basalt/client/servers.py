@@ -6,6 +6,7 @@ it did nothing. `attempts` judges what else goes wrong, as with one server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, t
 
 EMBEDDED_SCHEME = "embedded:"
 _PORTS = {"http": 80, "https": 443}
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}(/.*)?")
 _HINT = "Write http://HOST:PORT (several with commas between them), or embedded:DIRECTORY."
 
 
@@ -39,8 +41,14 @@ class ServerUrl(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
 
+def http_url(text: str) -> str:
+    """A URL as it is; HOST:PORT, which has no scheme, as the http URL of that server."""
+    return f"http://{text}" if _HOST_AND_PORT.fullmatch(text) else text
+
+
 def parse_url(url: str) -> ServerUrl:
-    """Take a URL apart. `InputError` when it is not one of an HTTP server."""
+    """Take a URL, or HOST:PORT, apart. `InputError` when it is not one of an HTTP server."""
+    url = http_url(url)
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -90,6 +90,7 @@ class Frame:
                 if request.status:
                     raise
                 self.metrics.refused(error)
+                request.name_as_asked(error)
                 await send_response(request, problem_response(error, request.id), send)
         except ClientGoneError:
             request.status = CLIENT_GONE

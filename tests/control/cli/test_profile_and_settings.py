@@ -75,6 +75,12 @@ def test_the_first_profile_is_used_at_once_and_another_when_told(run, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_profile_takes_a_host_and_a_port_for_a_url(run):
+    run("profile", "add", "dev", "--url", "localhost:4780,127.0.0.1:4781")
+    (row,) = json.loads(run("profile", "list", "-o", "json").out)
+    assert row["url"] == "http://localhost:4780,http://127.0.0.1:4781"
+
+
 def test_a_profile_that_is_not_there_is_exit_code_3_and_names_those_that_are(run):
     run("profile", "add", "dev", "--url", "http://127.0.0.1:4780")
     for arguments in (

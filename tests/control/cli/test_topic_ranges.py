@@ -19,3 +19,7 @@ def test_a_topic_is_shown_up_to_where_it_is_settled(cli):
     assert json.loads(rest.out)["messages"] == 1
     assert cli("topic", "range", "orders-ranged", "--after", "12").code == 2
     assert found["through"] in cli("topic", "range", "orders-ranged", "-o", "table").out
+    lines = cli("topic", "range", "orders-ranged", "--splits", "2").out.splitlines()
+    assert lines[-3].split() == ["THROUGH", "MESSAGES", "SIZE"]
+    assert [line.split()[:2] for line in lines[-2:]] == [[part["through"], "1"] for part in found["splits"]]
+    assert "{" not in "".join(lines)

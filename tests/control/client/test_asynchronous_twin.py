@@ -80,7 +80,7 @@ def test_the_async_door_is_there_without_importing_it():
     "url",
     [
         "",
-        "localhost:4780",
+        "localhost",
         "ftp://localhost",
         "http://",
         "http://localhost:99999",

@@ -109,3 +109,25 @@ def test_nobody_there_names_all_that_were_asked(side):
         urls = f"http://127.0.0.1:{one},http://127.0.0.1:{two}"
         with pytest.raises(UnavailableError, match=urls):
             side.do(side.connect(urls, attempts_max=1).topic("orders").publish(b"a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("localhost:4780", "http://localhost:4780"),
+        ("127.0.0.1:4780", "http://127.0.0.1:4780"),
+        ("[::1]:4780", "http://[::1]:4780"),
+        ("basalt.example:4780/below/a/path", "http://basalt.example:4780/below/a/path"),
+    ],
+)
+def test_a_host_and_a_port_are_the_url_of_an_http_server(text, url):
+    assert parse_urls(text) == (parse_url(url),)
+    assert parse_urls(f"{text},http://b:4780") == (parse_url(url), B)
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost", "localhost:", "localhost:http", "a b:4780", "::1:4780", "localhost:65536"]
+)
+def test_what_is_no_host_with_a_port_is_still_no_url(text):
+    with pytest.raises(InputError):
+        parse_urls(text)

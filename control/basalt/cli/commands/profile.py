@@ -31,6 +31,10 @@ def _profile_name(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 
 
 def _server_url(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    from basalt.client.servers import http_url
+
+    if not value.startswith("embedded:"):
+        value = ",".join(map(http_url, value.split(",")))
     try:
         servers = [urlsplit(server) for server in value.split(",")]
         known = servers[0].scheme == "embedded" or all(

@@ -57,7 +57,8 @@ _MARKERS = (
     Column("tasks", _tasks_text),
     Column("at"),
 )
-_RANGE = columns("name through messages bytes expired splits", counts="messages", bytes="size")
+_RANGE = columns("name through messages bytes expired", counts="messages", bytes="size")
+_SPLITS = columns("through messages bytes", counts="messages", bytes="size")
 _tasks_option = click.option(
     "--tasks", "task_count", type=click.IntRange(1), default=1, metavar="N", help="How many tasks write the topic."
 )
@@ -251,6 +252,7 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
             advance = handle.advance(through)
             through, messages, size_bytes = advance.through, messages + advance.messages, size_bytes + advance.bytes
         parts = [] if count is None or through is None else handle.splits(after, through, count)
+    splits = [{"through": part.through.hex(), "messages": part.messages, "bytes": part.bytes} for part in parts]
     shown = {
         "name": name,
         "namespace": namespace,
@@ -260,11 +262,12 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
         "bytes": size_bytes,
         "expired": expired,
         "generation": advance.generation,
-        "splits": [
-            {"through": part.through.hex(), "messages": part.messages, "bytes": part.bytes} for part in parts
-        ],
-    }  # fmt: skip
+        "splits": splits,
+    }
     invocation.out.record(shown, _RANGE)
+    if invocation.out.for_people and splits:
+        invocation.out.line("")
+        invocation.out.rows(_SPLITS, splits)
 
 
 @topic.call("truncate")
@@ -284,6 +287,8 @@ def truncate(
     """
     if before.time_ms is None:
         raise Usage(f"{before.text} is not a time", hint="give @2026-01-31T10:00:00Z, @milliseconds, -7d or now")
+    if before.time_ms == 0:
+        raise Usage(f"{before.text} is before every message", hint="give a later time")
     namespace = invocation.target().namespace
     with invocation.client() as client:
         found = client.topics.truncate(name, before.time_ms, dry_run=True)

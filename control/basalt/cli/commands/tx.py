@@ -310,18 +310,21 @@ def wait_text(block: dict[str, Any]) -> str:
 
 def held_text(held: dict[str, Any]) -> str:
     """Say in a sentence what a transaction holds back beside readers."""
-    # About when these write pointers were given out.
-    bound, decided = (time_text(held[name] // POINTERS_PER_MS) for name in ("visibility_bound", "decided"))
     parts = []
     if held["visibility"]:
-        parts.append(f"compactions keep all that was replaced since {bound}")
+        parts.append(f"compactions keep all that was replaced{_since('since', held['visibility_bound'])}")
     if held["pruning"]:
-        parts.append(f"pruning forgets nobody who began after {decided}")
+        parts.append(f"pruning forgets nobody{_since('who began after', held['decided'])}")
     if held["change_sets"]:
         parts.append(
             f"{counted(held['change_sets'], 'change set')} ({counted(held['changes'], 'key')}) of others stay in memory"
         )
     return "; ".join(parts)
+
+
+def _since(words: str, write_pointer: int) -> str:
+    """About when a write pointer was given out, behind these words; nothing when none was."""
+    return f" {words} {time_text(write_pointer // POINTERS_PER_MS)}" if write_pointer else ""
 
 
 def _detail(detail: dict[str, Any]) -> str:

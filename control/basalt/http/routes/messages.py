@@ -296,7 +296,7 @@ async def _snapshot(request: Request, given: Buffer | None) -> TransactionSnapsh
     if given is not None:
         return request.snapshots.snapshot(decode_transaction(given))
     if transaction_id is not None:
-        transaction = await request.services.transactions.get(request.services.ids.parse(transaction_id, "transaction"))
+        transaction = await request.services.transactions.get(request.write_pointer_of(transaction_id, "transaction"))
         return transaction.snapshot()
     return None
 

@@ -51,7 +51,7 @@ class Query:
 class Request(RequestHead):
     """A request to a server that serves, with what its handler needs."""
 
-    __slots__ = ("metrics", "services", "snapshots")
+    __slots__ = ("asked_id", "metrics", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget,
@@ -61,6 +61,10 @@ class Request(RequestHead):
         self.services = services
         self.metrics = metrics
         self.snapshots = snapshots
+        self.asked_id = (
+            0,
+            "",
+        )  # the write pointer of the transaction that is asked for, and its id as the caller wrote it
 
     @property
     def topic(self) -> TopicName:
@@ -70,7 +74,19 @@ class Request(RequestHead):
     @property
     def transaction_id(self) -> int:
         """The transaction that the path names; `InputError` for no id, `TransactionNotFoundError` for one not of here."""
-        return self.services.ids.parse(self.path["transaction"], "id")
+        return self.write_pointer_of(self.path["transaction"], "id")
+
+    def write_pointer_of(self, text: str, field: str) -> int:
+        """The write pointer in a transaction's id; errors as `transaction_id` has them."""
+        write_pointer = self.services.ids.parse(text, field)
+        self.asked_id = (write_pointer, text)
+        return write_pointer
+
+    def name_as_asked(self, error: BasaltError) -> None:
+        """Name the transaction as the caller did: the rules below know it by its write pointer alone."""
+        write_pointer, text = self.asked_id
+        if write_pointer:
+            error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
 
     @property
     def act(self) -> By:

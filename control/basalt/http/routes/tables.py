@@ -55,7 +55,7 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
         [(cell.row, cell.column) for cell in asked.deletes],
         asked.delete_rows,
     )
-    transaction_id = request.services.ids.parse(asked.transaction, "transaction")
+    transaction_id = request.write_pointer_of(asked.transaction, "transaction")
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
 
 
@@ -101,7 +101,7 @@ async def names(request: Request) -> Response:
 
 
 def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
-    return None if asked.transaction is None else request.services.ids.parse(asked.transaction, "transaction")
+    return None if asked.transaction is None else request.write_pointer_of(asked.transaction, "transaction")
 
 
 def _shown(table: HostedTable) -> bodies.TableInfo:
