@@ -7,10 +7,12 @@ starter was killed at any moment; and no number in a file can ever lead to a pro
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,14 +80,35 @@ def stop_all(processes: Sequence[JavaProcess]) -> None:
 
 def _signal_and_wait(processes: Sequence[JavaProcess], number: signal.Signals, timeout_s: float) -> None:
     running = {process: pid for process in processes if (pid := process.pid) is not None}
-    for pid in running.values():
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:
-            pass  # it has just ended
-    give_up_s = time.monotonic() + timeout_s
-    while any(process.pid is not None for process in running) and time.monotonic() < give_up_s:
-        time.sleep(POLL_S)
+    with ExitStack() as open_ends:
+        ends = [end for pid in running.values() if (end := _end_of(pid, open_ends)) is not None]
+        for pid in running.values():
+            try:
+                os.killpg(pid, number)
+            except ProcessLookupError:
+                pass  # it has just ended
+        give_up_s = time.monotonic() + timeout_s
+        # A process that ends loses its command line before it closes its ports, which the next start wants.
+        while any(process.pid is not None for process in running) or not all(map(_is_ready, ends)):
+            if time.monotonic() >= give_up_s:
+                return
+            time.sleep(POLL_S)
+
+
+def _end_of(pid: int, open_ends: ExitStack) -> int | None:
+    """A descriptor that becomes readable when the process has ended; None where the system has no such thing (macOS)."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        end = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    open_ends.callback(os.close, end)
+    return end
+
+
+def _is_ready(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _command_lines() -> Iterator[tuple[int, set[str]]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.hbase import java_process, standalone
+from deploy.hbase.java_process import JavaProcess
 from deploy.hbase.runtime import ROOT
 from deploy.hbase.standalone import ROLES, Standalone, StandaloneError
 
@@ -101,6 +102,22 @@ def test_a_process_that_does_not_end_is_killed(hbase: Standalone, monkeypatch):
     hbase.start()
     hbase.stop()
     assert hbase.pids() == {}
+
+
+def test_a_process_that_has_lost_its_command_line_is_waited_for_until_it_has_ended(tmp_path: Path, monkeypatch):
+    slow_to_end = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), exit()));"
+    with subprocess.Popen(
+        [sys.executable, "-c", slow_to_end + "print(flush=True); signal.pause()"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        process = JavaProcess(tmp_path, "master")
+        listings = iter([[(child.pid, set(process._marks()))]])  # found once, then without a command line
+        monkeypatch.setattr(java_process, "_command_lines", lambda: next(listings, []))
+        java_process.stop_all([process])
+        assert child.poll() is not None
 
 
 def test_tables_are_not_removed_under_a_running_hbase(hbase: Standalone):
