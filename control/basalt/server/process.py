@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 import uvicorn
@@ -26,6 +25,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import GuardedProtocol
 from basalt.server.failover import FailoverServer
+from basalt.server.stop_signals import StopSignals
 from basalt.server.wiring import open_services, open_store
 from basalt.settings import LogSettings, Settings
 from basalt.thrift.face import check_thrift
@@ -55,6 +55,8 @@ class _Server(uvicorn.Server):
         self._port_file = port_file
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.should_exit:  # a signal came first: `serve` returns without having served
+            return
         await super().startup(sockets=sockets)
         if self.started and self._port_file is not None:
             port = self.servers[0].sockets[0].getsockname()[1]
@@ -62,26 +64,31 @@ class _Server(uvicorn.Server):
             partial.write_text(f"{port}\n")
             partial.replace(self._port_file)  # a script that waits for the file never reads half of it
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to `StopSignals`, which had them before and has them after."""
+        yield
+
+    def drain(self, number: int) -> None:
+        """Take no more requests, answer those that are open, and end; asked again by Ctrl-C, do not wait for them."""
         self._stop_waiting()
-        super().handle_exit(sig, frame)
+        self.handle_exit(number, None)
 
 
 def serve(
     settings: Settings,
+    signals: StopSignals,
     *,
     data_directory: Path | None,
     host: str = "127.0.0.1",
     port: int = 4780,
     port_file: Path | None = None,
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; then answer what is open within 10 s and return."""
+    """Run a server until a signal stops it; then answer what is open within 10 s and return."""
     set_up_logging(settings.log)
     keep_large_buffers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: that is a clean end
-    uvloop.run(_serve(settings, data_directory, host, port, port_file))
+    uvloop.run(_serve(settings, signals, data_directory, host, port, port_file))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -97,25 +104,37 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _serve(settings: Settings, data_directory: Path | None, host: str, port: int, port_file: Path | None) -> None:
+async def _serve(
+    settings: Settings, signals: StopSignals, data_directory: Path | None, host: str, port: int, port_file: Path | None
+) -> None:
     check_thrift(settings)
+    signals.stage = "it opened the store"
     if settings.store.kind == "hbase":
-        await _serve_in_turn(settings, host, port, port_file)
+        await _serve_in_turn(settings, signals, host, port, port_file)
         return
-    services = await open_services(settings, data_directory)
+    store = open_store(settings, data_directory)
+    signals.stage = "it recovered transactions"
+    services = await open_services(settings, data_directory, store=store)
     try:
+        signals.stage = "it opened its ports"
         listener = _listen(host, port)
+        signals.stage = "it started its jobs"
         await services.scheduler.start()
+        signals.stage = "it opened its ports"
         thrift = await services.start_thrift(host)
         try:
-            await _http_server(build_app(services), services.stop_waiting, port_file).serve(sockets=[listener])
+            server = _http_server(build_app(services), services.stop_waiting, port_file)
+            signals.drain_by(server.drain)
+            await server.serve(sockets=[listener])
         finally:
             await thrift.stop()
     finally:
         await services.close()
 
 
-async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Path | None) -> None:
+async def _serve_in_turn(
+    settings: Settings, signals: StopSignals, host: str, port: int, port_file: Path | None
+) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     clock = SystemClock()
     listener = _listen(host, port)
@@ -128,6 +147,7 @@ async def _serve_in_turn(settings: Settings, host: str, port: int, port_file: Pa
         start_thrift=lambda services: services.start_thrift(host),
     )  # fmt: skip
     server = _http_server(failover_server, failover_server.stop_waiting, port_file)
+    signals.drain_by(server.drain)
     failover_server.leadership.start()
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))

@@ -30,16 +30,21 @@ def serve(
 ) -> None:
     """Run a server.
 
-    It stops within 10 s of SIGTERM or Ctrl-C, having answered what it had begun.
+    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun.
     """
+    from basalt.server.stop_signals import StopSignals
+
+    signals = StopSignals()
+    signals.install()
     from basalt.settings import load_settings
 
     loaded = load_settings(settings, os.environ, config)
     if data is None and loaded.store.kind == "rocks":
         raise click.UsageError("--data is missing: the rocks store keeps its files there")
+    signals.stage = "it loaded its parts"
     from basalt.server.process import serve as run
 
-    run(loaded, data_directory=data, host=host, port=port, port_file=port_file)
+    run(loaded, signals, data_directory=data, host=host, port=port, port_file=port_file)
 
 
 @command(options=output_option)
