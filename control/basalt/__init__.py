@@ -23,7 +23,7 @@ def connect(
     *,
     namespace: str = "default",
     timeout_ms: int = 30_000,
-    attempts_max: int = 10,
+    attempts_max: int | None = None,
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
     settings: Mapping[str, str] | None = None,
@@ -32,9 +32,10 @@ def connect(
 
     Of servers that share a store name several, with commas between them: a call goes to the one that leads.
 
-    Topic names are in `namespace` unless a call says otherwise. Each call has `timeout_ms` and `attempts_max` attempts,
-    made only where a second one is safe. `headers` go with every request; `tls` is for https. `settings` are those of an
-    embedded server, such as `{"store.kind": "memory"}`. Nothing is sent yet; an embedded store is opened.
+    Topic names are in `namespace` unless a call says otherwise. Each call is tried for `timeout_ms`, again only where that
+    is safe, and at most `attempts_max` times if that is given. `headers` go with every request; `tls` is for https.
+    `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. Nothing is sent yet; an embedded store
+    is opened.
 
     `InputError` for a URL that is neither; what a server would say at its start when a store cannot be opened.
     """
@@ -58,7 +59,7 @@ class aio:  # noqa: N801  # it is used as a module would be
         *,
         namespace: str = "default",
         timeout_ms: int = 30_000,
-        attempts_max: int = 10,
+        attempts_max: int | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         settings: Mapping[str, str] | None = None,

@@ -157,7 +157,7 @@ def connect(
     url: str,
     namespace: str,
     timeout_ms: int,
-    attempts_max: int,
+    attempts_max: int | None,
     headers: Mapping[str, str],
     settings: Mapping[str, str],
 ) -> Client:
@@ -171,7 +171,7 @@ def connect_async(
     url: str,
     namespace: str,
     timeout_ms: int,
-    attempts_max: int,
+    attempts_max: int | None,
     headers: Mapping[str, str],
     settings: Mapping[str, str],
 ) -> AsyncClient:

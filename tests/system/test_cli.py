@@ -220,6 +220,31 @@ def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_pa
     assert kept in (through, through + 1)  # the one whose answer was lost may be there
 
 
+def test_who_follows_a_topic_waits_for_its_server_and_goes_on(tmp_path: Path):
+    server = ServerProcess(tmp_path)
+    server.start("--set", "log.level=warning")
+    line = CommandLine(tmp_path, server.url)
+    assert line.run("topic", "create", "orders").code == 0
+    follower = line.start("consume", "orders", "--follow", "--format", "raw")
+    assert follower.stdout is not None
+    assert follower.stderr is not None
+    try:
+        assert line.run("publish", "orders", "before").code == 0
+        assert follower.stdout.readline() == "before\n"
+        server.kill()
+        waits = follower.stderr.readline()
+        assert re.fullmatch(r"basalt: poll default:orders: .+; waiting until it is back\n", waits)
+        server.launch("--set", "log.level=warning", port=server.port)
+        server.wait_until_ready()
+        assert line.run("publish", "orders", "after").code == 0
+        assert follower.stdout.readline() == "after\n"
+        assert follower.stderr.readline() == "basalt: poll default:orders: goes on\n"
+    finally:
+        follower.kill()
+        server.kill()
+    assert follower.communicate() == ("", "")
+
+
 def test_an_operator_finds_a_reader_that_stands_still_and_frees_it(basalt: CommandLine, server: ServerProcess):
     topics = f"/v1/namespaces/{basalt.environment['BASALT_NAMESPACE']}/topics"
     basalt.run("topic", "create", "orders")

@@ -28,6 +28,8 @@ from basalt.cli.failures import EXIT_NOT_FOUND, CommandFailure, Usage, uncapital
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
+    import logging
+
     from msgspec import Struct
 
     from basalt.api.positions import Position
@@ -79,8 +81,11 @@ class Invocation:
 
     def client(self) -> Client:
         """A client for the target; use it in a `with` block."""
+        import logging
+
         import basalt
 
+        logging.getLogger("basalt.client").handlers = [_said()]
         target = self.target()
         timeout_ms, attempts_max = TIMEOUT_MS_DEFAULT, ATTEMPTS_MAX
         if self.timeout_ms is not None:
@@ -238,6 +243,19 @@ class PositionText(click.ParamType["Position"]):
             return parse_position(str(value), SystemClock().now_ms(), field="position")
         except InputError as error:
             self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+def _said() -> logging.Handler:
+    """Make the handler that shows what the client logs (that it waits for a server, say) as errors are shown."""
+    import logging
+
+    from basalt.cli.output import printable
+
+    class _Said(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            click.echo(f"basalt: {printable(record.getMessage())}", err=True)
+
+    return _Said()
 
 
 def _short(value: object) -> str:

@@ -7,13 +7,14 @@ body: `publish = awaiting(messages.publish)`.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
-from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
+from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
 from basalt.client.calls import admin, messages, reading, tables, topics, transactions
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
@@ -28,6 +29,7 @@ from basalt.client.transaction.transactional_table import TableInUse
 from basalt_engine.clock import Clock, SystemClock
 
 NAMESPACE_DEFAULT = "default"
+log = logging.getLogger("basalt.client")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,11 +100,14 @@ class AsyncDriver:
         """Close the transport."""
         await self._transport.close()
 
-    async def _take(self, step: Send | Pause | Await) -> object:
+    async def _take(self, step: Send | Pause | Say | Await) -> object:
         if isinstance(step, Send):
             return await self._transport.send(step)
         if isinstance(step, Pause):
             await self._sleep(step.duration_ms / 1_000)
+            return None
+        if isinstance(step, Say):
+            log.warning(step.line)
             return None
         return await step.awaitable  # blocking: raise step.refused()
 
@@ -376,7 +381,7 @@ def connect(
     *,
     namespace: str = NAMESPACE_DEFAULT,
     timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | None = None,
 ) -> AsyncClient:

@@ -45,9 +45,10 @@ from basalt.errors import (
 T = TypeVar("T")
 
 TIMEOUT_MS_DEFAULT = 30_000  # longer than a server takes to restart, shorter than anyone waits without a word
-ATTEMPTS_MAX = 10  # with the pauses below some ten seconds of trying; a server that is back answers the first of them
 BACKOFF_MS_BASE = 50  # about one restart of a connection; doubles with each attempt
 BACKOFF_MS_MAX = 5_000  # all clients of a busy server come back within this
+BACKOFF_DOUBLINGS_MAX = 30  # beyond any bound; a call that never gives up must not count to numbers without end
+SAID_AFTER_MS = 1_000  # of waiting: a restart that takes no longer is nobody's concern
 
 # The server says with these that it did nothing, so that any call may be sent again.
 _NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError, NotLeaderError)
@@ -83,29 +84,47 @@ class Pause:
     duration_ms: float
 
 
-Running: TypeAlias = Generator[Send | Pause | Await, Any, T]
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Log this line, for whoever wonders why nothing happens."""
+
+    line: str
+
+
+Running: TypeAlias = Generator[Send | Pause | Say | Await, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The time and number of attempts. `timeout_ms` is the deadline of a call, to which a long poll's wait is added.
+    """The time and number of attempts. `timeout_ms` is a call's deadline, to which a long poll's wait is added; within it at most
+    `attempts_max` are made (None: as many as fit).
 
     `InputError` for a time or a number below 1.
     """
 
     timeout_ms: int = TIMEOUT_MS_DEFAULT
-    attempts_max: int = ATTEMPTS_MAX
+    attempts_max: int | None = None
     backoff_ms_base: int = BACKOFF_MS_BASE
     backoff_ms_max: int = BACKOFF_MS_MAX
 
     def __post_init__(self) -> None:
         for name, value in (("timeout_ms", self.timeout_ms), ("attempts_max", self.attempts_max)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be 1 or more", field=name)
 
     def pause_ms(self, attempts: int, chance: float, retry_after_ms: int) -> float:
         """The pause after so many attempts: full jitter (`chance` is 0 to 1), on top of what the server asked for."""
-        return retry_after_ms + chance * min(self.backoff_ms_max, self.backoff_ms_base << (attempts - 1))
+        doublings = min(attempts - 1, BACKOFF_DOUBLINGS_MAX)
+        return retry_after_ms + chance * min(self.backoff_ms_max, self.backoff_ms_base << doublings)
+
+    def pause_within_ms(self, left_ms: float, attempts: int, chance: float, retry_after_ms: int) -> float | None:
+        """The pause, made shorter where another attempt would not fit behind it; None where none is left."""
+        if self.attempts_max is not None and attempts >= self.attempts_max:
+            return None
+        room_ms = left_ms - retry_after_ms
+        if room_ms <= self.backoff_ms_base:
+            return None
+        return min(self.pause_ms(attempts, chance, retry_after_ms), retry_after_ms + room_ms / 2)
 
 
 _request_id = partial(secrets.token_hex, 16)
@@ -141,13 +160,16 @@ def run_plan(steps: Steps[T], environment: Environment) -> Running[T]:
 
 
 def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
-    policy = environment.policy
-    deadline_ms = environment.monotonic_ms() + policy.timeout_ms + call.wait_ms
+    policy, monotonic_ms = environment.policy, environment.monotonic_ms
+    timeout_ms = policy.timeout_ms + call.wait_ms
+    deadline_ms = monotonic_ms() + timeout_ms
     request_id = environment.new_request_id()  # the same for every attempt: by it the server recognises a second one
     attempts = 0
     unknown: UnknownOutcomeError | None = None
+    outage = _Outage(call)
     while True:
-        left_ms = deadline_ms - environment.monotonic_ms()
+        left_ms = timeout_ms if call.patient else deadline_ms - monotonic_ms()
+        outage.begin_attempt(monotonic_ms())
         reply: Reply = yield _request(call, request_id, left_ms, policy)
         attempts += 1
         try:
@@ -156,17 +178,47 @@ def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
             final.request_id = final.request_id or request_id
             raise
         if not isinstance(verdict, Again):
+            yield from outage.end()
             return verdict
         if isinstance(verdict.error, UnknownOutcomeError):
             unknown = verdict.error
-        pause_ms = policy.pause_ms(attempts, environment.chance(), verdict.retry_after_ms)
-        if attempts >= policy.attempts_max or environment.monotonic_ms() + pause_ms >= deadline_ms:
+        chance, retry_after_ms = environment.chance(), verdict.retry_after_ms
+        if call.patient:
+            yield from outage.go_on(verdict.error, monotonic_ms())
+            yield Pause(policy.pause_ms(attempts, chance, retry_after_ms))
+            continue
+        pause_ms = policy.pause_within_ms(deadline_ms - monotonic_ms(), attempts, chance, retry_after_ms)
+        if pause_ms is None:
             # An earlier attempt may have taken effect, even if the last one reached nobody.
             error = unknown or verdict.error
             error.request_id = error.request_id or request_id
-            error.add_note(f"gave up after {attempts} attempts; the deadline was {policy.timeout_ms + call.wait_ms} ms")
+            error.add_note(f"gave up after {attempts} attempts; the deadline was {timeout_ms} ms")
             raise error
         yield Pause(pause_ms)
+
+
+class _Outage:
+    """The time in which a call that never gives up gets no answer. It is said once, and once that it is over."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call = call
+        self._overdue_ms: float | None = None  # since when an answer should have been there
+        self._attempt_ms = 0.0
+        self._said = False
+
+    def begin_attempt(self, now_ms: float) -> None:
+        self._attempt_ms = now_ms
+
+    def go_on(self, error: BasaltError, now_ms: float) -> Running[None]:
+        if self._overdue_ms is None:
+            self._overdue_ms = min(now_ms, self._attempt_ms + self._call.wait_ms)
+        if not self._said and now_ms - self._overdue_ms >= SAID_AFTER_MS:
+            self._said = True
+            yield Say(f"{error.message}; waiting until it is back")
+
+    def end(self) -> Running[None]:
+        if self._said:
+            yield Say(f"{self._call.what}: goes on")
 
 
 def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPolicy) -> Send:

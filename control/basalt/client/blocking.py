@@ -8,13 +8,14 @@ body: `publish = blocking(messages.publish)`.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
-from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Send, run_plan
+from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
 from basalt.client.calls import admin, messages, reading, tables, topics, transactions
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
@@ -29,6 +30,7 @@ from basalt.client.transaction.transactional_table import TableInUse
 from basalt_engine.clock import Clock, SystemClock
 
 NAMESPACE_DEFAULT = "default"
+log = logging.getLogger("basalt.client")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,11 +99,14 @@ class Driver:
         """Close the transport."""
         self._transport.close()
 
-    def _take(self, step: Send | Pause | Await) -> object:
+    def _take(self, step: Send | Pause | Say | Await) -> object:
         if isinstance(step, Send):
             return self._transport.send(step)
         if isinstance(step, Pause):
             self._sleep(step.duration_ms / 1_000)
+            return None
+        if isinstance(step, Say):
+            log.warning(step.line)
             return None
         raise step.refused()
 
@@ -375,7 +380,7 @@ def connect(
     *,
     namespace: str = NAMESPACE_DEFAULT,
     timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | None = None,
 ) -> Client:

@@ -69,6 +69,7 @@ class Call(Generic[T]):
 
     `path` is quoted and starts with a slash. `wait_ms` is how long the server may hold the answer back (a long poll).
     `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `attempts` do not fit.
+    One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect.
     """
 
     what: str
@@ -83,6 +84,7 @@ class Call(Generic[T]):
     wait_ms: int = 0
     accepted: tuple[int, ...] = ()
     lost_hint: str | None = None
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

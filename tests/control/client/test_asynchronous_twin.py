@@ -11,7 +11,7 @@ import pytest
 import basalt
 from basalt.client import asynchronous as asynchronous_client
 from basalt.client import blocking as blocking_client
-from basalt.client.attempts import ATTEMPTS_MAX, TIMEOUT_MS_DEFAULT
+from basalt.client.attempts import TIMEOUT_MS_DEFAULT
 from basalt.client.blocking import NAMESPACE_DEFAULT
 from basalt.errors import InputError
 
@@ -51,7 +51,7 @@ def test_the_two_doors_take_the_same():
     assert parameters == inspect.signature(basalt.aio.connect).parameters
     # They are written out there, for importing Basalt must not load the client.
     assert parameters["timeout_ms"].default == TIMEOUT_MS_DEFAULT
-    assert parameters["attempts_max"].default == ATTEMPTS_MAX
+    assert parameters["attempts_max"].default is None
     assert parameters["namespace"].default == NAMESPACE_DEFAULT
 
 

@@ -10,7 +10,17 @@ import msgspec
 import pytest
 
 from basalt import errors
-from basalt.client.attempts import Again, Environment, Pause, RetryPolicy, Send, judge, run_plan
+from basalt.client.attempts import (
+    BACKOFF_DOUBLINGS_MAX,
+    Again,
+    Environment,
+    Pause,
+    RetryPolicy,
+    Say,
+    Send,
+    judge,
+    run_plan,
+)
 from basalt.client.calls import tables, topics, transactions
 from basalt.client.plans import Answer, AnswerLost, Call, Effect, NotHttp, NotSent, Reply, TableScope, ask
 from basalt_engine.clock import ManualClock
@@ -18,8 +28,8 @@ from basalt_engine.clock import ManualClock
 NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
 
 
-def call(effect: Effect = ONCE, wait_ms: int = 0) -> Call[bytes]:
-    return Call("try it", "POST", "/v1/it", lambda answer: answer.body, effect, wait_ms=wait_ms)
+def call(effect: Effect = ONCE, wait_ms: int = 0, *, patient: bool = False) -> Call[bytes]:
+    return Call("try it", "POST", "/v1/it", lambda answer: answer.body, effect, wait_ms=wait_ms, patient=patient)
 
 
 def told(status: int, code: str, **fields: object) -> Answer:
@@ -156,6 +166,7 @@ class Rehearsal:
         self.clock = ManualClock()
         self.sent: list[Send] = []
         self.pauses: list[float] = []
+        self.said: list[str] = []
         ids = iter(f"id-{number}" for number in range(100))
         around = Environment(policy, "http://there", self.clock.monotonic_ms, lambda: chance, lambda: next(ids))
         self._conversation = run_plan(ask(what), around)
@@ -171,6 +182,8 @@ class Rehearsal:
                 if isinstance(step, Pause):
                     self.pauses.append(step.duration_ms)
                     self.clock.advance(int(step.duration_ms))
+                elif isinstance(step, Say):
+                    self.said.append(step.line)
                 else:
                     self.sent.append(step)
                     self.clock.advance(each_takes_ms)
@@ -252,3 +265,70 @@ def test_a_definite_answer_counts_whatever_came_before():
     rehearsal = Rehearsal(call(REPEATABLE), POLICY)
     with pytest.raises(errors.TransactionConflictError):
         rehearsal.play(AnswerLost("cut"), told(409, "transaction_conflict"))
+
+
+@pytest.mark.parametrize("effect", [NONE, REPEATABLE, ONCE])
+@pytest.mark.parametrize("reply", [NotSent("refused"), told(503, "stopping")], ids=["no connection", "stopping"])
+def test_while_nothing_was_done_the_deadline_alone_decides(effect, reply):
+    rehearsal = Rehearsal(call(effect), RetryPolicy(timeout_ms=30_000))
+    assert rehearsal.play(*[reply] * 10, DONE) == b"done"
+
+
+@pytest.mark.parametrize("chance", [0.5, 1.0])
+def test_the_last_attempt_is_made_shortly_before_the_deadline(chance):
+    rehearsal = Rehearsal(call(NONE), RetryPolicy(timeout_ms=30_000), chance)
+    with pytest.raises(errors.UnavailableError, match="refused"):
+        rehearsal.play(*[NotSent("refused")] * 1_000)
+    assert 29_900 < rehearsal.clock.monotonic_ms() < 30_000
+    assert len(rehearsal.sent) < 40
+
+
+def test_a_server_that_asks_for_time_is_not_asked_sooner_for_the_deadlines_sake():
+    rehearsal = Rehearsal(call(), RetryPolicy(timeout_ms=10_000))
+    assert rehearsal.play(told(429, "busy", retryAfterMs=9_900), DONE) == b"done"
+    assert 9_900 <= rehearsal.pauses[0] < 10_000
+
+
+PATIENT = call(NONE, wait_ms=20_000, patient=True)
+
+
+@pytest.mark.parametrize("reply", [NotSent("refused"), AnswerLost("cut"), told(503, "stopping"), page(502)], ids=str)
+def test_a_patient_call_goes_on_without_end_and_with_its_whole_wait(reply):
+    rehearsal = Rehearsal(PATIENT, POLICY)
+    assert rehearsal.play(*[reply] * 2_000, DONE) == b"done"
+    assert {send.target for send in rehearsal.sent} == {"/v1/it?waitMs=20000"}
+    assert {send.timeout_ms for send in rehearsal.sent} == {30_000}
+    assert max(rehearsal.pauses) == 300
+
+
+def test_after_any_number_of_attempts_a_pause_costs_no_more_to_reckon():
+    policy = RetryPolicy(backoff_ms_base=1, backoff_ms_max=1 << 60)
+    assert [policy.pause_ms(1 + doublings, 1.0, 0) for doublings in (0, 1, BACKOFF_DOUBLINGS_MAX)] == [1, 2, 1 << 30]
+    assert policy.pause_ms(10**9, 1.0, 0) == 1 << BACKOFF_DOUBLINGS_MAX
+
+
+def test_a_patient_call_says_once_that_it_waits_and_once_that_it_goes_on():
+    rehearsal = Rehearsal(PATIENT, POLICY)
+    rehearsal.play(*[NotSent("refused")] * 100, DONE)
+    assert rehearsal.said == [
+        "try it: no server can be reached at http://there (refused); nothing was sent; waiting until it is back",
+        "try it: goes on",
+    ]
+
+
+def test_a_patient_call_says_nothing_of_a_moment():
+    rehearsal = Rehearsal(PATIENT, POLICY)
+    rehearsal.play(AnswerLost("cut"), AnswerLost("cut"), DONE)
+    assert rehearsal.said == []
+
+
+def test_a_patient_call_says_at_once_that_an_answer_never_came():
+    rehearsal = Rehearsal(PATIENT, POLICY)
+    rehearsal.play(AnswerLost("no answer in time"), DONE, each_takes_ms=30_000)
+    assert [line.partition(";")[2] for line in rehearsal.said] == [" waiting until it is back", ""]
+
+
+def test_a_patient_call_ends_where_no_server_would_answer_differently():
+    rehearsal = Rehearsal(PATIENT, POLICY)
+    with pytest.raises(errors.TopicNotFoundError):
+        rehearsal.play(NotSent("refused"), told(404, "topic_not_found"))

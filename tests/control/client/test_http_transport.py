@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from basalt.api.codecs import batches
-from basalt.api.codecs.avro import decode_publish_request
+from basalt.api.codecs.avro import decode_consume_request, decode_publish_request
 from basalt.client.plans import BATCHES
 from basalt.errors import (
     ProtocolError,
@@ -125,6 +125,19 @@ def test_a_poll_is_sent_again_after_a_broken_answer(side, server):
     page = side.do(side.connect(server.url).topic("orders").poll())
     assert len(page) == 0
     assert len(server.seen) == 3
+
+
+def test_who_follows_outlives_any_number_of_broken_answers_and_goes_on_where_it_was(side, server):
+    def page(number: int) -> bytes:
+        body = batches.START + batches.encode_list([bytes([number]) * 20], [b"%d" % number]) + batches.END
+        return answer(200, body, content_type=BATCHES, **{"basalt-next": (bytes([number]) * 20).hex()})
+
+    server.script = [page(1), *[CUT] * 20, page(2)]
+    reader = side.connect(server.url, attempts_max=2).topic("orders").read(follow=True, limit=2)
+    step = next if side.name == "blocking" else anext
+    assert [side.do(step(reader)).payload for _ in range(2)] == [b"1", b"2"]
+    starts = [decode_consume_request(seen.body).start_from for seen in server.seen]
+    assert starts == [None, *[bytes([1]) * 20] * 21]
 
 
 def test_half_an_answer_to_a_publish_is_an_unknown_outcome(side, server):

@@ -176,11 +176,11 @@ def poll(
     return (yield from ask(poll_call(scope, request, query, wait_ms)))
 
 
-def end(scope: TopicScope) -> Steps[Position]:
+def end(scope: TopicScope, *, patient: bool = False) -> Steps[Position]:
     """The position behind the newest message there is now: never `END`."""
     query = (("from", "end"), ("inclusive", "false"), ("limit", "1"), ("isolation", "uncommitted"))
     what, path = f"find the end of {scope}", scope.path("records")
-    return ask(Call(what, "GET", path, _end_position, Effect.NONE, query, accept=AVRO))
+    return ask(Call(what, "GET", path, _end_position, Effect.NONE, query, accept=AVRO, patient=patient))
 
 
 def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Query, bytes | None]:
@@ -196,9 +196,11 @@ def seen_under(isolation: Isolation, transaction: TransactionLike) -> tuple[Quer
     return ((), transaction) if isinstance(transaction, bytes) else (query_of(transaction=id_of(transaction)), None)
 
 
-def poll_call(scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0) -> Call[Page]:
+def poll_call(
+    scope: TopicScope, request: ConsumeRequest, query: Query = (), wait_ms: int = 0, *, patient: bool = False
+) -> Call[Page]:
     body, path = avro.encode_consume_request(request), scope.path("poll")
-    return Call(f"poll {scope}", "POST", path, _page, Effect.NONE, query, body, AVRO, BATCHES, wait_ms)
+    return Call(f"poll {scope}", "POST", path, _page, Effect.NONE, query, body, AVRO, BATCHES, wait_ms, patient=patient)
 
 
 def read_range(

@@ -84,8 +84,9 @@ class TopicCursor:
             yield from self._place()
         start = self._start if self.next_id is None else self.next_id
         request = ConsumeRequest(start, self.next_id is None, self._left, self._snapshot)
-        wait_ms = FOLLOW_WAIT_MS if self._bounds.follow else 0
-        return (yield from ask(messages.poll_call(self._scope, request, self._query, wait_ms)))
+        follow = self._bounds.follow
+        call = messages.poll_call(self._scope, request, self._query, FOLLOW_WAIT_MS if follow else 0, patient=follow)
+        return (yield from ask(call))
 
     def take(self, page: Page) -> Page | list[Message]:
         """Return the messages of a page that are wanted; then `done` says whether that was all."""
@@ -110,18 +111,18 @@ class TopicCursor:
         return taken
 
     def _place(self) -> Steps[None]:
-        self._placed = True
         bounds, scope = self._bounds, self._scope
         now_ms = scope.now_ms()
         self._query, self._snapshot = messages.seen_under(bounds.isolation, bounds.transaction)
         stop = None if bounds.stop is None else position(bounds.stop, now_ms, "stop")
         if stop is not None:
-            bound = (yield from messages.end(scope)) if stop.kind is PositionKind.END else stop
+            bound = (yield from messages.end(scope, patient=bounds.follow)) if stop.kind is PositionKind.END else stop
             self._stop_id = lowest_id(bound)
         start = position(bounds.start, now_ms)
         if start.kind is PositionKind.END:
-            start = yield from messages.end(scope)
+            start = yield from messages.end(scope, patient=bounds.follow)
         self._start = start_from(start)
+        self._placed = True
 
 
 def read(
@@ -136,8 +137,8 @@ def read(
 ) -> TopicCursor:
     """The messages from `start` to before `stop`, across pages; committed ones, unless `isolation="uncommitted"`.
 
-    It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more. With a
-    `transaction` it reads under that one's snapshot.
+    It ends where the topic ends now, or where another transaction is open; with `follow` it waits there for more, and for
+    a server that cannot be reached. With a `transaction` it reads under that one's snapshot.
     """
     return TopicCursor(scope, ReadBounds(start, stop, limit, isolation, follow, transaction))
 
@@ -261,7 +262,7 @@ class FollowCursor:
 
     def _tell_watermark(self) -> Steps[None]:
         if self.ended:  # the property may have changed since the page was read, and an end is never taken back
-            facts = yield from topics.markers(self._scope)
+            facts = yield from topics.markers_now(self._scope, patient=self._wait)
             self._check(facts.generation)
             self._tasks = facts.task_count
         before = self.watermark_ms
@@ -286,11 +287,12 @@ class FollowCursor:
             AVRO,
             BATCHES,
             wait_ms if self._wait else 0,
+            patient=self._wait,
         )
 
     def _place(self) -> Steps[None]:
         start, scope = self._start, self._scope
-        known = yield from topics.markers(scope)
+        known = yield from topics.markers_now(scope, patient=self._wait)
         self._generation, self._tasks = known.generation, known.task_count
         if isinstance(start, MarkedPosition):
             self._generation = start.generation
@@ -299,7 +301,7 @@ class FollowCursor:
         else:
             begin = position(start, scope.now_ms())
             if begin.kind is PositionKind.END:
-                begin = yield from messages.end(scope)
+                begin = yield from messages.end(scope, patient=self._wait)
             lowest = int.from_bytes(lowest_id(begin))
             self._after = (lowest - 1).to_bytes(MESSAGE_ID_BYTES) if lowest else None
         self._placed = True
@@ -330,7 +332,8 @@ def follow(
     client awaits what they return where it can be awaited; with the blocking one a coroutine function is a `TypeError`.
     `position` is a former follower's, as text, or any other position, from which on nothing is known of the tasks;
     `InputError` once the topic is another generation than it was there. With `idle_ms` tasks that were silent for so long are
-    left out while `quorum` others are active. `wait=False`: until where the topic ends now.
+    left out while `quorum` others are active. A server that cannot be reached is waited for. `wait=False`: until where the
+    topic ends now.
     """
     idle = None if idle_ms is None else Idle(idle_ms, quorum)
     return FollowCursor(

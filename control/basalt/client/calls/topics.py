@@ -189,15 +189,25 @@ def end(scope: TopicScope, task: str, task_count: int = 1) -> Steps[None]:
 
 def markers(scope: TopicScope) -> Steps[MarkersInfo]:
     """The topic's watermark, whether it has ended, and what each task has said."""
-    return _markers(scope, 0)
+    return markers_now(scope)
+
+
+def markers_now(scope: TopicScope, wait_ms: int = 0, *, patient: bool = False) -> Steps[MarkersInfo]:
+    """As `markers`; with `wait_ms` once the topic has ended, or then."""
+    query = query_of(until="ended" if wait_ms else None)
+    what, path, parse = f"ask for the markers of {scope}", scope.path("markers"), json_of(MarkersInfo)
+    return ask(Call(what, "GET", path, parse, Effect.NONE, query, wait_ms=wait_ms, patient=patient))
 
 
 def wait_until_ended(scope: TopicScope, timeout_ms: int | None = None) -> Steps[bool]:
-    """Return once the topic has ended; False when it has not within `timeout_ms` (None: wait as long as it takes)."""
+    """Return once the topic has ended; False when it has not within `timeout_ms`.
+
+    None: wait as long as it takes, also for a server that cannot be reached.
+    """
     deadline_ms = None if timeout_ms is None else scope.now_ms() + timeout_ms
     while True:
         left_ms = WAIT_MS if deadline_ms is None else max(0, min(WAIT_MS, deadline_ms - scope.now_ms()))
-        if (yield from _markers(scope, left_ms)).ended:
+        if (yield from markers_now(scope, left_ms, patient=deadline_ms is None)).ended:
             return True
         if deadline_ms is not None and scope.now_ms() >= deadline_ms:
             return False
@@ -271,9 +281,3 @@ def _emit(scope: TopicScope, marker: Marker) -> Steps[None]:
     what = f"emit a marker of task {marker.task!r} to {scope}"
     # A marker that comes twice counts once, so a lost answer is no reason to ask its caller.
     return send_json("POST", what, scope.path("markers"), nothing, Effect.REPEATABLE, body)
-
-
-def _markers(scope: TopicScope, wait_ms: int) -> Steps[MarkersInfo]:
-    query = query_of(until="ended" if wait_ms else None)
-    what, path = f"ask for the markers of {scope}", scope.path("markers")
-    return ask(Call(what, "GET", path, json_of(MarkersInfo), Effect.NONE, query, wait_ms=wait_ms))

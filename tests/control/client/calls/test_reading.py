@@ -9,6 +9,7 @@ from basalt.api.codecs.avro import decode_consume_request
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, position
 from basalt.client.calls.pages import Page
 from basalt.client.calls.reading import TopicCursor, read
+from basalt.errors import UnavailableError
 
 
 def id_of(number: int) -> bytes:
@@ -100,6 +101,19 @@ def test_following_waits_and_does_not_end(topic_scope, play):
         cursor.take(page)
         assert not cursor.done
     assert cursor.next_id == id_of(2)
+
+
+def test_only_following_waits_for_a_server_too(topic_scope, play):
+    for follow in (True, False):
+        played = play(read(topic_scope, "end", follow=follow).next_page(), position(id_of(2), 0), EMPTY)
+        assert [call.patient for call in played.calls] == [follow, follow]
+
+
+def test_a_start_at_the_end_that_could_not_be_found_is_looked_for_again(topic_scope, play):
+    cursor = read(topic_scope, "end")
+    assert play(cursor.next_page(), UnavailableError("nobody there")).raised is not None
+    played = play(cursor.next_page(), position(id_of(2), 0), EMPTY)
+    assert decode_consume_request(played.calls[1].body).start_from == id_of(2)
 
 
 def test_following_ends_at_its_limit(topic_scope, drain):
