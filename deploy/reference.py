@@ -1,6 +1,6 @@
 """Writes what docs/reference says of the code: `make reference`. Tests compare, and say so where a page lags behind.
 
-Settings and the command line are written whole. In the other pages people write, and here only what is missing or gone is mended: a row for
+Settings, the command line and the table of topics' properties are written whole. In the other pages people write, and here only what is missing or gone is mended: a row for
 each error code, metric, call and query parameter that no page tells, in the words of the code, to be put into better ones; the status of
 an error as it is; and no row of a code that is gone.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from basalt.api.topic_properties import PROPERTIES, TopicProperty
 from basalt.cli import reference as command_line
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
@@ -33,6 +34,8 @@ REFERENCE = ROOT / "docs" / "reference"
 MEND = "run `make reference`, and look at what it changes"
 
 _ERROR_ROW = re.compile(r"^\| `(?P<code>\w+)` \| (?P<status>\d{3}|\W) \|.*\n", re.MULTILINE)
+_PROPERTIES_HEAD = "| property | default | |\n|---|---|---|\n"
+_PROPERTIES_END = "| `generation` |"  # which nobody sets
 _METRICS_END = "| `process_*`"
 _CALLS_END = "\nCalls without a body take none, or `{}`.\n"  # behind the first table of operators' calls
 
@@ -51,7 +54,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": command_line.page(),
         errors: errors_page(errors.read_text(), BY_CODE),
         metrics: metrics_page(metrics.read_text(), asyncio.run(metrics_of_a_server())),
-        calls: calls_page(calls.read_text(), told, OPERATIONS),
+        calls: properties_page(calls_page(calls.read_text(), told, OPERATIONS), PROPERTIES),
     }
 
 
@@ -97,6 +100,15 @@ def calls_page(text: str, told: str, operations: Sequence[Operation]) -> str:
             text = re.sub(rf"^(\|.*{_call(operation)}.*) \|$", rf"\1.{notes} |", text, count=1, flags=re.MULTILINE)
         told += notes  # once is enough
     return text.replace(_CALLS_END, rows + _CALLS_END, 1)
+
+
+def properties_page(text: str, properties: Sequence[TopicProperty]) -> str:
+    """The page with the table of properties as the code has it."""
+    head, rest = text.split(_PROPERTIES_HEAD, 1)
+    rows = "".join(
+        f"| `{each.name}` | {each.default_text} | {each.effect}. {each.kind.values} |\n" for each in properties
+    )
+    return f"{head}{_PROPERTIES_HEAD}{rows}{rest[rest.index(_PROPERTIES_END) :]}"
 
 
 def tells(told: str, operation: Operation) -> bool:

@@ -1,12 +1,12 @@
 # A topic that is deleted and created again is another one: nothing of the old is seen in it, by no kind of reader.
-create orders ttl=3600 owner=billing
+create orders ttl=3600 label.owner=billing
 publish orders old
 begin A
 store orders stored tx=A
 begin B
 publish orders early tx=B
 ---
-generation=1 onInvalid=drop owner=billing spread=1 ttl=3600
+generation=1 label.owner=billing onInvalid=drop spread=1 ttl=3600
 @0/0
 @0/1
 

@@ -1,7 +1,7 @@
 """Topics: created, updated, truncated, deleted, and created again as a new generation.
 
-A property of a topic is declared here (`OF_EVERY_TOPIC`, `check_properties`, `Topic.properties`), and in
-`basalt_engine.metadata` where the coprocessor needs it.
+A property of a topic is declared in `basalt.api.topic_properties`, and has a field of its own in `basalt_engine.metadata` only where the
+coprocessor needs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from basalt.api.markers import TASKS_MAX
+from basalt.api.topic_properties import BY_NAME, GENERATION, LABEL, TopicProperty, unknown_property
 from basalt.catalog.catalog import Catalog, EntryName, check_name
 from basalt.errors import (
     CorruptionError,
@@ -28,10 +28,7 @@ from basalt_engine.metadata import TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
 
-TTL_SECONDS_DEFAULT = 604_800  # seven days
-TTL_SECONDS_MAX = 3_155_760_000  # a hundred years; in milliseconds it stays far from 2^63
-PROPERTIES_MAX = 64  # beside those of every topic; its row stays small, for every region server reads it
-OF_EVERY_TOPIC = frozenset({"ttl", "spread", "onInvalid", "generation"})
+LABELS_MAX = 64  # properties of a user's own; its row stays small, for every region server reads it
 PROPERTY_CHARS_MAX = 4_096
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
@@ -148,6 +145,8 @@ class Topics(Catalog[TopicName, Topic]):
         self, topic: Topic, changes: Mapping[str, object], versions: Collection[str] | None = None
     ) -> Topic:
         """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
+        for name in changes.keys() - BY_NAME.keys() - topic.properties.keys():
+            _text(name, "")  # also what is to be taken away must be a name
         merged = {**topic.properties, **changes}
         removed = {name for name, value in changes.items() if value is None} - {"generation"}
         return await self.update(topic, {name: merged[name] for name in merged.keys() - removed}, versions)
@@ -214,38 +213,48 @@ class CheckedProperties(NamedTuple):
 
 
 def check_properties(properties: Mapping[str, object], buckets: int, generation: int | None) -> CheckedProperties:
-    """Check the properties that a user gave; absent ones get their defaults.
+    """Check the properties that a user gave; absent ones get their defaults. Which there are: `basalt.api.topic_properties`.
 
     `generation` is read-only, and is the present one, or None for a new topic. An update may give it back as it is now
     (so that a topic's properties can be read, changed and put back); a new topic takes no notice of it, for it comes
     with the properties that were read from another one.
     """
-    count = len(properties.keys() - OF_EVERY_TOPIC)
-    if count > PROPERTIES_MAX:
-        raise InvalidPropertyError(f"{count} properties of its own are given, the limit is {PROPERTIES_MAX}")
-    others = {name: _text(name, value) for name, value in properties.items()}
-    given = others.pop("generation", None)
+    count = len(properties.keys() - BY_NAME.keys() - {GENERATION})
+    if count > LABELS_MAX:
+        raise InvalidPropertyError(f"{count} properties of its own are given, the limit is {LABELS_MAX}")
+    texts = {name: _text(name, value) for name, value in properties.items()}
+    given = texts.pop(GENERATION, None)
     if given is not None and generation is not None and given != str(generation):
         raise InvalidPropertyError(
             f"property generation is read-only, and {given!r} is not the present one",
-            field="generation",
+            field=GENERATION,
             hint="leave it out; deleting and creating the topic raises it",
         )
-    ttl = _integer("ttl", others.pop("ttl", str(TTL_SECONDS_DEFAULT)), 1, TTL_SECONDS_MAX)
-    spread = _integer("spread", others.pop("spread", "1"), 1, buckets)
-    on_invalid = _choice("onInvalid", others.pop("onInvalid", "drop"), ("drop", "retain"))
-    if "compression" in others:
-        _choice("compression", others["compression"], ("none", "zstd"))
-    if "tasks" in others:
-        _integer("tasks", others["tasks"], 1, TASKS_MAX)
-    return CheckedProperties(ttl * 1_000, spread, OnInvalid(on_invalid), others)
+    others = {name: text if name.startswith(LABEL) else _known(name).read(text) for name, text in texts.items()}
+    ttl, spread, on_invalid = (others.pop(name, BY_NAME[name].default or "") for name in ("ttl", "spread", "onInvalid"))
+    if int(spread) > buckets:
+        raise InvalidPropertyError(
+            f"property spread is {spread!r}",
+            field="spread",
+            hint=f"this store has {buckets} buckets, give at most that",
+        )
+    return CheckedProperties(int(ttl) * 1_000, int(spread), OnInvalid(on_invalid), others)
+
+
+def _known(name: str) -> TopicProperty:
+    found = BY_NAME.get(name)
+    if found is None:
+        raise unknown_property(name)
+    return found
 
 
 def _text(name: str, value: object) -> str:
-    if _PROPERTY_NAME.fullmatch(name) is None:
+    if _PROPERTY_NAME.fullmatch(name) is None or name == LABEL:
         raise InvalidPropertyError(
             f"{name[:40]!r} is not a property name", field=name[:40], hint="use 1 to 255 of A-Z a-z 0-9 _ . -"
         )
+    if not name.startswith(LABEL) and name != GENERATION:
+        _known(name)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -261,19 +270,3 @@ def _refuse(name: str, what: str) -> str:
     raise InvalidPropertyError(
         f"property {name} has {what}", field=name, hint=f"give text of at most {PROPERTY_CHARS_MAX} characters"
     )
-
-
-def _integer(name: str, text: str, least: int, most: int) -> int:
-    if _DIGITS.fullmatch(text) is None or not least <= int(text) <= most:
-        raise InvalidPropertyError(
-            f"property {name} is {text[:40]!r}", field=name, hint=f"give a whole number from {least} to {most}"
-        )
-    return int(text)
-
-
-def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
-    if text not in allowed:
-        raise InvalidPropertyError(
-            f"property {name} is {text[:40]!r}", field=name, hint=f"give one of {', '.join(allowed)}"
-        )
-    return text

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.topic_properties import TTL_SECONDS_MAX
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import (
-    PROPERTIES_MAX,
+    LABELS_MAX,
     PROPERTY_CHARS_MAX,
-    TTL_SECONDS_MAX,
     Topic,
     TopicName,
     Topics,
@@ -156,7 +156,7 @@ async def test_a_restart_knows_every_generation_that_ever_was(store: MemoryStore
     topics = served(store, clock)
     await topics.create(A, {})
     await topics.delete(A)
-    await topics.create(B, {"spread": "3", "note": "x"})
+    await topics.create(B, {"spread": "3", "label.note": "x"})
     again = served(store, clock)
     assert await again.get(B) == await topics.get(B)
     with pytest.raises(TopicNotFoundError):
@@ -200,12 +200,18 @@ async def test_who_holds_the_log_of_a_topic_sees_it_end_once_the_topic_is_gone(t
 
 
 async def test_a_merge_changes_what_it_names_and_leaves_the_rest(topics: TopicLogs, clock: ManualClock) -> None:
-    await topics.create(A, {"ttl": "60", "owner": "billing", "colour": "red"})
+    await topics.create(A, {"ttl": "60", "label.owner": "billing", "label.colour": "red"})
     clock.advance(5)
-    topic = await topics.merge(A, {"onInvalid": "retain", "owner": None, "size": 5})
-    assert topic.properties == {**DEFAULTS, "ttl": "60", "onInvalid": "retain", "colour": "red", "size": "5"}
+    topic = await topics.merge(A, {"onInvalid": "retain", "label.owner": None, "label.size": 5})
+    assert topic.properties == {
+        **DEFAULTS,
+        "ttl": "60",
+        "onInvalid": "retain",
+        "label.colour": "red",
+        "label.size": "5",
+    }
     assert topic.metadata.updated_ms == 1_005
-    assert (await topics.merge(A, {"ttl": None, "never": None})).metadata.ttl_ms == 604_800_000
+    assert (await topics.merge(A, {"ttl": None, "label.never": None})).metadata.ttl_ms == 604_800_000
     assert await topics.get(A) == topics.loaded(A).topic
 
 
@@ -220,17 +226,17 @@ async def test_a_merge_takes_the_present_generation_and_no_other(topics: TopicLo
 
 async def test_of_twelve_that_merge_at_once_each_keeps_what_the_others_did(topics: TopicLogs) -> None:
     await topics.create(A, {})
-    await asyncio.gather(*(topics.merge(A, {f"p{number}": number}) for number in range(12)))
-    assert (await topics.get(A)).properties == {**DEFAULTS, **{f"p{number}": str(number) for number in range(12)}}
+    await asyncio.gather(*(topics.merge(A, {f"label.p{number}": number}) for number in range(12)))
+    assert (await topics.get(A)).properties == {**DEFAULTS, **{f"label.p{number}": str(number) for number in range(12)}}
 
 
 async def test_a_topic_full_of_properties_can_still_be_changed_and_given_back(topics: TopicLogs) -> None:
-    full = {f"p{number}": "x" for number in range(PROPERTIES_MAX)}
+    full = {f"label.p{number}": "x" for number in range(LABELS_MAX)}
     topic = await topics.create(A, full)
     assert (await topics.merge(A, {"ttl": "60"})).metadata.ttl_ms == 60_000
     assert (await topics.update(A, topic.properties)).properties == topic.properties
     with pytest.raises(InvalidPropertyError, match="65 properties"):
-        await topics.merge(A, {"one more": "x"})
+        await topics.merge(A, {"label.one": "x"})
 
 
 @pytest.mark.parametrize("change", ["update", "merge"])
@@ -252,18 +258,18 @@ async def test_of_twelve_that_have_read_the_same_version_one_changes_it(topics: 
 
 
 async def test_a_version_is_that_of_the_properties_and_of_the_generation(topics: TopicLogs) -> None:
-    first = await topics.create(A, {"owner": "billing"})
+    first = await topics.create(A, {"label.owner": "billing"})
     assert (await topics.truncate(A, 900)).version == first.version
-    assert (await topics.merge(A, {"owner": "x"})).version != first.version
-    assert (await topics.merge(A, {"owner": "billing"})).version == first.version
+    assert (await topics.merge(A, {"label.owner": "x"})).version != first.version
+    assert (await topics.merge(A, {"label.owner": "billing"})).version == first.version
     await topics.delete(A)
-    assert (await topics.create(A, {"owner": "billing"})).version != first.version
+    assert (await topics.create(A, {"label.owner": "billing"})).version != first.version
 
 
 async def test_an_update_replaces_all_properties_and_keeps_the_generation(
     topics: TopicLogs, clock: ManualClock
 ) -> None:
-    await topics.create(A, {"ttl": "60", "note": "x"})
+    await topics.create(A, {"ttl": "60", "label.note": "x"})
     clock.advance(5)
     topic = await topics.update(A, {"onInvalid": "retain", "compression": "zstd"})
     assert topic.properties == {**DEFAULTS, "onInvalid": "retain", "compression": "zstd"}
@@ -332,9 +338,9 @@ async def test_a_change_whose_answer_was_lost_is_read_again(far_away) -> None:
 
 
 async def test_what_is_shown_can_be_put_back(topics: TopicLogs) -> None:
-    await topics.create(A, {"note": "x"})
+    await topics.create(A, {"label.note": "x"})
     await topics.delete(A)
-    shown = (await topics.create(A, {"ttl": "60", "note": "y"})).properties
+    shown = (await topics.create(A, {"ttl": "60", "label.note": "y"})).properties
     assert (await topics.update(A, shown)).properties == shown
     assert (await topics.update(A, {**shown, "ttl": "61"})).metadata.ttl_ms == 61_000
 
@@ -507,7 +513,14 @@ def test_a_title_is_shown_with_a_colon() -> None:
 
 @pytest.mark.parametrize(
     ("given_as", "ttl_ms"),
-    [("1", 1_000), (1, 1_000), ("0060", 60_000), (str(TTL_SECONDS_MAX), TTL_SECONDS_MAX * 1_000)],
+    [
+        ("1", 1_000),
+        (1, 1_000),
+        ("1d", 86_400_000),
+        ("forever", TTL_SECONDS_MAX * 1_000),
+        ("0060", 60_000),
+        (str(TTL_SECONDS_MAX), TTL_SECONDS_MAX * 1_000),
+    ],
 )
 def test_a_ttl_is_a_whole_number_of_seconds(given_as: object, ttl_ms: int) -> None:
     assert check_properties({"ttl": given_as}, BUCKETS, None).ttl_ms == ttl_ms
@@ -544,20 +557,20 @@ def test_a_number_beyond_its_bound_is_refused(name: str, bad: int) -> None:
         ({"onInvalid": True}, "onInvalid"),
         ({"compression": "gzip"}, "compression"),
         ({"compression": ""}, "compression"),
-        ({"note": None}, "note"),
-        ({"note": 1.5}, "note"),
-        ({"note": []}, "note"),
-        ({"note": b"x"}, "note"),
-        ({"note": 2**63}, "note"),
-        ({"note": "x" * (PROPERTY_CHARS_MAX + 1)}, "note"),
-        ({"note": "a\nb"}, "note"),
-        ({"note": "\0"}, "note"),
-        ({"note": "\ud800"}, "note"),
+        ({"label.note": None}, "label.note"),
+        ({"label.note": 1.5}, "label.note"),
+        ({"label.note": []}, "label.note"),
+        ({"label.note": b"x"}, "label.note"),
+        ({"label.note": 2**63}, "label.note"),
+        ({"label.note": "x" * (PROPERTY_CHARS_MAX + 1)}, "label.note"),
+        ({"label.note": "a\nb"}, "label.note"),
+        ({"label.note": "\0"}, "label.note"),
+        ({"label.note": "\ud800"}, "label.note"),
         ({"": "x"}, ""),
         ({"a b": "x"}, "a b"),
         ({"é": "x"}, "é"),
         ({"n" * 256: "x"}, "n" * 40),
-        ({f"p{number}": "" for number in range(PROPERTIES_MAX + 1)}, None),
+        ({f"label.p{number}": "" for number in range(LABELS_MAX + 1)}, None),
     ],
 )
 def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[str, object], field: str | None) -> None:
@@ -567,11 +580,25 @@ def test_a_property_that_is_none_is_refused_with_its_name(properties: Mapping[st
     assert len(str(refused.value)) < 200
 
 
+@pytest.mark.parametrize("name", ["ttll", "TTL", "owner", "labels", "label."])
+@pytest.mark.parametrize("generation", [None, 1])
+def test_a_name_that_is_neither_known_nor_a_label_is_refused(name: str, generation: int | None) -> None:
+    with pytest.raises(InvalidPropertyError) as refused:
+        check_properties({name: "5"}, BUCKETS, generation)
+    assert refused.value.field == name
+
+
+async def test_an_unknown_name_cannot_be_taken_away_either(topics: TopicLogs) -> None:
+    await topics.create(A, {})
+    with pytest.raises(InvalidPropertyError, match="ttll is no property of topics; did you mean ttl"):
+        await topics.merge(A, {"ttll": None})
+
+
 def test_other_properties_are_kept_as_text() -> None:
-    given_as = {"note": "Zoë\u202e", "limit": 5, "flag": True, "off": False, "empty": ""}
-    given_as["n" * 255] = "x" * PROPERTY_CHARS_MAX
+    given_as = {"label.note": "Zoë\u202e", "label.limit": 5, "label.flag": True, "label.off": False, "label.empty": ""}
+    given_as["label." + "n" * 249] = "x" * PROPERTY_CHARS_MAX
     settled = check_properties({**given_as, "ttl": 5, "onInvalid": "retain"}, BUCKETS, None)
-    assert settled.others == {**given_as, "limit": "5", "flag": "true", "off": "false"}
+    assert settled.others == {**given_as, "label.limit": "5", "label.flag": "true", "label.off": "false"}
     assert (settled.ttl_ms, settled.spread, settled.on_invalid) == (5_000, 1, OnInvalid.RETAIN)
 
 
@@ -589,7 +616,9 @@ def test_no_other_generation_may_be_given(bad: object) -> None:
 
 @pytest.mark.parametrize("given_as", ["1", "3", 7, "02", ""])
 def test_a_new_topic_takes_no_notice_of_a_generation(given_as: object) -> None:
-    assert check_properties({"generation": given_as, "owner": "billing"}, BUCKETS, None).others == {"owner": "billing"}
+    assert check_properties({"generation": given_as, "label.owner": "billing"}, BUCKETS, None).others == {
+        "label.owner": "billing"
+    }
 
 
 @pytest.mark.parametrize("bad", [None, ["1"], {}])

@@ -24,17 +24,17 @@ def payloads(ran) -> list[str]:
 
 
 def test_a_topic_is_created_shown_updated_listed_and_deleted(cli):
-    created = cli("topic", "create", "orders", "--ttl", "1h", "--property", "team=billing")
+    created = cli("topic", "create", "orders", "--ttl", "1h", "--label", "team=billing")
     assert created.code == 0
     assert created.out.startswith("created topic test-")
     shown = record(cli("topic", "show", "orders", "-o", "json"))
     assert (shown["ttl_ms"], shown["generation"], shown["properties"], shown["messages"]) == (
         3_600_000,
         1,
-        {"team": "billing"},
+        {"label.team": "billing"},
         0,
     )
-    assert cli("topic", "update", "orders", "--ttl", "2d", "--unset", "team").code == 0
+    assert cli("topic", "update", "orders", "--ttl", "2d", "--unset", "label.team").code == 0
     listed = rows(cli("topic", "list", "-o", "json"))
     assert [(row["name"], row["ttl_ms"], row["properties"]) for row in listed] == [("orders", 172_800_000, {})]
     assert cli("topic", "delete", "orders", "--yes").code == 0
@@ -42,6 +42,16 @@ def test_a_topic_is_created_shown_updated_listed_and_deleted(cli):
     gone = rows(cli("topic", "list", "--deleted", "-o", "json"))
     assert [(row["name"], row["generation"], row["deleted"]) for row in gone] == [("orders", 1, True)]
     assert record(cli("topic", "create", "orders", "-o", "json"))["generation"] == 2
+
+
+def test_a_topic_is_shown_with_each_property_its_default_and_its_effect(cli):
+    cli("topic", "create", "orders", "--ttl", "forever", "--label", "team=billing")
+    lines = [" ".join(line.split()) for line in cli("topic", "show", "orders").out.splitlines()]
+    assert "PROPERTY VALUE DEFAULT EFFECT" in lines
+    assert "ttl forever 7d how long messages are kept; a new one holds for old messages at once" in lines
+    assert "compression none none how messages are packed that are published from then on" in lines
+    assert "tasks as the markers say as the markers say how many tasks give markers in the topic" in lines
+    assert "label.team billing - -" in lines
 
 
 def test_a_dry_run_tells_and_changes_nothing(cli):

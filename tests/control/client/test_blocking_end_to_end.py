@@ -84,15 +84,15 @@ def test_a_topic_is_read_whole_across_pages(side, connected):
 
 def test_topics_are_made_changed_shown_and_deleted(side, connected):
     topics = connected.topics
-    made = side.do(topics.create("logs", ttl=60, on_invalid="retain", colour="red"))
+    made = side.do(topics.create("logs", ttl=60, on_invalid="retain", labels={"colour": "red"}))
     assert (made.name, made.ttl_seconds, made.generation) == ("logs", 60, 1)
-    assert made.properties["colour"] == "red"
-    updated = side.do(topics.update("logs", ttl=61, size=5))
-    assert updated.properties == {**made.properties, "ttl": "61", "size": "5"}
-    assert side.do(topics.update("logs", unset=["size"])).properties.get("size") is None
+    assert made.properties["label.colour"] == "red"
+    updated = side.do(topics.update("logs", ttl=61, labels={"size": "5"}))
+    assert updated.properties == {**made.properties, "ttl": "61", "label.size": "5"}
+    assert side.do(topics.update("logs", unset=["label.size"])).properties.get("label.size") is None
     with pytest.raises(InvalidPropertyError):
         side.do(topics.update("logs", ttl=62, generation=7))
-    assert side.do(topics.replace("logs", ttl=61)).properties.get("colour") is None
+    assert side.do(topics.replace("logs", ttl=61)).properties.get("label.colour") is None
     assert side.do(topics.get("logs")).ttl_seconds == 61
     assert side.do(topics.list()) == ["invoices", "logs", "orders"]
     assert side.do(topics.list(namespace="elsewhere")) == []

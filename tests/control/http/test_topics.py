@@ -22,12 +22,12 @@ def test_a_topic_is_created_with_defaults(client):
 
 
 def test_properties_are_shown_as_text(client):
-    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing", "urgent": True})
+    client.call("PUT", ORDERS, {"ttl": 60, "label.owner": "billing", "label.urgent": True})
     shown = client.call("GET", ORDERS).json()["properties"]
-    assert {name: shown[name] for name in ("ttl", "owner", "urgent")} == {
+    assert {name: shown[name] for name in ("ttl", "label.owner", "label.urgent")} == {
         "ttl": "60",
-        "owner": "billing",
-        "urgent": "true",
+        "label.owner": "billing",
+        "label.urgent": "true",
     }
 
 
@@ -57,10 +57,10 @@ def test_of_twelve_racing_creates_one_succeeds(client):
 
 
 def test_an_update_puts_back_to_default_what_it_leaves_out(client):
-    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing"})
+    client.call("PUT", ORDERS, {"ttl": 60, "label.owner": "billing"})
     reply = client.call("PUT", f"{ORDERS}/properties", {"onInvalid": "retain"})
     shown = reply.json()["properties"]
-    assert (shown["ttl"], shown["onInvalid"], "owner" in shown) == ("604800", "retain", False)
+    assert (shown["ttl"], shown["onInvalid"], "label.owner" in shown) == ("604800", "retain", False)
 
 
 def test_properties_may_be_given_back_as_they_were_shown(client):
@@ -70,7 +70,7 @@ def test_properties_may_be_given_back_as_they_were_shown(client):
 
 
 def test_a_topic_is_created_again_with_the_properties_that_were_read_from_it(client):
-    client.call("PUT", ORDERS, {"ttl": 60, "owner": "billing"})
+    client.call("PUT", ORDERS, {"ttl": 60, "label.owner": "billing"})
     shown = client.call("GET", ORDERS).json()["properties"]
     client.call("DELETE", ORDERS)
     assert client.call("PUT", ORDERS, shown).json()["properties"] == {**shown, "generation": "2"}
@@ -86,10 +86,10 @@ def test_an_update_with_another_generation_is_refused_and_changes_nothing(client
 
 @pytest.mark.parametrize("media_type", ["application/json", "application/merge-patch+json"])
 def test_a_patch_changes_what_it_names_and_null_takes_away(client, media_type):
-    client.call("PUT", ORDERS, {"ttl": 60, "spread": 2, "owner": "billing", "colour": "red"})
-    body = json.dumps({"onInvalid": "retain", "owner": None, "spread": None}).encode()
+    client.call("PUT", ORDERS, {"ttl": 60, "spread": 2, "label.owner": "billing", "label.colour": "red"})
+    body = json.dumps({"onInvalid": "retain", "label.owner": None, "spread": None}).encode()
     reply = client.call("PATCH", f"{ORDERS}/properties", body, media_type)
-    shown = {"ttl": "60", "spread": "1", "onInvalid": "retain", "colour": "red", "generation": "1"}
+    shown = {"ttl": "60", "spread": "1", "onInvalid": "retain", "label.colour": "red", "generation": "1"}
     assert (reply.status, reply.json()) == (200, {"name": "orders", "properties": shown})
     assert client.call("GET", ORDERS).json()["properties"] == shown
 
@@ -97,7 +97,7 @@ def test_a_patch_changes_what_it_names_and_null_takes_away(client, media_type):
 def test_a_patch_of_no_topic_or_of_a_bad_property_is_refused(client):
     assert client.call("PATCH", f"{ORDERS}/properties", {"ttl": 60}).code == "topic_not_found"
     client.topic(ttl=60)
-    for bad in ({"ttl": 0}, {"generation": 7}, {"generation": None}, {"owner": ["x"]}):
+    for bad in ({"ttl": 0}, {"generation": 7}, {"generation": None}, {"label.owner": ["x"]}):
         assert client.call("PATCH", f"{ORDERS}/properties", bad).code == "invalid_property"
     assert client.call("PATCH", f"{ORDERS}/properties", b"null", "application/json").code == "malformed_body"
     assert client.call("GET", ORDERS).json()["properties"]["ttl"] == "60"
@@ -206,9 +206,9 @@ def test_a_deleted_topic_is_gone_and_comes_back_empty_with_new_properties(client
         (b'{"spread": 1000}', "invalid_property"),
         (b'{"onInvalid": "DROP"}', "invalid_property"),
         (b'{"generation": null}', "invalid_property"),
-        (b'{"owner": {"name": "x"}}', "invalid_property"),
-        (b'{"owner": "a\\u0000b"}', "invalid_property"),
-        (b'{"owner": "\\ud800"}', "invalid_property"),
+        (b'{"label.owner": {"name": "x"}}', "invalid_property"),
+        (b'{"label.owner": "a\\u0000b"}', "invalid_property"),
+        (b'{"label.owner": "\\ud800"}', "invalid_property"),
         (b'{"": "x"}', "invalid_property"),
         (b'{"a b": "x"}', "invalid_property"),
         (b'{"\\u202e": "x"}', "invalid_property"),
@@ -244,6 +244,6 @@ def test_a_delete_takes_no_body(client):
 
 
 def test_properties_of_the_limit_are_taken_and_one_byte_more_is_not(client, monkeypatch):
-    monkeypatch.setattr(routes, "PROPERTY_BYTES_MAX", len(json.dumps({"a": "1"})))
-    client.topic(a="1")
-    assert client.call("PUT", "/v1/namespaces/shop/topics/next", {"a": "12"}).code == "too_large"
+    monkeypatch.setattr(routes, "PROPERTY_BYTES_MAX", len(json.dumps({"label.a": "1"})))
+    client.topic(**{"label.a": "1"})
+    assert client.call("PUT", "/v1/namespaces/shop/topics/next", {"label.a": "12"}).code == "too_large"

@@ -133,7 +133,7 @@ async def test_a_time_that_has_not_come_is_refused(shop: Wired):
 async def test_it_outlives_a_restart_new_properties_and_a_longer_ttl(shop: Wired):
     times = await published(shop, "a", "b", "c")
     await truncate(shop, times[1])
-    await shop.topics.update(A, {"ttl": "999999999", "owner": "x"})
+    await shop.topics.update(A, {"ttl": "999999999", "label.owner": "x"})
     assert "~truncatedBefore" not in (await shop.topics.get(A)).properties
     assert await shop.read(A) == ["b", "c"]
     again = await shop.restarted()
@@ -297,7 +297,7 @@ async def _follow(steps: list[tuple[str, int]]) -> None:
         elif step == "retention":
             await shop.services.scheduler.run_now("retention")
         elif step == "properties":
-            await shop.topics.update(A, {"owner": str(number)})
+            await shop.topics.update(A, {"label.owner": str(number)})
         seen = [name for publish_ms, name in model if publish_ms >= floor]
         assert await shop.read(A, committed=True) == seen, (number, step)
         if step in ("read", "truncate", "restart"):

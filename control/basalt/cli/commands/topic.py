@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from basalt.api.topic_properties import BY_NAME, GENERATION, LABEL, PROPERTIES, TopicProperty, Word, unknown_property
 from basalt.cli.failures import EXIT_CONFLICT, CommandFailure, Usage
 from basalt.cli.options import (
     DurationMs,
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 topic = group("topic", "Create, list, show, update and delete topics.")
 
 # The client's methods have these as parameters of their own, which a property could shadow.
-_NOT_PROPERTIES = ("name", "namespace", "on_invalid", "generation", "unset")
+_NOT_PROPERTIES = ("name", "namespace", "labels", "generation", "unset")
 
 _COLUMNS = columns("namespace name generation ttl_ms spread on_invalid properties")
+_SHOWN = columns("namespace name generation")
+_PROPERTIES = columns("property value default effect")
 _STATS = columns(
     "messages bytes stored_bytes oldest_ms truncated_before_ms newest_ms published_per_second oldest_open_write_pointer",
     counts="messages published_per_second",
@@ -64,33 +68,68 @@ _tasks_option = click.option(
 )
 
 
+class PropertyText(click.ParamType[str]):
+    """A value of a topic's property, as the API has it."""
+
+    def __init__(self, described: TopicProperty) -> None:
+        self.name = described.name
+        self._described = described
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        read = self._described.kind.read(str(value))
+        return (
+            self.fail(f"{str(value)[:40]!r} is not {self._described.kind.values}", param, ctx) if read is None else read
+        )
+
+
+def _option_of(described: TopicProperty) -> Callable[[Any], Any]:
+    effect = f"{described.effect[0].upper()}{described.effect[1:]}"
+    return click.option(
+        f"--{described.argument.replace('_', '-')}", described.argument, type=PropertyText(described),
+        metavar="|".join(described.kind.words) if isinstance(described.kind, Word) else described.kind.METAVAR,
+        help=f"{effect}. [default: {described.default_text}]",
+    )  # fmt: skip
+
+
 _property_options = stacked(
-    click.option("--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="How long messages are kept."),
-    click.option("--spread", type=click.IntRange(1), metavar="N", help="Buckets that its rows are spread over."),
-    click.option("--on-invalid", type=click.Choice(["drop", "retain"]), help="What becomes of a failed writer's rows."),
+    *map(_option_of, PROPERTIES),
+    click.option("--label", "labels", multiple=True, type=Pair(), metavar="NAME=VALUE", help="A property of your own."),
     click.option("--property", "others", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Any property."),
 )
 
 
 def _given(
-    ttl_ms: int | None, spread: int | None, on_invalid: str | None, others: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...], others: tuple[tuple[str, str], ...], **typed: str | None
 ) -> dict[str, Any]:
     """The properties in the API's words; a usage error when one comes twice or is no property."""
-    pairs = list(others)
-    if ttl_ms is not None:
-        if ttl_ms % 1_000:
-            raise Usage("a topic's TTL is counted in whole seconds", hint="give it in s, m, h, d or w")
-        pairs.append(("ttl", str(ttl_ms // 1_000)))
-    if spread is not None:
-        pairs.append(("spread", str(spread)))
-    if on_invalid is not None:
-        pairs.append(("onInvalid", on_invalid))
+    pairs = [*others, *((f"{LABEL}{name}", value) for name, value in labels)]
+    pairs += [(each.name, value) for each in PROPERTIES if (value := typed[each.argument]) is not None]
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
             raise Usage(f"property {name} is given {count} times", hint="leave all but one out")
         if name in _NOT_PROPERTIES:
             raise Usage(f"{name} is not a property that can be set", hint="see `basalt topic create --help`")
+        if name not in BY_NAME and not name.startswith(LABEL):
+            refused = unknown_property(name)
+            raise Usage(refused.message, hint=refused.hint)
     return dict(pairs)
+
+
+def _told(properties: Mapping[str, str]) -> list[dict[str, str]]:
+    """Every property there is and a topic's own, with what holds, what would by default, and what it does."""
+    known = [
+        {
+            "property": each.name,
+            "value": each.kind.show(properties[each.name]) if each.name in properties else each.default_text,
+            "default": each.default_text,
+            "effect": each.effect,
+        }
+        for each in PROPERTIES
+    ]
+    labels = {name: value for name, value in properties.items() if name not in BY_NAME and name != GENERATION}
+    return known + [
+        {"property": name, "value": value, "default": "", "effect": ""} for name, value in sorted(labels.items())
+    ]
 
 
 @topic.call("create")
@@ -133,10 +172,14 @@ def show(invocation: Invocation, name: str) -> None:
     """Show a topic's properties and figures."""
     namespace = invocation.target().namespace
     with invocation.client() as client:
-        shown = topic_row(client.topics.get(name), namespace)
+        found = client.topics.get(name)
+        shown, properties = topic_row(found, namespace), found.properties
         stats = client.topic(name).stats()
     figures = {column.key: getattr(stats, column.key) for column in _STATS}
-    invocation.out.record({**shown, **figures}, (*_COLUMNS, *_STATS))
+    invocation.out.record({**shown, **figures}, (*_SHOWN, *_STATS))
+    if invocation.out.for_people:
+        invocation.out.line("")
+        invocation.out.rows(_PROPERTIES, _told(properties))
 
 
 @topic.call("update")

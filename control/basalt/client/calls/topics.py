@@ -8,7 +8,7 @@ topic's TTL.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, Unpack
 
 from msgspec import ValidationError
 
@@ -25,6 +25,7 @@ from basalt.api.bodies.ranges import (
 )
 from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.markers import Marker, malformed
+from basalt.api.topic_properties import TopicProperties, properties_sent
 from basalt.client.calls.messages import Isolation, PositionLike, position
 from basalt.client.plans import (
     Answer,
@@ -44,8 +45,6 @@ from basalt.client.plans import (
 )
 from basalt.errors import InputError
 
-PropertyValue: TypeAlias = str | int
-
 WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
 
 
@@ -54,17 +53,17 @@ def create(
     /,
     name: str,
     *,
-    ttl: int | None = None,
-    spread: int | None = None,
-    on_invalid: str | None = None,
     namespace: str | None = None,
-    **others: PropertyValue,
+    labels: Mapping[str, str] | None = None,
+    **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
-    """Create a topic. `ttl` is in seconds (default: seven days); other properties are kept as given.
+    """Create a topic. `ttl` is in seconds, a duration ("1d", a timedelta) or "forever"; the default is seven days.
+
+    The properties: `TopicProperties`. `labels` are a user's own, kept as given: "team" is the property `label.team`.
 
     `TopicExistsError` when there is one of this name. Not repeated when its answer is lost: `UnknownOutcomeError` then.
     """
-    topic, body = scope.topic(name, namespace=namespace), _properties(ttl, spread, on_invalid, others)
+    topic, body = scope.topic(name, namespace=namespace), properties_sent(properties, labels)
     return send_json("PUT", f"create topic {topic}", topic.path(), _topic_of(name), Effect.ONCE, body)
 
 
@@ -73,12 +72,10 @@ def update(
     /,
     name: str,
     *,
-    ttl: int | None = None,
-    spread: int | None = None,
-    on_invalid: str | None = None,
     namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
     unset: Sequence[str] = (),
-    **others: PropertyValue,
+    **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
     """Change properties of a topic; those left out stay as they are, those in `unset` go back to their defaults.
 
@@ -86,7 +83,7 @@ def update(
     `InvalidPropertyError`.
     """
     topic = scope.topic(name, namespace=namespace)
-    body = _properties(ttl, spread, on_invalid, {**dict.fromkeys(unset), **others})
+    body = {**dict.fromkeys(unset), **properties_sent(properties, labels)}
     return send_json("PATCH", f"update topic {topic}", topic.path("properties"), _topic_of(name), body=body)
 
 
@@ -95,14 +92,12 @@ def replace(
     /,
     name: str,
     *,
-    ttl: int | None = None,
-    spread: int | None = None,
-    on_invalid: str | None = None,
     namespace: str | None = None,
-    **others: PropertyValue,
+    labels: Mapping[str, str] | None = None,
+    **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
     """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too."""
-    topic, body = scope.topic(name, namespace=namespace), _properties(ttl, spread, on_invalid, others)
+    topic, body = scope.topic(name, namespace=namespace), properties_sent(properties, labels)
     what, path = f"replace the properties of topic {topic}", topic.path("properties")
     return send_json("PUT", what, path, _topic_of(name), body=body)
 
@@ -252,13 +247,6 @@ def splits(
     """The range in at most `count` parts of about the same size, in the order of the log; none when it is empty."""
     query = query_of(through=through, n=count, isolation=isolation, after=after)
     return (yield from get_json(Splits, f"split a range of {scope}", scope.path("splits"), query)).splits
-
-
-def _properties(
-    ttl: int | None, spread: int | None, on_invalid: str | None, others: Mapping[str, PropertyValue | None]
-) -> dict[str, PropertyValue | None]:
-    named = {"ttl": ttl, "spread": spread, "onInvalid": on_invalid}
-    return {**others, **{name: value for name, value in named.items() if value is not None}}
 
 
 def _topic_of(name: str) -> Callable[[Answer], TopicInfo]:

@@ -19,6 +19,8 @@ from basalt.api.bodies.messages import (
     WORK_ENTRIES_MAX,
 )
 from basalt.api.markers import MARKER_KINDS, TASK_CHARS_MAX, TASKS_MAX
+from basalt.api.topic_properties import GENERATION
+from basalt.api.topic_properties import PROPERTIES as PROPERTIES_OF_TOPICS
 from basalt.http.asgi.requests import AVRO, JSON
 from basalt_engine.keys import NAME_EXPRESSION
 
@@ -144,13 +146,34 @@ RECORDS_PAGE = _object(
     },
     ("records", "next", "heldBy"),
 )
-PROPERTIES: Schema = {
-    "type": "object",
-    "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,255}$"},
-    "additionalProperties": {"type": ["string", "integer", "boolean"]},
-    "maxProperties": 68,  # 64 of its own, and those of every topic
-}
-PROPERTY_CHANGES: Schema = {**PROPERTIES, "additionalProperties": {"type": ["string", "integer", "boolean", "null"]}}
+
+
+def _properties(null: Schema | None = None) -> Schema:
+    """Properties as the table of them says, and a user's own; each may also be `null`, where that is given."""
+
+    def or_null(schema: Schema, **told: str) -> Schema:
+        return {**(schema if null is None else {"anyOf": [schema, null]}), **told}
+
+    return {
+        "type": "object",
+        "properties": {
+            **{
+                each.name: or_null(each.kind.schema, description=f"{each.effect}; by default {each.default_text}")
+                for each in PROPERTIES_OF_TOPICS
+            },
+            GENERATION: {"type": ["string", "integer"], "description": "read-only: as it is now, or left out"},
+        },
+        "patternProperties": {
+            "^label\\.[A-Za-z0-9_.-]{1,249}$": or_null(
+                {"type": ["string", "integer", "boolean"]}, description="a user's own; 64 at most"
+            )
+        },
+        "additionalProperties": False,
+    }
+
+
+PROPERTIES: Schema = _properties()
+PROPERTY_CHANGES: Schema = _properties({"type": "null"})
 SHOWN_PROPERTIES: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 TOPIC: Schema = {
     "anyOf": [
