@@ -41,6 +41,7 @@ _MASK_DELTA = 0xA282EAD8  # stored checksums are rotated and shifted, so that a 
 _BLOB_MAGIC = (2395959).to_bytes(4, "little")  # header and footer begin with it
 _BLOB_HEADER_BYTES = 30
 _BLOB_FOOTER_BYTES = 32
+BLOB_ENDS_BYTES = _BLOB_HEADER_BYTES + _BLOB_FOOTER_BYTES  # beside the records, which the manifest counts
 _BLOB_RECORD = struct.Struct("<QQQII")  # key bytes, value bytes, expiration, checksums
 _BLOB_LENGTHS_BYTES = 24
 
@@ -154,7 +155,7 @@ def check_blob_files(files: Iterable[BlobFile]) -> None:
             header = content.read(len(_BLOB_MAGIC))
             content.seek(max(size - _BLOB_FOOTER_BYTES, 0))
             footer = content.read(len(_BLOB_MAGIC))
-        expected = _BLOB_HEADER_BYTES + file.records_bytes + _BLOB_FOOTER_BYTES
+        expected = file.records_bytes + BLOB_ENDS_BYTES
         if size != expected:
             raise CorruptionError(f"{file.path} has {size} bytes, the manifest says {expected}", hint=RESTORE)
         if header != _BLOB_MAGIC or footer != _BLOB_MAGIC:

@@ -23,8 +23,8 @@ from basalt_engine.stores.rocks.damage import RESTORE, from_os, os_errors
 FORMAT_VERSION = 1
 
 _TITLE = "Basalt data directory"
-_MINE = {"FORMAT", "FORMAT.new", "LOCK", "SYNCED", "rocks"}
-_HARMLESS = {"FORMAT.new", "LOCK", "SPACE", "lost+found"}  # may lie in a directory that is as good as empty
+MINE = {"FORMAT", "FORMAT.new", "LOCK", "SYNCED", "rocks"}
+HARMLESS = {"FORMAT.new", "LOCK", "SPACE", "lost+found"}  # may lie in a directory that is as good as empty
 _PID_BYTES_MAX = 20
 
 
@@ -46,7 +46,7 @@ class DataDirectory:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_foreign(path)
-            lock = _locked(path / "LOCK")
+            lock = lock_directory(path)
         except FileExistsError:
             raise DataDirectoryError(f"{path} is not a directory", hint="name another data directory") from None
         except OSError as error:
@@ -149,19 +149,19 @@ def read_format(path: Path) -> bool:
 
 def _refuse_foreign(path: Path) -> None:
     names = {entry.name for entry in path.iterdir()}
-    if "FORMAT" in names or names <= _HARMLESS:
+    if "FORMAT" in names or names <= HARMLESS:
         return
     if names & {"SYNCED", "rocks"}:
         raise CorruptionError(f"{path / 'FORMAT'} is missing from a data directory", hint=RESTORE)
     raise DataDirectoryError(
-        f"{path} has files that are not Basalt's, such as {min(names - _HARMLESS)!r}",
+        f"{path} has files that are not Basalt's, such as {min(names - HARMLESS)!r}",
         hint="name an empty directory, or one that does not exist yet",
     )
 
 
 def _refuse_other_owner(path: Path) -> None:
     user = os.geteuid()
-    files = [entry for entry in path.iterdir() if entry.name in _MINE]
+    files = [entry for entry in path.iterdir() if entry.name in MINE]
     with contextlib.suppress(FileNotFoundError):
         files += (path / "rocks").iterdir()
     for file in files:
@@ -177,9 +177,9 @@ def _refuse_other_owner(path: Path) -> None:
             )
 
 
-def _locked(path: Path) -> int:
-    """A descriptor that holds the lock; closing it lets go."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def lock_directory(path: Path) -> int:
+    """Lock a data directory: a descriptor that holds the lock; closing it lets go."""
+    lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, 0)
@@ -188,7 +188,7 @@ def _locked(path: Path) -> int:
         holder = os.pread(lock, _PID_BYTES_MAX, 0).decode("latin-1").strip()
         os.close(lock)
         raise DataDirectoryError(
-            f"{path.parent} is in use by process {holder or 'unknown'}",
+            f"{path} is in use by process {holder or 'unknown'}",
             hint="stop that process, or use another directory",
         ) from None
     except BaseException:

@@ -66,6 +66,8 @@ _OPTIONS = """\
   max_total_wal_size=67108864
   # Bounds the memory of all column families together, before the block cache.
   db_write_buffer_size=134217728
+  # Keeps a checksum of every table and blob file as it was written: `verification.py` compares the files with it.
+  file_checksum_gen_factory=FileChecksumGenCrc32cFactory
   # Hand written data to the disk steadily, not in one burst at the end of a file.
   bytes_per_sync=1048576
   max_background_jobs=2

@@ -43,7 +43,7 @@ class ReadOnlyRocksStore:
         `DataDirectoryError` when it is no data directory of this format, or a server has it open: its files come and go.
         """
         directory = directory.absolute()
-        _check(directory)
+        check_closed(directory)
         with os_errors(directory):
             # Not in the directory, which may be on a disk that cannot be written.
             options = RocksOptions(Path(tempfile.gettempdir()), CACHE_BYTES)
@@ -76,28 +76,28 @@ class ReadOnlyRocksStore:
         self.close()
 
 
-def _check(directory: Path) -> None:
+def check_closed(directory: Path) -> None:
     """Raise `DataDirectoryError` unless the directory can be read as it is."""
     file = directory / "FORMAT"
     if not file.is_file():
         raise DataDirectoryError(
             f"{directory} is no data directory of Basalt's: it has no file FORMAT",
-            hint="name the directory of a backup, as `basalt backup` printed it",
+            hint="name the directory of a backup, as `basalt backup create` printed it",
         )
     with os_errors(file):
         initialised = read_format(file)
-        in_use = _is_locked(directory / "LOCK")
+        in_use = is_locked(directory / "LOCK")
     if not initialised:
         raise DataDirectoryError(
             f"{directory} was never complete", hint="open it once with `basalt serve`, which goes on with creating it"
         )
     if in_use:
         raise DataDirectoryError(
-            f"a server has {directory} open", hint="make a copy with `basalt backup NAME` and read that"
+            f"a server has {directory} open", hint="make a copy with `basalt backup create NAME` and read that"
         )
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """True if a process has the directory's lock; a backup has no lock file yet."""
     if not lock.exists():
         return False

@@ -38,6 +38,7 @@ from basalt_engine.errors import (
 from basalt_engine.stores.rocks.damage import RESTORE, check_log, os_errors
 from basalt_engine.stores.rocks.data_directory import DataDirectory, sync_directory, write_format
 from basalt_engine.stores.rocks.database import CACHE_BYTES, Database, RocksOptions
+from basalt_engine.stores.rocks.manifest import current_manifest
 from basalt_engine.stores.rocks.rows import StagedWrite
 from basalt_engine.stores.rocks.table import RocksTable
 from basalt_engine.table import TABLE_NAMES, Columns, Put, TableWrite, check_columns, check_key, check_table
@@ -365,11 +366,18 @@ class SyncedFile:
         return cls(path, database, max(whole, key=lambda marks: marks.turn))
 
     def verify(self) -> None:
-        """Compare the marks with the files, before RocksDB opens them; `CorruptionError` names what is missing.
+        """Check the files before RocksDB opens them.
 
         A record at the end of a log that was never acknowledged, and that a power failure left in pieces, is cut off.
         """
-        self._verify_manifest()
+        ends = self.check()
+        if self.marks.torn_tails:
+            for file, end in ends.items():
+                _cut(file, end)
+
+    def check(self) -> dict[Path, int]:
+        """Compare the marks with the files; `CorruptionError` names what is missing. Returns where each log's records end."""
+        self._check_manifest()
         existing = {file.name: file for file in self._database.glob("*.log")}
         ends: dict[Path, int] = {}
         for name, synced_bytes in self.marks.logs.items():
@@ -381,23 +389,16 @@ class SyncedFile:
                 raise CorruptionError(
                     f"{self._database / name} is missing; {synced_bytes} bytes of it were synced", hint=RESTORE
                 )
-        if self.marks.torn_tails:
-            for file, end in ends.items():
-                _cut(file, end)
+        return ends
 
-    def _verify_manifest(self) -> None:
-        current = self._database / "CURRENT"
-        with os_errors(current):
-            content = current.read_text("latin-1")
-        manifest = content.removesuffix("\n")
-        if not manifest.startswith("MANIFEST-") or not manifest[9:].isdecimal() or manifest == content:
-            raise CorruptionError(f"{current} is damaged: it does not name a manifest", hint=RESTORE)
-        if _number(manifest) < _number(self.marks.manifest):
-            raise CorruptionError(f"{current} names {manifest}, but {self.marks.manifest} is newer", hint=RESTORE)
-        if not (self._database / manifest).exists():
-            raise CorruptionError(f"{self._database / manifest} is missing, but {current} names it", hint=RESTORE)
-        known = manifest == self.marks.manifest
-        check_log(self._database / manifest, self.marks.manifest_bytes if known else 0)
+    def _check_manifest(self) -> None:
+        manifest = current_manifest(self._database)
+        if _number(manifest.name) < _number(self.marks.manifest):
+            raise CorruptionError(
+                f"{self._database / 'CURRENT'} names {manifest.name}, but {self.marks.manifest} is newer", hint=RESTORE
+            )
+        known = manifest.name == self.marks.manifest
+        check_log(manifest, self.marks.manifest_bytes if known else 0)
 
     def advance(self, sequence: int, *, torn_tails: bool) -> None:
         """Note that everything up to this sequence is on the disk; called after each sync.
