@@ -70,6 +70,10 @@ class JobNotFoundError(NotFoundError, code="job_not_found"):
     """The scheduler has no job of this name."""
 
 
+class BackupNotFoundError(NotFoundError, code="backup_not_found"):
+    """The server has no backup of this name."""
+
+
 class RouteNotFoundError(NotFoundError, code="route_not_found"):
     """No call of the API has this path."""
 
@@ -178,7 +182,7 @@ def _leaves(base: type[BasaltError]) -> dict[str, type[BasaltError]]:
 BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
-    "BY_CODE", "BasaltError", "BusyError", "ChangesLostError", "ConflictError", "CorruptionError",
+    "BY_CODE", "BackupNotFoundError", "BasaltError", "BusyError", "ChangesLostError", "ConflictError", "CorruptionError",
     "DataDirectoryError", "DiskFullError", "ExternalWritesError", "GenerationError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError",

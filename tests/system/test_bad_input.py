@@ -285,7 +285,7 @@ def transaction_requests() -> Iterator[Bad]:
     )
     yield Bad("records without a payload", "POST", RECORDS, JSON, b'{"records": [{}]}', "malformed_body")
     yield Bad("one bad line of two", "POST", RECORDS, LINES, b'{"payload": "a"}\nnonsense\n', "malformed_body")
-    yield Bad("backup outside its folder", "POST", "/v1/admin/backup", JSON, b'{"name": "../../x"}', "invalid_name")
+    yield Bad("backup outside its folder", "POST", "/v1/admin/backups", JSON, b'{"name": "../../x"}', "invalid_name")
     yield Bad("unknown job", "POST", "/v1/admin/jobs/format-disk/run", None, b"", "job_not_found")
 
 
@@ -441,7 +441,7 @@ def state(server: ServerProcess) -> str:
         server.ask_json("POST", f"{STOCK}/scan", {}),
         server.ask_json("POST", POLL, {}),
         server.ask_json("GET", TRANSACTIONS),
-        server.ask_json("GET", "/v1/admin/backup"),
+        server.ask_json("GET", "/v1/admin/backups"),
         server.ask_json("GET", "/v1/admin/snapshot"),
     ]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()

@@ -126,7 +126,7 @@ def test_when_no_file_can_be_opened_a_write_is_refused_and_nothing_that_was_take
     statuses = {"0": publish(caller, "0")}
     lines = [connected(server, b"") for _ in range(2 * FILES_MAX)]
     statuses |= {f"{number}": publish(caller, f"{number}") for number in range(1, 5)}
-    backup = caller.ask("POST", "/v1/admin/backup", b'{"name": "now"}', JSON)  # opens files, and cannot
+    backup = caller.ask("POST", "/v1/admin/backups", b'{"name": "now"}', JSON)  # opens files, and cannot
     assert backup is not None
     assert (backup.status, backup.json()["code"]) == (503, "store_unavailable")
     statuses |= {f"{number}": publish(caller, f"{number}") for number in range(5, 10)}

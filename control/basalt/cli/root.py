@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
-        "backup": Lazy("operations", "backup", "Copy a server's store while it runs."),
+        "backup": Lazy("backup", "backup", "Make, list, verify, delete and restore backups of a store."),
         "spark": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
         "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
     },

@@ -337,6 +337,9 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     invalidate_transaction = awaiting(admin.invalidate_transaction)
     audit = awaiting(admin.audit)
     backup = awaiting(admin.backup)
+    backups = awaiting(admin.backups)
+    verify_backup = awaiting(admin.verify_backup)
+    delete_backup = awaiting(admin.delete_backup)
 
 
 class AsyncClient(Handle[ClientScope, AsyncDriver]):

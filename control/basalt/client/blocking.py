@@ -336,6 +336,9 @@ class Admin(Handle[ClientScope, Driver]):
     invalidate_transaction = blocking(admin.invalidate_transaction)
     audit = blocking(admin.audit)
     backup = blocking(admin.backup)
+    backups = blocking(admin.backups)
+    verify_backup = blocking(admin.verify_backup)
+    delete_backup = blocking(admin.delete_backup)
 
 
 class Client(Handle[ClientScope, Driver]):

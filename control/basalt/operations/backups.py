@@ -8,15 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from basalt.api.bodies.operations import Backup
+from basalt.api.bodies.operations import Backup, BackupPage
 from basalt.catalog.catalog import check_name
-from basalt.errors import ConflictError, InputError, StoreError
+from basalt.errors import BackupNotFoundError, ConflictError, CorruptionError, InputError, StoreError
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 
 FOLDER = "backups"
+HIDDEN = "."  # what a name never begins with: half of a backup, made or deleted
+
+T = TypeVar("T")
 
 
 class Backups:
@@ -34,6 +39,22 @@ class Backups:
         `ConflictError` when there is a backup of this name, `DiskFullError` when there is no room; then there is no new
         one.
         """
+        return await self._with(name, self._create)
+
+    async def list(self) -> list[Backup]:
+        """All backups, the oldest first."""
+        return [] if self._folder is None else await asyncio.to_thread(_all, self._folder)
+
+    async def verify(self, name: str, start: str | None) -> BackupPage:
+        """Compare a page of a backup's files, from the one named `start` on, with what the store wrote."""
+        return await self._with(name, lambda path: _verified(_existing(path), start))
+
+    async def delete(self, name: str) -> Backup:
+        """Delete a backup, and tell what it was. Once its name is gone a crash does not bring it back."""
+        return await self._with(name, _delete)
+
+    async def _with(self, name: str, act: Callable[[Path], T]) -> T:
+        """Act on the backup's path, while nothing else happens to any backup."""
         check_name(name, "name")
         if self._folder is None:
             raise InputError(
@@ -41,23 +62,15 @@ class Backups:
                 hint="start the server with --data and store.kind rocks",
             )
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self._create, self._folder, name)
+            return await asyncio.to_thread(act, self._folder / name)
 
-    async def list(self) -> list[Backup]:
-        """All backups, the oldest first."""
-        return [] if self._folder is None else await asyncio.to_thread(_all, self._folder)
-
-    def _create(self, folder: Path, name: str) -> Backup:
-        target = folder / name
+    def _create(self, target: Path) -> Backup:
         if target.exists():
             raise ConflictError(
-                f"there is a backup {name} already, in {target}", field="name", hint="choose another name, or remove it"
-            )
-        try:
-            for left_by_a_crash in folder.glob(f".{name}.*"):
-                shutil.rmtree(left_by_a_crash, ignore_errors=True)
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be read: {error.strerror}") from error
+                f"there is a backup {target.name} already, in {target}", field="name",
+                hint="choose another name, or delete it",
+            )  # fmt: skip
+        _sweep(target.parent)
         self._store.checkpoint(target)
         try:
             os.utime(target, ns=(self._clock.now_ms() * 1_000_000,) * 2)
@@ -66,10 +79,63 @@ class Backups:
             raise StoreError(f"the backup {target} was made, but cannot be read: {error.strerror}") from error
 
 
+def _delete(path: Path) -> Backup:
+    try:
+        deleted = _described(_existing(path))
+        _sweep(path.parent)
+        # At once, and then file by file: nobody finds half of it under its name. Names may be as long as a file system allows.
+        going = path.with_name(f"{HIDDEN}deleted")
+        path.rename(going)
+        shutil.rmtree(going)
+    except OSError as error:
+        raise StoreError(f"the backup {path} cannot be deleted: {error.strerror}") from error
+    return deleted
+
+
+def _verified(path: Path, start: str | None) -> BackupPage:
+    from basalt_engine.stores.rocks.verification import Verification
+
+    try:
+        verification = Verification(path)
+        page = verification.page(start)
+    except CorruptionError as error:  # of the files that say which others there must be
+        return BackupPage(path.name, 0, 0, 0, 0, (error.message,), None)
+    return BackupPage(
+        path.name,
+        len(verification.files),
+        verification.total_bytes,
+        page.files,
+        page.checked_bytes,
+        page.faults,
+        page.next,
+    )
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_dir():
+        raise BackupNotFoundError(f"there is no backup {path.name}", field="name", hint="list those that there are")
+    return path
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a crash left of backups that were being made or deleted."""
+    try:
+        for left_by_a_crash in folder.glob(f"{HIDDEN}*"):
+            shutil.rmtree(left_by_a_crash, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be read: {error.strerror}") from error
+
+
 def _all(folder: Path) -> list[Backup]:
     if not folder.is_dir():
         return []
-    found = [_described(path) for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    found = []
+    for path in folder.iterdir():
+        if path.is_dir() and not path.name.startswith(HIDDEN):
+            try:
+                found.append(_described(path))
+            except FileNotFoundError:
+                continue  # it is being deleted
     return sorted(found, key=lambda backup: (backup.created_ms, backup.name))
 
 

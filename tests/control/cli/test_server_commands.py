@@ -332,7 +332,7 @@ def test_bench_measures_and_takes_its_topic_away_again(cli):
 
 
 def test_backup_of_a_memory_store_is_refused(cli):
-    ran = cli("backup", "nightly")
+    ran = cli("backup", "create", "nightly")
     assert ran.code in (1, 4)
     assert ran.err.count("\n") == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from basalt.errors import ConflictError, InputError, InvalidNameError
+from basalt.errors import BackupNotFoundError, ConflictError, InputError, InvalidNameError
 from basalt.operations.backups import Backups
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
@@ -83,12 +83,72 @@ async def test_a_name_that_is_no_name_is_refused(shop: Wired, name: str):
 
 
 async def test_what_a_crash_left_is_neither_listed_nor_in_the_way(shop: Wired, tmp_path: Path):
-    left = tmp_path / "data" / "backups" / ".nightly.x1"
+    left = tmp_path / "data" / "backups" / ".partial-x1"
     left.mkdir(parents=True)
     (left / "half").write_bytes(b"x")
     assert await shop.services.backups.list() == []
     await shop.services.backups.create("nightly")
     assert not left.exists()
+
+
+async def test_a_name_may_be_as_long_as_a_file_system_allows(shop: Wired):
+    assert (await shop.services.backups.create("n" * 255)).name == "n" * 255
+    assert (await shop.services.backups.delete("n" * 255)).name == "n" * 255
+
+
+async def test_a_backup_is_verified_page_by_page_and_a_flipped_byte_is_told(shop: Wired):
+    await shop.publish(A, "kept")
+    backups = shop.services.backups
+    made = await backups.create("nightly")
+
+    async def faults() -> list[str]:
+        found, start = [], None
+        while True:
+            page = await backups.verify("nightly", start)
+            found += page.faults
+            start = page.next
+            if start is None:
+                return found
+
+    assert await faults() == []
+    table = next(Path(made.path).glob("rocks/*.sst"))
+    whole = table.read_bytes()
+    table.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
+    assert table.name in (await faults())[0]
+    table.write_bytes(whole)
+    (Path(made.path) / "rocks" / "CURRENT").unlink()
+    assert [one.endswith("CURRENT is missing") for one in await faults()] == [True]
+
+
+async def test_a_deleted_backup_is_gone_and_its_name_free(shop: Wired, tmp_path: Path):
+    made = await shop.services.backups.create("nightly")
+    assert await shop.services.backups.delete("nightly") == made
+    assert await shop.services.backups.list() == []
+    assert list((tmp_path / "data" / "backups").iterdir()) == []
+    for act in (shop.services.backups.delete("nightly"), shop.services.backups.verify("nightly", None)):
+        with pytest.raises(BackupNotFoundError, match="no backup nightly"):
+            await act
+    await shop.services.backups.create("nightly")
+
+
+async def test_a_delete_that_a_crash_cut_is_finished_later(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    await shop.services.backups.create("nightly")
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_path, **_keywords: None)
+        await shop.services.backups.delete("nightly")
+    assert await shop.services.backups.list() == []
+    await shop.services.backups.create("another")
+    assert [path.name for path in (tmp_path / "data" / "backups").iterdir()] == ["another"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/../b", ".partial-x"])
+async def test_no_call_leaves_the_folder_of_backups(shop: Wired, name: str):
+    for act in (shop.services.backups.delete(name), shop.services.backups.verify(name, None)):
+        with pytest.raises(InvalidNameError):
+            await act
+    assert await shop.read(A) == []
 
 
 async def test_a_memory_store_says_that_it_has_no_directory():

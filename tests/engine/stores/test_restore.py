@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import CorruptionError, DataDirectoryError, DiskFullError, StoreError
-from basalt_engine.stores.rocks import RocksStore, replacement
+from basalt_engine.errors import CorruptionError, DataDirectoryError, DiskFullError
+from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.stores.rocks.replacement import UNFINISHED
 from basalt_engine.stores.rocks.restore import Restore
 from basalt_engine.system import FACTS, SystemTable, install
@@ -157,35 +157,6 @@ def test_a_full_disk_is_told_and_changes_nothing(data: Path, tmp_path: Path, mon
         restore.run(ManualClock(), put_aside=True)
     assert rows(data) == NEW
     assert names(tmp_path) == ["data"]
-
-
-def test_two_restores_of_a_place_at_once_do_not_mix(data: Path, tmp_path: Path):
-    first = replacement.Replacement.begin(tmp_path / "place", data, put_aside=False)
-    with pytest.raises(DataDirectoryError, match="another process"):
-        Restore(data / "backups" / "nightly", tmp_path / "place").run(ManualClock(), put_aside=False)
-    first.close()
-    Restore(data / "backups" / "nightly", tmp_path / "place").run(ManualClock(), put_aside=False)
-    assert rows(tmp_path / "place") == OLD
-
-
-def test_a_link_to_a_data_directory_stays_one(data: Path, tmp_path: Path):
-    (tmp_path / "link").symlink_to(data)
-    Restore(data / "backups" / "nightly", tmp_path / "link").run(ManualClock(), put_aside=True)
-    assert (tmp_path / "link").is_symlink()
-    assert rows(data) == OLD
-
-
-def test_a_file_system_that_cannot_exchange_keeps_both_directories(data: Path, monkeypatch):
-    class Nothing:
-        """A C library without the call."""
-
-    monkeypatch.setattr(replacement.ctypes, "CDLL", lambda *_arguments, **_keywords: Nothing())
-    with pytest.raises(StoreError, match="which is finished") as failed:
-        Restore(data / "backups" / "nightly", data).run(ManualClock(), put_aside=True)
-    assert "move" in str(failed.value.hint)
-    assert rows(data) == NEW
-    (aside,) = data.parent.glob("data.aside-*")
-    assert rows(aside) == OLD
 
 
 def test_a_crash_between_any_two_steps_leaves_one_whole_directory_in_the_place(

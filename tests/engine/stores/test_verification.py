@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 from basalt_engine.errors import BasaltError, CorruptionError, DataDirectoryError
 from basalt_engine.metadata import METADATA
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.stores.rocks.manifest import current_manifest, needed_files
-from basalt_engine.stores.rocks.verification import ROWS, Verification
+from basalt_engine.stores.rocks.verification import FAULTS_MAX, ROWS, Verification
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Delete, DeleteRange, Put
+from basalt_engine.table import Delete, Put
 from tests.engine.stores.acknowledging_writer import write
 
 FLIPS = 25  # positions per file
@@ -124,36 +122,16 @@ def test_rows_on_which_all_depends_are_decoded(place: Path):
     assert [("shop:orders" in found[0]), ("job:retention" in found[1]), len(found)] == [True, True, 2]
 
 
+def test_no_more_faults_are_told_of_one_page_than_anybody_reads(place: Path):
+    store = RocksStore.open(place / "many")
+    store.table("system").write([Put(b"job:%d" % number, {b"v": b"cut"}) for number in range(FAULTS_MAX + 1)])
+    store.close()
+    (*_, rows) = Verification(place / "many").pages()
+    assert len(rows.faults) == FAULTS_MAX
+
+
 def test_a_directory_that_a_server_has_open_is_refused(place: Path):
     store = RocksStore.open(place / "open")
     with pytest.raises(DataDirectoryError, match=r"has .* open"):
         Verification(place / "open")
     store.close()
-
-
-def test_the_manifest_is_read_as_rocksdb_reads_it(place: Path):
-    """After overwriting, deleting, compacting and collecting of blobs its list of files is RocksDB's."""
-    draw = random.Random(7)
-    seen = set()
-    for opening in range(4):
-        store = RocksStore.open(place / "churned", sync=False)
-        table = store.table("message")
-        for _ in range(60):
-            key = b"k%05d" % draw.randrange(100)
-            table.write([Put(key, {b"p": draw.randbytes(100_000)})])
-            if draw.random() < 0.2:
-                table.write([Delete(key)])
-            if draw.random() < 0.03:
-                table.write([DeleteRange(b"k00020", b"k%05d" % draw.randrange(21, 100))])
-        database = store._durable.database
-        database.large("message").flush()
-        if opening % 2:
-            database.large("message").compact_range(None, None)
-        listed = "".join(database._files(family) for family in database._families.values())
-        theirs = {f"{int(number):06d}.sst" for number in re.findall(r"^ (\d+):\d+\[", listed, re.MULTILINE)}
-        theirs |= {f"{int(n):06d}.blob" for n in re.findall(r"^blob_file_number: (\d+)", listed, re.MULTILINE)}
-        assert {file.name for file in needed_files(current_manifest(database.path))} == theirs
-        seen |= theirs
-        store.close()
-    assert len(seen) > 8
-    assert faults(place / "churned") == []

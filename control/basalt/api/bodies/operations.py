@@ -281,3 +281,18 @@ class Backup(Struct, frozen=True, rename="camel"):
     created_ms: int
     files: int
     bytes: int
+
+
+class BackupPage(Struct, frozen=True, rename="camel"):
+    """A page of a backup's verification: some of its files, or at last its rows, compared with what the store wrote.
+
+    `next` is the `start` of the page behind it, and null in the last one.
+    """
+
+    name: str
+    files: int
+    bytes: int
+    checked_files: int
+    checked_bytes: int
+    faults: tuple[str, ...]
+    next: str | None

@@ -1,4 +1,4 @@
-"""`basalt job`, `audit`, `backup`, `snapshot` and `prune`: what operators do with a running server."""
+"""`basalt job`, `audit`, `snapshot` and `prune`: what operators do with a running server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from basalt.cli.options import (
     Invocation,
     PositionText,
     author_options,
-    command,
     confirm,
     dry_run_option,
     limit_option,
@@ -103,23 +102,6 @@ _ACTS = columns("at_ms act what outcome reason name address", at_ms="when", name
 def list_acts(invocation: Invocation, limit: int) -> None:
     """List forced ends of transactions, pruning, truncations and the like, newest first."""
     invocation.show_all(_ACTS, lambda client: client.admin.audit(limit=limit))
-
-
-@command()
-@click.argument("name")
-@dry_run_option
-def backup(invocation: Invocation, name: str, dry_run: bool) -> None:
-    """Copy a server's store while it runs.
-
-    The copy is consistent, and lies under NAME where the server keeps its backups: a directory for `basalt serve --data`.
-    """
-    with invocation.client() as client:
-        if dry_run:
-            store = client.admin.store()
-            invocation.out.done(f"would back up the {store.kind} store as {name}", {"name": name, "dry_run": True})
-            return
-        made = row(client.admin.backup(name))
-    invocation.out.done(f"backed up as {made['path']}", made)
 
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")

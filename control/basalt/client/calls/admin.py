@@ -10,6 +10,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.operations import (
     AuditLine,
     Backup,
+    BackupPage,
     BackupRequest,
     ExplainedWriter,
     JobInfo,
@@ -204,9 +205,26 @@ def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLi
     return _get(list[AuditLine], "read the audit", "audit", query=query_of(limit=limit))
 
 
-def backup(scope: ClientScope, name: str) -> Steps[Backup]:
+def backup(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[Backup]:
     """Make a consistent copy of the store, under this name, where the server keeps its backups."""
-    return _post(Backup, f"back up to {name}", "backup", body=BackupRequest(name), effect=Effect.ONCE)
+    query = act_of(reason, by)
+    return _post(Backup, f"back up to {name}", "backups", body=BackupRequest(name), query=query, effect=Effect.ONCE)
+
+
+def backups(scope: ClientScope) -> Steps[list[Backup]]:
+    """The backups that the server keeps, the oldest first."""
+    return _get(list[Backup], "list backups", "backups")
+
+
+def verify_backup(scope: ClientScope, name: str, *, start: str | None = None) -> Steps[BackupPage]:
+    """Compare some of a backup's files with what the store wrote; go on with `start` = the answer's `next`, until it has none."""
+    return _post(BackupPage, f"verify backup {name}", "backups", name, "verify", query=query_of(start=start))
+
+
+def delete_backup(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[Backup]:
+    """Delete a backup, and tell what it was. The audit keeps who did it and why."""
+    what, path = f"delete backup {name}", ADMIN + joined_path("backups", name)
+    return ask(Call(what, "DELETE", path, json_of(Backup), Effect.ONCE, act_of(reason, by)))
 
 
 def ready(scope: ClientScope) -> Steps[Readiness]:

@@ -12,10 +12,10 @@ from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic
-from basalt.errors import ConflictError, InvalidNameError, JobNotFoundError
+from basalt.errors import BackupNotFoundError, ConflictError, InvalidNameError, JobNotFoundError
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.route_table import ADMIN_PATH, EXISTING, Request, RouteTable, integer, words
+from basalt.http.routes.route_table import ADMIN_PATH, AS, EXISTING, REASON, Request, RouteTable, integer, words
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.settings import effective
 from basalt_engine import __version__
@@ -25,6 +25,9 @@ AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
+_BACKUPS = ADMIN_PATH + "/backups"
+_BACKUP = _BACKUPS + "/{backup}"
+_BACKUP_ERRORS = (InvalidNameError, BackupNotFoundError)
 
 route = RouteTable("server")
 admin = "admin"
@@ -151,16 +154,38 @@ async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     return request.services.manager_snapshot()
 
 
-@route("POST", ADMIN_PATH + "/backup", errors=(InvalidNameError, ConflictError), tag=admin)
+@route("POST", _BACKUPS, query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin)
 async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
     """Make a backup."""
-    return await request.services.backups.create(asked.name)
+    services, name = request.services, asked.name
+    return await services.audit.act("back up", f"backup {name}", *request.act, lambda: services.backups.create(name))
 
 
-@route("GET", ADMIN_PATH + "/backup", tag=admin)
+@route("GET", _BACKUPS, tag=admin)
 async def backups(request: Request) -> list[bodies.Backup]:
     """The backups that there are."""
     return await request.services.backups.list()
+
+
+@route(
+    "POST",
+    _BACKUP + "/verify",
+    query=(words("start", "^(rows|[0-9]{6,20}\\.(sst|blob))$", "the file to begin with; the first if it is left out"),),
+    errors=_BACKUP_ERRORS,
+    tag=admin,
+)
+async def verify_backup(request: Request) -> bodies.BackupPage:
+    """Compare a page of a backup's files with what the store wrote."""
+    return await request.services.backups.verify(request.path["backup"], request.text("start"))
+
+
+@route("DELETE", _BACKUP, query=(REASON, AS), errors=_BACKUP_ERRORS, tag=admin)
+async def delete_backup(request: Request) -> bodies.Backup:
+    """Delete a backup."""
+    services, name = request.services, request.path["backup"]
+    return await services.audit.act(
+        "delete backup", f"backup {name}", *request.act, lambda: services.backups.delete(name)
+    )
 
 
 @route(

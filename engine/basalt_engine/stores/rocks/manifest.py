@@ -65,7 +65,7 @@ class _Family:
         self.garbage: Counter[int] = Counter()  # values that nothing needs any more
 
     def files(self) -> Iterator[StoreFile]:
-        """What it needs now: RocksDB keeps no blob file older than the oldest one that a table file points into."""
+        """The files that it needs now: RocksDB keeps no blob file older than the oldest one that a table file points into."""
         yield from (table.file for table in self.tables.values())
         linked = {table.oldest_blob for table in self.tables.values() if table.oldest_blob}
         for number, blob in self.blobs.items():
@@ -174,7 +174,7 @@ def _apply(families: dict[int, _Family], edit: _Edit) -> None:
 
 
 def _reader(tag: int) -> Callable[[_Edit], Any]:
-    """How the contents of a field are read."""
+    """The way to read the contents of a field."""
     if tag in _NUMBERS:
         return _Edit.number
     if tag in _TEXTS or tag & _SAFE_TO_SKIP:

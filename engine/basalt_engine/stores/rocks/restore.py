@@ -20,7 +20,7 @@ Advance = Callable[[int], None]  # is told of bytes that were verified or copied
 
 
 class Restored(NamedTuple):
-    """What was restored, and where the directory is that was in its place, if there was one."""
+    """The outcome: how much was restored, and where the directory is that was in its place, if there was one."""
 
     files: int
     copied_bytes: int
@@ -45,7 +45,7 @@ class Restore:
 
     @property
     def total_bytes(self) -> int:
-        """How much there is to do, as it is told to `advance`: the backup is verified, copied, and its copy verified."""
+        """The bytes of all steps, as it is told to `advance`: the backup is verified, copied, and its copy verified."""
         return 3 * self._verification.total_bytes
 
     def verify(self, advance: Advance = lambda _bytes: None) -> None:

@@ -155,7 +155,7 @@ class RocksStore:
             if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
                 raise DataDirectoryError(f"{directory} exists already", hint="name a new directory for the copy")
             directory.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+            partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=directory.parent))
             try:
                 self._copy(partial)
                 partial.replace(directory)

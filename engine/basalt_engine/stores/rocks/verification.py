@@ -26,14 +26,14 @@ from basalt_engine.stores.rocks.store import SyncedFile
 from basalt_engine.system import VALUE, SystemTable, unseal
 from basalt_engine.table import Row
 
-PAGE_BYTES = 256 << 20  # a second or so, from a slow disk a few; at least one file, of 256 MiB at most
+PAGE_BYTES = 128 << 20  # less than a second, from a slow disk a few; at least one file, of 256 MiB at most
 CHUNK_BYTES = 1 << 20  # other threads run between them
 FAULTS_MAX = 100  # told of one page: whoever has more needs no longer list
 ROWS = "rows"  # the last page, in place of a file's name
 
 
 class Page(NamedTuple):
-    """What one page has found. `next` starts the page behind it; None when this was the last."""
+    """The findings of one page. `next` starts the page behind it; None when this was the last."""
 
     files: int
     checked_bytes: int
@@ -55,7 +55,7 @@ class Verification:
 
     @property
     def total_bytes(self) -> int:
-        """How much there is to compare."""
+        """The bytes of all files that are compared."""
         return sum(file.size_bytes for file in self.files)
 
     def page(self, start: str | None = None, *, page_bytes: int = PAGE_BYTES) -> Page:
@@ -89,7 +89,7 @@ class Verification:
                 return
 
     def fault(self, file: StoreFile) -> str | None:
-        """What is wrong with a file; None when it is as it was written."""
+        """The fault of a file in words; None when it is as it was written."""
         path = self._database / file.name
         try:
             size_bytes = path.stat().st_size
@@ -110,7 +110,7 @@ class Verification:
         raise CorruptionError(f"{self._database} does not need a file {name!r}, or needs it no more")
 
     def _row_faults(self) -> Iterator[str]:
-        """What is wrong with rows on which all else depends."""
+        """The faults of rows on which all else depends."""
         try:
             with ReadOnlyRocksStore.open(self._directory) as store:
                 for table, decode in (("metadata", _topic), (SystemTable.name, _entry)):
