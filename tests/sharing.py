@@ -44,6 +44,7 @@ FIRST = (
     "tests/system/test_kill_loop.py",
     ALONE,
     "docs",
+    "tests/guides/test_guides.py",
     "tests/system/test_cli.py",
     "tests/system/test_signals.py",
     "tests/system/test_schemathesis.py",
