@@ -9,8 +9,10 @@ starts at 0, as after a restart, so every series only ever rises.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
@@ -36,6 +38,7 @@ from basalt.http.services import Services
 from basalt.transactions.rules.transaction import State
 from basalt_engine import __version__
 from basalt_engine.clock import Durations
+from basalt_engine.stores.rocks import RocksStore
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"
@@ -298,6 +301,32 @@ class LeaderMetrics(Collector):
         yield _counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class StoreMetrics(Collector):
+    """The series of the embedded store; those of its database are left out while it is opened again after a failed write."""
+
+    def __init__(self, store: RocksStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is now."""
+        with suppress(OSError):  # of a disk that has gone: the store's own errors tell more
+            disk = shutil.disk_usage(self._store.path)
+            yield _gauge("basalt_store_disk_bytes", "Size of the data directory's disk", disk.total)
+            yield _gauge("basalt_store_disk_free_bytes", "Free of it", disk.free)
+        figures = self._store.figures()
+        if figures is None:
+            return
+        size = GaugeMetricFamily("basalt_store_bytes", "Size of the store's files without its logs", labels=("kind",))
+        size.add_metric(("rows",), figures.table_bytes)
+        size.add_metric(("large_values",), figures.blob_bytes)
+        yield size
+        pending, stopped = figures.pending_compaction_bytes, figures.write_stopped
+        yield _gauge("basalt_store_pending_compaction_bytes", "Bytes that wait to be compacted", pending)
+        yield _gauge("basalt_store_write_stopped", "1 while RocksDB lets nobody write", stopped)
+        stalls = {"delay": figures.write_delays, "stop": figures.write_stops}
+        yield _counters("basalt_store_write_stalls", "Times that it began to hold writers up", "kind", stalls)
 
 
 def process_collectors() -> CollectorRegistry:

@@ -13,6 +13,7 @@ from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.http import services
+from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -65,6 +66,8 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.collectors.append(self.thrift)
+        if isinstance(self.store, RocksStore):
+            self.collectors.append(StoreMetrics(self.store))
         self.audit = Audit(self.store, self.clock)
         self.inspection = Inspection(
             self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,

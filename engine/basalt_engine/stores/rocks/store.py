@@ -37,7 +37,7 @@ from basalt_engine.errors import (
 )
 from basalt_engine.stores.rocks.damage import RESTORE, check_log, os_errors
 from basalt_engine.stores.rocks.data_directory import DataDirectory, sync_directory, write_format
-from basalt_engine.stores.rocks.database import CACHE_BYTES, Database, RocksOptions
+from basalt_engine.stores.rocks.database import CACHE_BYTES, Database, Figures, RocksOptions
 from basalt_engine.stores.rocks.manifest import current_manifest
 from basalt_engine.stores.rocks.rows import StagedWrite
 from basalt_engine.stores.rocks.table import RocksTable
@@ -171,6 +171,19 @@ class RocksStore:
         create_synced_file(directory / "SYNCED", directory / "rocks", sequence).release()
         write_format(directory, initialised=True)
 
+    @property
+    def path(self) -> Path:
+        """The data directory."""
+        return self._durable.path
+
+    def figures(self) -> Figures | None:
+        """The database's state; None while it is closed or being opened again, for which nobody has to wait here."""
+        database = self._durable.database
+        try:
+            return None if database is None else database.figures()
+        except DbClosedError:
+            return None
+
     def close(self) -> None:
         """Write everything to table files, close them, and unlock the directory; closing twice is fine."""
         with self._lock:
@@ -182,6 +195,7 @@ class DurableDatabase:
 
     def __init__(self, directory: DataDirectory, *, sync: bool, cache_bytes: int, open_database: OpenDatabase) -> None:
         self.database: Database | None = None  # None while it cannot be read
+        self.path = directory.path
         self._directory = directory
         self._sync = sync
         self._open_database = open_database
