@@ -15,6 +15,7 @@ from pathlib import Path
 from bench import (
     arrow,
     compacting,
+    footprint,
     on_hbase,
     publishing,
     ranging,
@@ -46,6 +47,9 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "topics": publishing.topics,
     "invalid": publishing.invalid,
     "start": publishing.start,
+    "commands": footprint.commands,
+    "cold-start": footprint.cold_start,
+    "idle": footprint.idle,
     "hbase": on_hbase.rates,
     "compaction": compacting.compaction,
     "spark-read": spark.read,

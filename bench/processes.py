@@ -14,6 +14,8 @@ from pathlib import Path
 
 READY_S = 60
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# An installed package is compiled; without its byte code most of a start would be the compiler's.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class Process:
     def peak_mib(self) -> float:
         """The most resident memory that it has had, mapped files included."""
         return self._status_mib("VmHWM:")
+
+    def resident_mib(self) -> float:
+        """Resident memory, mapped files (the interpreter, libraries) included."""
+        return self._status_mib("VmRSS:")
 
     def rss_mib(self) -> float:
         """Resident memory that is its own (mapped files are the page cache's)."""
@@ -67,7 +73,7 @@ def _started(arguments: list[str]) -> Iterator[Process]:
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         began = time.monotonic()
-        child = subprocess.Popen([sys.executable, *arguments, "--port-file", str(port_file)])
+        child = subprocess.Popen([sys.executable, *arguments, "--port-file", str(port_file)], env=ENVIRONMENT)
         try:
             while not port_file.exists():
                 if child.poll() is not None or time.monotonic() - began > READY_S:
