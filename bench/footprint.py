@@ -64,8 +64,10 @@ def idle(folder: Path, quick: bool) -> Iterator[Figure]:
     mb, percent = _idling(processes.basalt(folder / "data"), seconds)
     bare_mb, bare_percent = _idling(processes.trivial(), seconds)
     yield _within("memory of an idle server", mb, "MB", IDLE_MB_MAX)
-    yield _beside("memory of an idle server", mb, "MB", "MB of a trivial server", bare_mb, 2)
-    yield _within("CPU of an idle server", percent, "%", IDLE_CPU_PERCENT_MAX, note=f"trivial server: {bare_percent:.2f} %")
+    yield _beside("memory of an idle server", mb, "MB", "MB of a trivial server", bare_mb, 2.5)
+    yield _within(
+        "CPU of an idle server", percent, "%", IDLE_CPU_PERCENT_MAX, note=f"trivial server: {bare_percent:.2f} %"
+    )
 
 
 def _least(rounds: int, *programs: list[str]) -> list[Cost]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from msgspec import Struct
+    from rich.table import Table
 
     from basalt.api.bodies.topics import TopicDescription, TopicInfo
     from basalt.api.bodies.transactions import TransactionInfo
@@ -33,12 +34,16 @@ DURATIONS = frozenset(
         "expires_in_ms",
         "interval_ms",
         "lifetime_ms",
+        "late_ms",
         "lifetime_ms_max",
+        "oldest_age_ms",
         "p50_ms",
         "p99_ms",
+        "readers_wait_ms",
         "remaining_ms",
         "skew_ms",
         "ttl_ms",
+        "up_ms",
     ]
 )
 
@@ -252,14 +257,12 @@ class Output:
             self.line(f"{name:<{width}}  {value}".rstrip())
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
-        numeric = [
-            column.text is not time_text and _is_numeric([row.get(column.key) for row in rows]) for column in columns
-        ]
-        headings = [column.name.upper() for column in columns]
         if sys.stdout.isatty():
-            _rich_table(headings, numeric, cells)
+            from rich.console import Console
+
+            Console(highlight=False).print(rich_table(columns, rows))
             return
+        headings, numeric, cells = _cells(columns, rows)
         widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
         for line in (headings, *cells):
             padded = (
@@ -274,17 +277,27 @@ def _is_numeric(values: Sequence[object]) -> bool:
     return bool(numbers) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers)
 
 
-def _rich_table(headings: Sequence[str], numeric: Sequence[bool], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
+def _cells(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[list[str], list[bool], list[list[str]]]:
+    """The headings, which columns hold numbers, and the cells in text."""
+    numeric = [
+        column.text is not time_text and _is_numeric([row.get(column.key) for row in rows]) for column in columns
+    ]
+    cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
+    return [column.name.upper() for column in columns], numeric, cells
+
+
+def rich_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """A table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
+    headings, numeric, cells = _cells(columns, rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, right in zip(headings, numeric, strict=True):
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for line in cells:
         table.add_row(*(Text(cell) for cell in line))  # Text: brackets in a name are not rich's markup
-    Console(highlight=False).print(table)
+    return table
 
 
 def _json(value: Any, indent: int | None = None) -> str:

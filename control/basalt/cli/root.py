@@ -36,6 +36,9 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "message": Lazy("messages", "message", "Look at single messages, hidden ones too."),
         "table": Lazy("table", "table", "Create, list, show and delete tables; get, put and scan their cells."),
         "tx": Lazy("tx", "tx", "Begin, end, list, describe and find transactions."),
+        "top": Lazy(
+            "top", "top", "Watch what a server does: its busiest topics, its transactions, and jobs that are late."
+        ),
         "explain": Lazy("diagnosis", "explain", "Tell why a reader stops, and what a transaction holds back."),
     },
     "Operations": {

@@ -110,3 +110,25 @@ def test_on_a_terminal_a_table_keeps_brackets_and_escapes_and_a_pipe_gets_plain_
         assert "[::1]:9090" in text
     assert "\x1b[1m" in shown("config", "show", "--changed", "--set", setting)
     assert "\x1b" not in done("config", "show", "--changed", "--set", setting)[1]
+
+
+def test_on_a_terminal_top_draws_its_screen_again_until_ctrl_c(served):
+    _, url = served
+    done("topic", "create", "orders", "--url", url)
+    done("publish", "orders", "first", "--url", url)
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "basalt.cli.main", "top", "--interval", "100ms", "--url", url],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**ENVIRONMENT, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"default:orders") < 3:
+        seen += os.read(ours, 65_536)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=START_SECONDS_MAX)
+    os.close(ours)
+    assert (process.returncode, err) == (130, b"")

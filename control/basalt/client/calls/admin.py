@@ -93,6 +93,15 @@ def settings(scope: ClientScope) -> Steps[list[SettingInfo]]:
     return _get(list[SettingInfo], "show settings", "settings")
 
 
+def metrics(scope: ClientScope) -> Steps[str]:
+    """Every series of the server, in Prometheus' text format: docs/reference/metrics.md."""
+    return ask(
+        Call(
+            "read the metrics", "GET", "/metrics", lambda answer: answer.body.decode(), Effect.NONE, accept="text/plain"
+        )
+    )
+
+
 def store(scope: ClientScope) -> Steps[StoreInfo]:
     """The store's kind, size, tables and state."""
     return _get(StoreInfo, "show the store", "store")

@@ -1,0 +1,271 @@
+"""`basalt top`: what a server does now, from two looks at its metrics.
+
+The server has series of the busiest topics alone (docs/reference/metrics.md), so a look costs the same with 100,000 topics.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from basalt.api.bodies.operations import JobInfo
+from basalt.cli.options import DurationMs, Invocation, command
+from basalt.cli.output import Column, columns, count_text, duration_text, printable, rich_table, row, size_text
+from basalt_engine.clock import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from basalt.client import Client
+
+INTERVAL_MS_DEFAULT = 2_000
+INTERVAL_MS_MIN = 100  # a look takes the server some milliseconds
+TOPICS_DEFAULT = 20
+TOPICS_MAX = 101  # as many series of topics as a server has, and that of all others
+OTHER_TOPICS = "_other"  # the name under which the server counts the topics that have no series
+OPEN, COMMITTING, ABORTING = ("open",), ("committing",), ("aborting",)
+
+Values = Mapping[
+    str, Mapping[tuple[str, ...], float]
+]  # of a metric: by the values of its labels, in the order of their names
+
+_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? ([^ ]+)(?: [0-9.]+)?")
+_LABEL = re.compile(r'[a-z_]+="((?:[^"\\]|\\.)*)"')
+
+_TOPICS = (
+    *columns("topic published_per_s", counts="published_per_s", published_per_s="published/s"),
+    Column("published_bytes_per_s", size_text, "bytes/s"),
+    *columns("read_per_s", counts="read_per_s", read_per_s="read/s"),
+    Column("read_bytes_per_s", size_text, "read bytes/s"),
+    *columns("published_messages", counts="published_messages", published_messages="published"),
+)
+_JOBS = columns("name state late_ms last_outcome last_started_ms", last_started_ms="last run", name="job")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A server's metrics and jobs at one time: `at_ms` of a clock that only goes forward, `now_ms` of the calendar."""
+
+    at_ms: float
+    now_ms: int
+    values: Values
+    jobs: Sequence[JobInfo]
+
+
+@command()
+@click.option("--once", is_flag=True, help="Show it once and end, as without a terminal and with any -o but table.")
+@click.option(
+    "--interval",
+    "interval_ms",
+    type=DurationMs(minimum_ms=INTERVAL_MS_MIN),
+    default=INTERVAL_MS_DEFAULT,
+    show_default="2s",
+    metavar="DURATION",
+    help="Time between two looks; rates are those of this time.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, TOPICS_MAX), default=TOPICS_DEFAULT, show_default=True, metavar="N",
+    help="At most so many topics.",
+)  # fmt: skip
+def top(invocation: Invocation, once: bool, interval_ms: int, limit: int) -> None:
+    """Watch what a server does: its busiest topics, its transactions, and jobs that are late.
+
+    Topics are those of all namespaces, or of the one that --namespace names; a server tells the busiest 100, and the sum of
+    all others as _other. Ctrl-C ends it.
+    """
+    url = invocation.target().url
+    with invocation.client() as client:
+        shown = _shown(client, url, interval_ms, limit, invocation.namespace)
+        if once or not invocation.out.for_people or not sys.stdout.isatty():
+            _write(invocation, next(shown))
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+            for each in shown:
+                live.update(_screen(each), refresh=True)
+
+
+def _shown(client: Client, url: str, interval_ms: int, limit: int, namespace: str | None) -> Iterator[dict[str, Any]]:
+    before = _look(client)
+    while True:
+        time.sleep(interval_ms / 1_000)
+        after = _look(client)
+        yield activity(url, before, after, limit, namespace)
+        before = after
+
+
+def _look(client: Client) -> Look:
+    clock = SystemClock()
+    text = client.admin.metrics()
+    return Look(clock.monotonic_ms(), clock.now_ms(), parsed(text), client.admin.jobs())
+
+
+def parsed(text: str) -> Values:
+    """Read what `GET /metrics` answers, but for comments and for what is no number."""
+    values: dict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+    for line in text.splitlines():
+        sample = _SAMPLE.fullmatch(line)
+        if sample is not None:
+            values[sample[1]][tuple(_LABEL.findall(sample[2] or ""))] = float(sample[3])
+    return values
+
+
+def activity(url: str, before: Look, after: Look, limit: int, namespace: str | None) -> dict[str, Any]:
+    """Compare two looks, and make a row of what happened between them: of the server, its transactions, topics and jobs."""
+    seconds = max((after.at_ms - before.at_ms) / 1_000, 1e-3)
+    rates = _Rates(before.values, after.values, seconds)
+    return {
+        "server": _server(url, rates, after),
+        "transactions": _transactions(rates),
+        "topics": _topics(rates, limit, namespace),
+        "jobs": [_job(job, after.now_ms) for job in after.jobs],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Two values of every series: how fast counters rise, and what gauges are now."""
+
+    before: Values
+    after: Values
+    seconds: float
+
+    def per_s(self, name: str, labels: tuple[str, ...] = ()) -> float:
+        """The speed at which a counter rises. A lower value than before is that of a server, or a series, that began anew."""
+        now, then = (values.get(name, {}).get(labels, 0.0) for values in (self.after, self.before))
+        return round((now - then if now >= then else now) / self.seconds, 3)
+
+    def total_per_s(self, name: str) -> float:
+        """The speed at which all series of a counter rise together."""
+        return round(sum(self.per_s(name, labels) for labels in self.after.get(name, {})), 3)
+
+    def now(self, name: str, labels: tuple[str, ...] = ()) -> float | None:
+        """A gauge; None where the server does not tell it."""
+        return self.after.get(name, {}).get(labels)
+
+    def count(self, name: str, labels: tuple[str, ...] = ()) -> int | None:
+        """A gauge that counts something."""
+        value = self.now(name, labels)
+        return None if value is None else int(value)
+
+    def age_ms(self, name: str) -> int | None:
+        """A gauge of seconds."""
+        value = self.now(name)
+        return None if value is None else int(value * 1_000)
+
+
+def _server(url: str, rates: _Rates, after: Look) -> dict[str, Any]:
+    kind, version = next(iter(rates.after.get("basalt_server_info", {})), ("", ""))
+    started_s = rates.now("basalt_start_time_seconds")
+    return {
+        "url": url,
+        "version": version or None,
+        "store": kind or None,
+        "up_ms": None if started_s is None else max(0, after.now_ms - int(started_s * 1_000)),
+        "cpu_percent": round(100 * rates.per_s("process_cpu_seconds_total"), 1),
+        "memory_bytes": rates.count("process_resident_memory_bytes"),
+        "requests_per_s": rates.total_per_s("basalt_http_request_duration_seconds_count"),
+        "problems_per_s": rates.total_per_s("basalt_http_problems_total"),
+        "published_per_s": rates.per_s("basalt_published_messages_total"),
+        "read_per_s": rates.per_s("basalt_fetched_messages_total"),
+        "long_polls": rates.count("basalt_waiting_fetches"),
+    }
+
+
+def _transactions(rates: _Rates) -> dict[str, Any]:
+    live = "basalt_transactions_live"
+    events = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out")
+    return {
+        "open": rates.count(live, OPEN),
+        "committing": rates.count(live, COMMITTING),
+        "aborting": rates.count(live, ABORTING),
+        **{f"{event}_per_s": rates.per_s("basalt_transactions_total", (event,)) for event in events},
+        "oldest_age_ms": rates.age_ms("basalt_transactions_oldest_seconds"),
+        "readers_wait_ms": rates.age_ms("basalt_transactions_oldest_blocking_seconds"),
+        "invalid": rates.count("basalt_transactions_invalid"),
+    }
+
+
+def _topics(rates: _Rates, limit: int, namespace: str | None) -> list[dict[str, Any]]:
+    """The topics, busiest first, and the sum of those that the server does not tell apart."""
+    found: list[dict[str, Any]] = []
+    for title, published in rates.after.get("basalt_topic_published_messages_total", {}).items():
+        space, name = title
+        if namespace is not None and space != namespace:
+            continue
+        found.append(
+            {
+                "topic": OTHER_TOPICS if name == OTHER_TOPICS else f"{space}:{name}",
+                "published_per_s": rates.per_s("basalt_topic_published_messages_total", title),
+                "published_bytes_per_s": rates.per_s("basalt_topic_published_bytes_total", title),
+                "read_per_s": rates.per_s("basalt_topic_fetched_messages_total", title),
+                "read_bytes_per_s": rates.per_s("basalt_topic_fetched_bytes_total", title),
+                "published_messages": int(published),
+            }
+        )
+    found.sort(key=lambda topic: (-topic["published_per_s"] - topic["read_per_s"], -topic["published_messages"]))
+    return found[:limit]
+
+
+def _job(job: JobInfo, now_ms: int) -> dict[str, Any]:
+    """A job as a row: `late_ms` is since when it should have run."""
+    state = "running" if job.running else "paused" if job.paused else "waiting" if job.enabled else "off"
+    late_ms = 0 if job.next_run_ms is None or state != "waiting" else max(0, now_ms - job.next_run_ms)
+    return {**row(job), "state": state, "late_ms": late_ms}
+
+
+def _write(invocation: Invocation, shown: dict[str, Any]) -> None:
+    out = invocation.out
+    if not out.for_people:
+        out.record(shown)
+        return
+    for line in _head(shown):
+        out.line(line)
+    for heads, rows in _tables(shown):
+        out.line("")
+        out.rows(heads, rows)
+
+
+def _screen(shown: dict[str, Any]) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = [Text(line) for line in _head(shown)]
+    for heads, rows in _tables(shown):
+        parts += [Text(), rich_table(heads, rows)]
+    return Group(*parts)
+
+
+def _tables(shown: dict[str, Any]) -> tuple[tuple[Sequence[Column], list[dict[str, Any]]], ...]:
+    """The jobs before the topics: of those there may be more than a screen has lines."""
+    return (_JOBS, shown["jobs"]), (_TOPICS, shown["topics"])
+
+
+def _head(shown: dict[str, Any]) -> Iterator[str]:
+    server, transactions = shown["server"], shown["transactions"]
+    yield printable(
+        f"{server['url']}: basalt {server['version']}, store {server['store']}, up {duration_text(server['up_ms'])},"
+        f" CPU {server['cpu_percent']} %, memory {size_text(server['memory_bytes'])}"
+    )
+    yield (
+        f"{_per_s(server, 'published', 'read', 'requests', 'problems')}, {count_text(server['long_polls'])} long polls wait"
+    )
+    live = ", ".join(f"{count_text(transactions[state])} {state}" for state in ("open", "committing", "aborting"))
+    yield (
+        f"transactions: {live}; {_per_s(transactions, 'begun', 'committed', 'aborted', 'conflicts', 'timed_out')};"
+        f" oldest {duration_text(transactions['oldest_age_ms'])},"
+        f" readers wait for {duration_text(transactions['readers_wait_ms'])}"
+    )
+
+
+def _per_s(figures: Mapping[str, Any], *names: str) -> str:
+    return ", ".join(f"{count_text(figures[f'{name}_per_s'])} {name.replace('_', ' ')}/s" for name in names)
