@@ -64,6 +64,15 @@ class BatchSection:
     HEADERS = 8
 
 
+_LENGTH_BYTES = 4
+_SECTION_BYTES = (  # each message's, before the payloads
+    (BatchSection.EVENT_TIMES, 8),
+    (BatchSection.TTLS, 8),
+    (BatchSection.KEYS, _LENGTH_BYTES),
+    (BatchSection.HEADERS, _LENGTH_BYTES),
+)
+
+
 class Extras(NamedTuple):
     """The optional fields of one message beside its payload. Times in milliseconds; `ttl_ms` counts from publishing."""
 
@@ -76,13 +85,7 @@ class Extras(NamedTuple):
 NO_EXTRAS = Extras()
 
 # The bytes per message of the sections that batches with these flags have before their payloads.
-_FIXED_BYTES = [
-    8 * bool(flags & BatchSection.EVENT_TIMES)
-    + 8 * bool(flags & BatchSection.TTLS)
-    + 4 * bool(flags & BatchSection.KEYS)
-    + 4 * bool(flags & BatchSection.HEADERS)
-    for flags in range(16)
-]
+_FIXED_BYTES = [sum(width for flag, width in _SECTION_BYTES if flags & flag) for flags in range(16)]
 
 
 def encode(
@@ -232,6 +235,22 @@ class RecordBatch:
         if start == 0 and stop == self.count:
             return self._data[: 4 * stop], self._data[self._payloads_at : self.payloads_stop]
         return self._data[4 * start : 4 * stop], self._data[self._ends[start] : self._ends[stop]]
+
+    def sections(self, start: int, stop: int) -> list[memoryview]:
+        """The optional sections in start <= index < stop, in the order of the format, each as one stretch of stored bytes."""
+        data, at, blobs_at = self._data, self._extras_at, self.payloads_stop
+        fixed, blobs = list[memoryview](), list[memoryview]()
+        for flag, width in _SECTION_BYTES:
+            if not self.flags & flag:
+                continue
+            fixed.append(data[at + width * start : at + width * stop])
+            if width == _LENGTH_BYTES:
+                lengths = struct.unpack_from(f">{self.count}I", data, at)
+                ends = list(accumulate((0 if length == _NO_KEY else length for length in lengths), initial=blobs_at))
+                blobs.append(data[ends[start] : ends[stop]])
+                blobs_at = ends[-1]
+            at += width * self.count
+        return fixed + blobs
 
     def ttls_ms(self) -> tuple[int, ...] | None:
         """The TTL of each message, 0 where it has none; None when no message of the batch has one."""

@@ -6,12 +6,20 @@ import json
 
 import pytest
 
-from basalt.api.bodies.messages import RecordIn, RecordsRequest
-from basalt.api.codecs import avro
+from basalt.api.bodies.messages import ConsumeRequest, RecordIn, RecordsRequest
+from basalt.api.codecs import avro, batches
+from basalt.client.calls.pages import Page
 from basalt.http.routes import messages as routes
 
 AVRO = "avro/binary"
 LINES = "application/x-ndjson"
+BATCHES = "application/vnd.basalt.batches"
+CARRIED = [  # key, headers, event time, TTL
+    (b"k", (("trace", b"\xff"), ("trace", b"")), 5, 600_000),
+    (None, (), None, None),
+    (b"", (), -1, None),
+    (None, (("\u00e9", b"v"),), None, None),
+]
 RICH = {
     "payload": "paid",
     "key": "7",
@@ -219,3 +227,67 @@ def test_records_come_in_parts_and_say_the_same(client, monkeypatch):
     monkeypatch.setattr(routes, "PART_RECORDS", 2)
     parted = client.call("GET", f"{path}/records")
     assert (len(parted.parts), parted.body) == (len(whole.parts) + 2, whole.body)
+
+
+def test_a_poll_in_json_has_what_a_message_carries(client):
+    path = client.topic()
+    client.call(
+        "POST", f"{path}/records", {"records": [RICH, {"payload": "bare"}, {"payload": "", "keyBase64": "/w=="}]}
+    )
+    client.publish(path, "plain")
+    rich, bare, binary, plain = client.poll(path).json()
+    assert {name: rich[name] for name in RICH} == RICH
+    assert set(bare) == set(plain) == {"id", "payload"}
+    assert {name: binary[name] for name in binary if name != "id"} == {"payload": "", "key": "\u00ff"}
+
+
+@pytest.mark.parametrize("media_type", [AVRO, "application/json"])
+def test_a_poll_answers_whole_records_where_it_is_asked_to(client, media_type):
+    path = client.topic()
+    client.call("POST", f"{path}/records", {"records": [RICH]})
+    ask = avro.encode_consume_request(ConsumeRequest()) if media_type == AVRO else b"{}"
+    reply = client.call("POST", f"{path}/poll?records=true", ask, media_type)
+    assert reply.header("content-type") == media_type
+    assert reply.body == client.call("GET", f"{path}/records", accept=media_type).body
+    assert reply.header("basalt-next") is not None
+
+
+@pytest.mark.parametrize("rows", [[1], [20], [1, 1, 1], [3, 20, 1, 20, 2]])
+def test_a_poll_in_batches_has_what_each_message_carries(client, rows):
+    path = client.topic()
+    expected, number = [], 0
+    for count in rows:
+        sent = []
+        for _ in range(count):
+            number += 1
+            sent.append(RecordIn(b"%d" % number, *CARRIED[number % len(CARRIED)]))
+        client.call("POST", f"{path}/records", avro.encode_records_request(RecordsRequest(None, sent)), AVRO)
+        client.clock.advance(1)
+        client.publish(path, "plain")
+        client.clock.advance(1)
+        expected += [(record.payload, *CARRIED[int(record.payload) % len(CARRIED)]) for record in sent]
+        expected.append((b"plain", None, (), None, None))
+
+    def read(**wanted):
+        reply = client.call(
+            "POST", f"{path}/poll", avro.encode_consume_request(ConsumeRequest(**wanted)), AVRO, accept=BATCHES
+        )
+        return list(Page(reply.body))
+
+    def seen(messages):
+        return [(each.payload, each.key, each.headers, each.event_time_ms, each.ttl_ms) for each in messages]
+
+    whole = read()
+    assert seen(whole) == expected
+    for at, message in enumerate(whole):  # from the midst of a row, too
+        assert seen(read(start_from=message.id, limit=5)) == expected[at : at + 5]
+
+
+def test_a_poll_of_plain_messages_costs_no_byte_more(client):
+    path = client.topic()
+    client.publish(path, "a", "b")
+    ask = avro.encode_consume_request(ConsumeRequest())
+    body = client.call("POST", f"{path}/poll", ask, AVRO, accept=BATCHES).body
+    assert len(body) == len(batches.START) + 9 + 2 * (20 + 4 + 1) + len(
+        batches.END
+    )  # a list: head, ids, lengths, payloads

@@ -68,6 +68,18 @@ class Message(Struct, frozen=True, gc=False):
     payload: bytes
 
 
+class Carried(NamedTuple):
+    """The key, headers and times that a message carries beside its payload. `ttl_ms` counts from publishing."""
+
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    event_time_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+NOTHING_CARRIED = Carried()
+
+
 class RecordIn(Struct, frozen=True):
     """One record to publish: a payload with what may go with it. `ttl_ms` counts from publishing."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, repeat
 
-from basalt.api.bodies.messages import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer
+from basalt.api.bodies.messages import MESSAGE_ID_BYTES, RECORD_KINDS, Buffer, Carried
 from basalt.errors import MalformedBodyError
 
 START = b"\x01"  # the version
@@ -20,10 +20,20 @@ END = b"\x00"
 SEQUENCE_AT = 8  # where in an id the number is that counts plain messages
 PAYLOAD_SEQUENCE_AT = 18  # and the one that counts stored payloads
 
-_RUN, _LIST, _MARKER = 1, 2, 3
+_RUN, _LIST, _MARKER, _CARRIED = 1, 2, 3, 4
 _RUN_HEAD = struct.Struct(f">BIB{MESSAGE_ID_BYTES}sI")
 _LIST_HEAD = struct.Struct(">BII")
 _MARKER_HEAD = struct.Struct(f">BB{MESSAGE_ID_BYTES}sI")
+_CARRIED_HEAD = struct.Struct(">BBI")
+_EVENT_TIMES, _TTLS, _KEYS, _HEADERS = 1, 2, 4, 8  # flags: which sections there are
+_SECTIONS = (
+    (_EVENT_TIMES, "q", 8),
+    (_TTLS, "Q", 8),
+    (_KEYS, "I", 4),
+    (_HEADERS, "I", 4),
+)  # each message's bytes in them
+_NO_KEY, _NO_EVENT_TIME = 0xFFFFFFFF, -(1 << 63)
+_CARRIED_START = bytes([_CARRIED])
 _COUNTED = (SEQUENCE_AT, PAYLOAD_SEQUENCE_AT)
 _NUMBERS = 1 << 16
 
@@ -42,6 +52,7 @@ class BatchFrame:
     """Neighbouring messages of an answer. Offsets are into the answer's bytes.
 
     `counted_at` is where in the ids the number is that rises by one; None when each message's id is in the answer.
+    `carried_at` is where the frame begins that says what they carry beside their payloads; None when that is nothing.
     """
 
     ids_at: int
@@ -49,6 +60,7 @@ class BatchFrame:
     lengths: tuple[int, ...]
     payloads_at: int
     payload_bytes: int
+    carried_at: int | None = None
 
     @property
     def count(self) -> int:
@@ -75,6 +87,10 @@ class BatchFrame:
             return struct.unpack_from(f"{size}s" * self.count, body, self.payloads_at)
         return (body[start:stop] for start, stop in pairwise(self.ends()))
 
+    def carried(self, body: bytes) -> list[Carried] | None:
+        """Read what each message carries beside its payload; None when no message of the frame carries anything."""
+        return None if self.carried_at is None else _read_carried(body, self.carried_at, self.count)
+
     def ends(self) -> list[int]:
         """Offsets at which the first payload begins, and each one ends."""
         return list(accumulate(self.lengths, initial=self.payloads_at))
@@ -90,6 +106,12 @@ def encode_list(ids: Sequence[bytes], payloads: Sequence[Buffer]) -> bytes:
     lengths = list(map(len, payloads))
     head = _LIST_HEAD.pack(_LIST, len(ids), sum(lengths))
     return b"".join([head, *ids, struct.pack(f">{len(ids)}I", *lengths), *payloads])
+
+
+def encode_carried(flags: int, sections: Sequence[Sequence[Buffer]]) -> bytes:
+    """A frame of what the messages of the frame before it carry: the sections of each of their rows, which have these flags."""
+    columns = [piece for column in zip(*sections, strict=True) for piece in column]
+    return b"".join([_CARRIED_HEAD.pack(_CARRIED, flags, sum(map(len, columns))), *columns])
 
 
 def encode_marker(kind: str, marker_id: bytes, payload: Buffer) -> bytes:
@@ -122,8 +144,10 @@ def decode_marked(body: bytes) -> list[BatchFrame | MarkerFrame]:
             frame = _frame(body, offset)
         except (struct.error, IndexError):
             raise _refused(offset, "a frame is cut short") from None
-        frames.append(frame)
         offset = frame.payloads_at + frame.payload_bytes
+        if body[offset : offset + 1] == _CARRIED_START:
+            frame, offset = replace(frame, carried_at=offset), _carried_stop(body, offset, frame.count)
+        frames.append(frame)
     if offset + len(END) != len(body):
         raise _refused(offset + len(END), f"{len(body) - offset - len(END)} bytes follow the end")
     return frames
@@ -165,6 +189,67 @@ def _frame(body: bytes, frame_start: int) -> BatchFrame:
     if sum(lengths) != payload_bytes:
         raise _refused(frame_start, f"payloads of {sum(lengths)} bytes, expected {payload_bytes}")
     return BatchFrame(ids_at, counted_at, lengths, payloads_at, payload_bytes)
+
+
+def _carried_head(body: bytes, at: int) -> tuple[int, int]:
+    """The flags of a frame of what messages carry, and the bytes behind its head."""
+    _, flags, size_bytes = _CARRIED_HEAD.unpack_from(body, at)
+    return flags, size_bytes
+
+
+def _carried_stop(body: bytes, at: int, count: int) -> int:
+    """The end of a frame of what messages carry, which has all that it says."""
+    try:
+        flags, size_bytes = _carried_head(body, at)
+    except struct.error:
+        raise _refused(at, "a frame is cut short") from None
+    stop = at + _CARRIED_HEAD.size + size_bytes
+    fixed_bytes = count * sum(width for flag, _, width in _SECTIONS if flags & flag)
+    if not 0 < flags < 16 or fixed_bytes > size_bytes or stop > len(body):
+        raise _refused(at, f"flags {flags} and {size_bytes} bytes for what {count} messages carry")
+    return stop
+
+
+def _read_carried(body: bytes, at: int, count: int) -> list[Carried]:
+    flags, size_bytes = _carried_head(body, at)
+    columns: dict[int, Iterable[int]] = {}
+    offset = at + _CARRIED_HEAD.size
+    stop = offset + size_bytes
+    for flag, letter, width in _SECTIONS:
+        if flags & flag:
+            columns[flag] = struct.unpack_from(f">{count}{letter}", body, offset)
+            offset += width * count
+    keys, headers = list[bytes | None](), list[tuple[tuple[str, bytes], ...]]()
+    for length in columns.get(_KEYS, ()):
+        key_stop = offset + (0 if length == _NO_KEY else length)
+        keys.append(None if length == _NO_KEY else body[offset:key_stop])
+        offset = key_stop
+    for length in columns.get(_HEADERS, ()):
+        headers.append(_read_headers(body, offset, min(offset + length, stop)))
+        offset += length
+    if offset != stop:
+        raise _refused(at, f"keys and headers end at byte {offset}, expected {stop}")
+    times = (None if time == _NO_EVENT_TIME else time for time in columns.get(_EVENT_TIMES, repeat(_NO_EVENT_TIME)))
+    ttls = (ttl or None for ttl in columns.get(_TTLS, repeat(0)))
+    return [
+        Carried(*each)
+        for each in zip(keys or repeat(None, count), headers or repeat((), count), times, ttls, strict=False)
+    ]
+
+
+def _read_headers(body: bytes, start: int, stop: int) -> tuple[tuple[str, bytes], ...]:
+    headers, offset = list[tuple[str, bytes]](), start
+    try:
+        while offset < stop:
+            name_at = offset + 2
+            value_at = name_at + int.from_bytes(body[offset:name_at]) + 4
+            offset = value_at + int.from_bytes(body[value_at - 4 : value_at])
+            headers.append((body[name_at : value_at - 4].decode(), body[value_at:offset]))
+    except UnicodeDecodeError:
+        raise _refused(start, "the name of a header is not UTF-8") from None
+    if offset > stop:
+        raise _refused(start, f"headers end at byte {offset}, expected {stop}")
+    return tuple(headers)
 
 
 def _refused(at: int, what: str) -> MalformedBodyError:

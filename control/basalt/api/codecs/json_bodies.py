@@ -28,6 +28,7 @@ from basalt.api.bodies.messages import (
     WORK_MARKER,
     WORK_PUBLISH,
     Buffer,
+    Carried,
     ConsumeRequest,
     PublishRequest,
     PublishResponse,
@@ -287,16 +288,33 @@ def decode_consume_request(body: Buffer) -> ConsumeRequest:
     return request
 
 
-def encode_messages_block(ids: Sequence[Buffer], payloads: Sequence[Buffer]) -> bytes:
+def encode_messages_block(
+    ids: Sequence[Buffer], payloads: Sequence[Buffer], carried: Sequence[Carried] | None = None
+) -> bytes:
     """Some messages of an answer: START_OF_MESSAGES, such blocks joined by commas (none empty), END_OF_MESSAGES.
 
-    ValueError when the lists differ in length.
+    `carried`: what each has beside its payload; None when none has anything. ValueError when the lists differ in length.
     """
-    items = [
+    items: list[dict[str, object]] = [
         {"id": str(message_id, "latin-1"), "payload": str(payload, "latin-1")}
         for message_id, payload in zip(ids, payloads, strict=True)
     ]
+    for item, each in zip(items, carried or (), strict=carried is not None):
+        item.update(_carried_fields(each))
     return _encode(items)[1:-1]
+
+
+def _carried_fields(carried: Carried) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if carried.key is not None:
+        fields["key"] = str(carried.key, "latin-1")
+    if carried.headers:
+        fields["headers"] = [{"name": name, "value": str(value, "latin-1")} for name, value in carried.headers]
+    if carried.event_time_ms is not None:
+        fields["eventTimeMs"] = carried.event_time_ms
+    if carried.ttl_ms is not None:
+        fields["ttlMs"] = carried.ttl_ms
+    return fields
 
 
 def decode_work(body: Buffer) -> Work:

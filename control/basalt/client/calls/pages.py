@@ -22,7 +22,30 @@ _PUBLISH_MS_BYTES = 8
 
 
 class Message(bodies.Message, frozen=True, gc=False):
-    """One message: `id`, its 20-byte position in the topic, and `payload`."""
+    """One message: `id`, its 20-byte position in the topic, `payload`, and what it carries beside that."""
+
+    # One field for all four: most messages carry nothing, and a page makes thousands of them.
+    carried: bodies.Carried = bodies.NOTHING_CARRIED
+
+    @property
+    def key(self) -> bytes | None:
+        """The key that it was published with; None: none."""
+        return self.carried.key
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """The headers that it was published with, in order; `dict(message.headers)` where no name comes twice."""
+        return self.carried.headers
+
+    @property
+    def event_time_ms(self) -> int | None:
+        """The time of what it tells of, as its publisher said it: milliseconds since 1970; None: nobody said it."""
+        return self.carried.event_time_ms
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """The time for which it lasts from its publishing on, where it was given one of its own."""
+        return self.carried.ttl_ms
 
     @property
     def published_ms(self) -> int:
@@ -69,14 +92,18 @@ class Page:
         ids, (starts, stops) = self._ids, self._places
         if isinstance(index, slice):
             spans = zip(starts[index], stops[index], strict=True)
-            return list(map(Message, ids[index], (self._body[start:stop] for start, stop in spans)))
-        return Message(ids[index], self._body[starts[index] : stops[index]])
+            payloads = (self._body[start:stop] for start, stop in spans)
+            carried = () if self._carried is None else (self._carried[index],)
+            return list(map(Message, ids[index], payloads, *carried))
+        payload = self._body[starts[index] : stops[index]]
+        return Message(ids[index], payload, *(() if self._carried is None else (self._carried[index],)))
 
     def __iter__(self) -> Iterator[Message]:
         # Cut out frame by frame: so they stay in the processor's caches.
         body, frames = self._body, self._frames
         ids = chain.from_iterable(frame.ids(body) for frame in frames)
-        return map(Message, ids, chain.from_iterable(frame.payloads(body) for frame in frames))
+        payloads = chain.from_iterable(frame.payloads(body) for frame in frames)
+        return map(Message, ids, payloads) if self._carried is None else map(Message, ids, payloads, self._carried)
 
     @property
     def bytes(self) -> int:
@@ -105,7 +132,20 @@ class Page:
         try:
             return batches.decode(self._body)
         except MalformedBodyError as error:
-            raise ProtocolError(f"the answer of a poll is not one of message batches ({error})") from None
+            raise _unreadable(error) from None
+
+    @cached_property
+    def _carried(self) -> list[bodies.Carried] | None:
+        """The key, headers and times of each message; None where none carries anything."""
+        if all(frame.carried_at is None for frame in self._frames):
+            return None
+        nothing, found = bodies.NOTHING_CARRIED, list[bodies.Carried]()
+        try:
+            for frame in self._frames:
+                found += frame.carried(self._body) or [nothing] * frame.count
+        except MalformedBodyError as error:
+            raise _unreadable(error) from None
+        return found
 
     @cached_property
     def _count(self) -> int:
@@ -120,3 +160,7 @@ class Page:
         """The offsets in the body at which the payloads begin, and those at which they end."""
         ends = [frame.ends() for frame in self._frames]
         return [start for each in ends for start in each[:-1]], [stop for each in ends for stop in each[1:]]
+
+
+def _unreadable(error: MalformedBodyError) -> ProtocolError:
+    return ProtocolError(f"the answer of a poll is not one of message batches ({error})")

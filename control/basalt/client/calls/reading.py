@@ -164,7 +164,9 @@ class MarkedPage:
             if isinstance(frame, MarkerFrame):
                 yield frame
             else:
-                yield from map(Message, frame.ids(self._body), frame.payloads(self._body))
+                carried = frame.carried(self._body)
+                columns = () if carried is None else (carried,)
+                yield from map(Message, frame.ids(self._body), frame.payloads(self._body), *columns)
 
 
 class FollowCursor:

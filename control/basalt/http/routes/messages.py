@@ -16,7 +16,16 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
-from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer, Record, RecordsRequest, check_rollback, check_store
+from basalt.api.bodies.messages import (
+    INT_MAX,
+    LONG_MAX,
+    Buffer,
+    Carried,
+    Record,
+    RecordsRequest,
+    check_rollback,
+    check_store,
+)
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
@@ -130,10 +139,10 @@ async def publish(request: Request) -> Response:
 @route(
     "POST",
     TOPIC_PATH + "/poll",
-    query=READ_QUERY,
+    query=(*READ_QUERY, flag("records", "answer records, in the formats of those")),
     body=schemas.in_both(schemas.CONSUME_REQUEST),
     body_required=True,
-    answer={**schemas.in_both(schemas.MESSAGES), BATCHES: schemas.BATCHED},
+    answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
     errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
 )
 async def poll(request: Request) -> Response:
@@ -143,8 +152,9 @@ async def poll(request: Request) -> Response:
     body = decode(await request.body())
     start = body.start_from
     start = start if start is None or isinstance(start, int) else bytes(start)
-    batched = request.accepts(BATCHES)
-    if request.flag("markers") and not batched:
+    records = request.flag("records")
+    batched = request.accepts(BATCHES) and not records
+    if request.flag("markers") and not (batched or records):
         raise InputError(
             "markers=true needs an answer that has room for markers",
             field="markers",
@@ -154,7 +164,7 @@ async def poll(request: Request) -> Response:
     headers = position_headers(request, fetched)
     if batched:  # takes no time to make, whatever its size
         return Response(200, list(batch_parts(fetched.slices)), BATCHES, headers)
-    parts = encode(fetched.slices)
+    parts = _RECORD_PARTS[media_type](request, fetched) if records else encode(fetched.slices)
     whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
     return Response(200, list(parts) if whole else parts, media_type, headers)
 
@@ -314,17 +324,29 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
 
 
 class _Gathered:
-    """Messages of several slices, in columns."""
+    """Messages of several slices, in columns. All or none of the slices have a section of what messages carry: `flags`."""
 
     def __init__(self) -> None:
         self.ids: list[bytes] = []
         self.payloads: list[Buffer] = []
-        self.size_bytes = 0
+        self.size_bytes = self.flags = 0
+        self._slices: list[Slice] = []
 
     def add(self, piece: Slice) -> None:
+        self.flags = piece.batch.flags
         self.ids += piece.ids()
         self.payloads += piece.payloads()
         self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
+        if self.flags:
+            self._slices.append(piece)
+
+    def sections(self) -> list[list[memoryview]]:
+        """The sections of each slice, as they are stored."""
+        return [piece.sections() for piece in self._slices]
+
+    def carried(self) -> list[Carried] | None:
+        """Read what each message carries beside its payload; None when none carries anything."""
+        return [Carried(*extras) for piece in self._slices for extras in piece.extras()] if self.flags else None
 
 
 def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) -> Iterator[_Gathered | Slice]:
@@ -332,6 +354,9 @@ def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) ->
     gathered = _Gathered()
     for piece in slices:
         alone = stands_alone(piece)
+        if gathered.ids and piece.batch.flags != gathered.flags:
+            yield gathered
+            gathered = _Gathered()
         if not alone:
             gathered.add(piece)
         if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
@@ -386,6 +411,8 @@ def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
     for part in _gathered(slices, _is_batch):
         if isinstance(part, _Gathered):
             yield batches.encode_list(part.ids, part.payloads)
+            if part.flags:
+                yield batches.encode_carried(part.flags, part.sections())
         elif part.batch.kind is not RecordKind.USER:
             yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
         else:
@@ -393,6 +420,8 @@ def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
             yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
             yield lengths
             yield payloads
+            if part.batch.flags:
+                yield batches.encode_carried(part.batch.flags, [part.sections()])
 
 
 def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
@@ -400,7 +429,7 @@ def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     before = json_bodies.START_OF_MESSAGES
     for part in _gathered(slices, lambda _: False):
         assert isinstance(part, _Gathered)
-        yield before + json_bodies.encode_messages_block(part.ids, part.payloads)
+        yield before + json_bodies.encode_messages_block(part.ids, part.payloads, part.carried())
         before = b","
     yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
 

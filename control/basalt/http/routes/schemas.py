@@ -83,7 +83,24 @@ CONSUME_REQUEST = _object(
         "transaction": _union(bytes=_BYTES),
     }
 )
-MESSAGES: Schema = {"type": "array", "items": _object({"id": _ID_BYTES, "payload": _BYTES}, ("id", "payload"))}
+_CARRIED_TIMES: Mapping[str, Schema] = {
+    "eventTimeMs": {"type": "integer", "minimum": -LONG_MAX - 1, "maximum": LONG_MAX},
+    "ttlMs": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+}
+_MESSAGE = _object(
+    {
+        "id": _ID_BYTES,
+        "payload": _BYTES,
+        "key": _BYTES,
+        "headers": {
+            "type": "array",
+            "items": _object({"name": {"type": "string"}, "value": _BYTES}, ("name", "value")),
+        },
+        **_CARRIED_TIMES,
+    },
+    ("id", "payload"),
+)
+MESSAGES: Schema = {"type": "array", "items": _MESSAGE}
 _MARKER = _object(
     {
         "namespace": NAME,
@@ -120,8 +137,7 @@ _RECORD: Mapping[str, Schema] = {
     "key": {"type": "string", "description": "UTF-8 text; or keyBase64"},
     "keyBase64": {"type": "string", "contentEncoding": "base64"},
     "headers": {"type": "array", "items": _HEADER},
-    "eventTimeMs": {"type": "integer", "minimum": -LONG_MAX - 1, "maximum": LONG_MAX},
-    "ttlMs": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+    **_CARRIED_TIMES,
 }
 RECORDS_REQUEST = _object(
     {"records": {"type": "array", "items": _object(_RECORD)}, "transactionWritePointer": _union(long=_POINTER)},

@@ -108,6 +108,10 @@ class Slice:
         """The lengths of the payloads (4 bytes each) and the payloads, each as one stretch of stored bytes."""
         return self.batch.span(self.start, self.stop)
 
+    def sections(self) -> list[memoryview]:
+        """The sections of what the messages carry beside their payloads, as stretches of stored bytes."""
+        return self.batch.sections(self.start, self.stop)
+
     def extras(self) -> list[Extras]:
         """Key, headers, event time and TTL of each message."""
         return self.batch.extras()[self.start : self.stop]

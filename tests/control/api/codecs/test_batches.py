@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.bodies.messages import NOTHING_CARRIED
 from basalt.api.codecs import batches
 from basalt.errors import MalformedBodyError
+from basalt_engine import records
+from basalt_engine.records import Extras
 
 ID = bytes.fromhex("0000018bcfe56800" + "00ff" + "0000018bcfe56801" + "fffe")
 RUN = "01 01 00000001 00 0000018bcfe5680000ff00000000000000000000"
@@ -115,3 +118,57 @@ def test_markers_lie_between_messages_for_who_asked_for_them() -> None:
     for length in range(len(body)):
         with pytest.raises(MalformedBodyError):
             batches.decode_marked(body[:length])
+
+
+EXTRAS = st.builds(
+    Extras,
+    st.none() | st.binary(max_size=10),
+    st.lists(st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=5)), max_size=3).map(tuple),
+    st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    st.none() | st.integers(1, 2**63 - 1),
+)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=5), EXTRAS), min_size=1, max_size=20), st.data())
+def test_what_messages_carry_comes_out_of_any_part_of_a_stored_row(
+    messages: list[tuple[bytes, Extras]], data: st.DataObject
+) -> None:
+    row = records.decode(records.encode([payload for payload, _ in messages], [extras for _, extras in messages]))
+    start = data.draw(st.integers(0, len(messages) - 1))
+    stop = data.draw(st.integers(start + 1, len(messages)))
+    ids = [number.to_bytes(20) for number in range(start, stop)]
+    body = batches.START + batches.encode_list(ids, row.payloads(start, stop))
+    if row.flags:
+        body += batches.encode_carried(row.flags, [row.sections(start, stop)])
+    body += batches.END
+    (frame,) = batches.decode(body)
+    carried = frame.carried(body) or [NOTHING_CARRIED] * frame.count
+    assert [tuple(each) for each in carried] == [tuple(extras) for _, extras in messages[start:stop]]
+    for length in range(len(body)):
+        with pytest.raises(MalformedBodyError):
+            batches.decode(body[:length])
+
+
+MESSAGE = f"{LIST} 00000001 0000018bcfe5680000ff00000000000000000000 00000001 61"
+
+
+@pytest.mark.parametrize(
+    ("carried", "words"),
+    [
+        ("04 00 00000000", "flags 0"),
+        ("04 10 00000004 00000000", "flags 16"),
+        ("04 04", "cut short"),
+        ("04 04 00000003 000000", "3 bytes"),
+        ("04 04 00000006 00000001", "6 bytes"),
+        ("04 04 00000005 00000000 61", "end at byte"),
+        ("04 04 00000004 00000001", "end at byte"),
+        ("04 08 0000000b 00000007 0001ff00000000", "not UTF-8"),
+        ("04 08 00000006 00000002 0001", "end at byte"),
+        ("04 04 00000004 00000000 04 04 00000004 00000000", "kind 4"),
+    ],
+)
+def test_what_messages_cannot_carry_is_refused(carried: str, words: str) -> None:
+    body = bytes.fromhex(f"{MESSAGE} {carried} 00")
+    with pytest.raises(MalformedBodyError, match=words):
+        for frame in batches.decode(body):
+            frame.carried(body)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from basalt.api.bodies.messages import (
+    Carried,
     ConsumeRequest,
     Message,
     PublishRequest,
@@ -26,6 +27,7 @@ from basalt.api.bodies.messages import (
 from basalt.api.codecs import avro, batches, json_bodies
 from basalt.transactions import codec
 from basalt.transactions.rules.transaction import Kind
+from basalt_engine.records import Extras, decode, encode
 from tests.control.api.codecs import avro_schemas, client_codecs
 from tests.control.transactions.whole_bytes import encode_transaction
 
@@ -111,11 +113,18 @@ def decode_transaction(body: bytes) -> codec.TransactionFields:
     )
 
 
+def carried(meaning: list[dict[str, Any]] | None) -> list[Carried] | None:
+    if meaning is None:
+        return None
+    parts = [content({"payload": "", **each}) for each in meaning]
+    return [Carried(each["key"], each["headers"], each["event_time_ms"], each["ttl_ms"]) for each in parts]
+
+
 def batched(meaning: list[dict[str, Any]]) -> list[Any]:
     return [
         batches.MarkerFrame(frame["marker"], bytes.fromhex(frame["id"]), bytes.fromhex(frame["payload"]))
         if "marker" in frame
-        else (frame["countedAt"], messages(frame["messages"]))
+        else (frame["countedAt"], messages(frame["messages"]), carried(frame.get("carried")))
         for frame in meaning
     ]
 
@@ -127,6 +136,7 @@ def decode_batches(body: bytes) -> list[Any]:
         else (
             frame.counted_at,
             [Message(*each) for each in zip(frame.ids(body), payloads_of(frame, body), strict=True)],
+            frame.carried(body),
         )
         for frame in batches.decode_marked(body)
     ]
@@ -137,13 +147,19 @@ def payloads_of(frame: batches.BatchFrame, body: bytes) -> list[bytes]:
     return [body[start:stop] for start, stop in pairwise(ends)]
 
 
+def carried_frame(beside: list[Carried]) -> bytes:
+    """As a server makes it of a stored row."""
+    row = decode(encode([b""] * len(beside), [Extras(*each) for each in beside]))
+    return batches.encode_carried(row.flags, [row.sections(0, row.count)])
+
+
 def encode_batches(frames: list[Any]) -> bytes:
     body = batches.START
     for frame in frames:
         if isinstance(frame, batches.MarkerFrame):
             body += batches.encode_marker(frame.kind, frame.id, frame.payload)
             continue
-        counted_at, held = frame
+        counted_at, held, beside = frame
         payloads = [message.payload for message in held]
         if counted_at is None:
             body += batches.encode_list([message.id for message in held], payloads)
@@ -151,6 +167,8 @@ def encode_batches(frames: list[Any]) -> bytes:
             size = sum(map(len, payloads))
             body += batches.encode_run_head(held[0].id, counted_at, len(held), size)
             body += b"".join([len(payload).to_bytes(4) for payload in payloads] + payloads)
+        if beside is not None:
+            body += carried_frame(beside)
     return body + batches.END
 
 
