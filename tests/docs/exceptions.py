@@ -81,8 +81,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.cli.output._TIME_MS_MAX",
     "basalt.client.aiohttp_transport.CONNECTIONS_MAX",
     "basalt.client.attempts.SHOWN_CHARS_MAX",
-    "basalt.client.calls.messages.ENTRY_BYTES_MAX",
-    "basalt.client.calls.messages.REQUEST_BYTES_MAX",
     "basalt.client.http_transport.CONNECT_MS_MAX",
     "basalt.client.http_transport.IDLE_MS_MAX",
     "basalt.embedded.CLOSE_SECONDS_MAX",

@@ -394,9 +394,10 @@ def payload_line(payload: bytes, form: PayloadFormat) -> str:
     return printable_bytes(payload)
 
 
-def message_line(message_id: bytes, payload: bytes, form: PayloadFormat) -> str:
-    """A message on one line: id, time of publish, payload."""
-    return f"{message_id.hex()}  {time_text(publish_ms(message_id))}  {payload_line(payload, form)}"
+def message_line(message_id: bytes, payload: bytes, form: PayloadFormat, carried: str = "") -> str:
+    """A message on one line: id, time of publish, what it carries beside its payload if that is anything, payload."""
+    shown = (message_id.hex(), time_text(publish_ms(message_id)), carried, payload_line(payload, form))
+    return "  ".join(shown if carried else (*shown[:2], shown[3]))
 
 
 def bytes_field(name: str, content: bytes, form: PayloadFormat = "text") -> dict[str, str]:

@@ -7,7 +7,7 @@ are written once, in `asynchronous`; `blocking` is generated from it.
 
 from __future__ import annotations
 
-from basalt.api.bodies.messages import PublishResponse, RecordIn
+from basalt.api.bodies.messages import PublishResponse
 from basalt.api.bodies.operations import Readiness, ServerPart, Version
 from basalt.api.bodies.ranges import Advance, Holder, PeekedMessage, Split, StableEnd
 from basalt.api.bodies.tables import TableInfo
@@ -45,6 +45,7 @@ from basalt.client.blocking import (
 )
 from basalt.client.calls.messages import ArrowPage, PositionLike
 from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.payloads import RecordIn
 from basalt.client.calls.tables import TableRow
 from basalt.client.transaction.open_transaction import PostCommitError, TransactionAware
 

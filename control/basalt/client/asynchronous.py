@@ -197,6 +197,7 @@ class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]
     """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
 
     publish = awaiting(messages.publish)
+    publish_json = awaiting(messages.publish_json)
     publish_records = awaiting(messages.publish_records)
     store = awaiting(messages.store)
     roll_back = awaiting(messages.roll_back)
@@ -265,6 +266,7 @@ class AsyncTransaction(Handle[OpenTransaction, AsyncDriver], handles.Transaction
     """`async with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
 
     publish = awaiting(open_transaction.publish)
+    publish_json = awaiting(open_transaction.publish_json)
     store = awaiting(open_transaction.store)
     poll = awaiting(open_transaction.poll)
     read = making(AsyncReader, open_transaction.read)

@@ -196,6 +196,7 @@ class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     """One topic: `client.topic("orders")`. Making one asks nothing of the server."""
 
     publish = blocking(messages.publish)
+    publish_json = blocking(messages.publish_json)
     publish_records = blocking(messages.publish_records)
     store = blocking(messages.store)
     roll_back = blocking(messages.roll_back)
@@ -264,6 +265,7 @@ class Transaction(Handle[OpenTransaction, Driver], handles.TransactionFacts):
     """`with client.transaction() as tx:` commits at the end of the block, or aborts when it raises."""
 
     publish = blocking(open_transaction.publish)
+    publish_json = blocking(open_transaction.publish_json)
     store = blocking(open_transaction.store)
     poll = blocking(open_transaction.poll)
     read = making(Reader, open_transaction.read)

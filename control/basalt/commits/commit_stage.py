@@ -18,6 +18,7 @@ from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
+from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -33,7 +34,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import Reference
-from basalt_engine.records import Buffer
+from basalt_engine.records import Buffer, Extras
 
 
 class Beginning(NamedTuple):
@@ -188,6 +189,7 @@ class Publication(NamedTuple):
 
     log: TopicLog
     messages: Sequence[Buffer]
+    extras: Sequence[Extras] | None
 
 
 class TopicPlan(NamedTuple):
@@ -258,14 +260,15 @@ class TopicParticipant:
         for number, part in enumerate(work.publish if work is not None else ()):
             title = self._logs.title(part.namespace, part.topic)
             log = self._logs.find(title) or await self._logs.open(title)
-            if len(part.messages) > PUBLISH_MESSAGES_MAX:
+            messages, extras = RecordColumns.of(part.records) if part.records else (part.messages, None)
+            if len(messages) > PUBLISH_MESSAGES_MAX:
                 raise TooLargeError(
-                    f"publish[{number}] has {len(part.messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
+                    f"publish[{number}] has {len(messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
                     field=f"publish[{number}].messages",
                     hint="give the same topic several times",
                 )
-            if part.messages:
-                publications.append(Publication(log, part.messages))
+            if messages:
+                publications.append(Publication(log, messages, extras))
         segments = None if work is None else work.segments
         if transaction is not None:
             await self._read_ahead(transaction, early_rows=segments is not None)
@@ -362,8 +365,8 @@ class TopicParticipant:
         for log, pointer, reference in unpublished:
             # No note is left that these are published: the writer ends here, or is rolled back.
             log.refer(group, reference, pointer, *self._staged.unpublished_counts(log, pointer))
-        for log, messages in plan.publications:
-            log.append(group, messages, None, write_pointer)
+        for log, messages, extras in plan.publications:
+            log.append(group, messages, extras, write_pointer)
         for log, marker in plan.markers:
             self._markers.emit(group, log, marker, write_pointer)
         for log, pointer, _ in lost:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TooLargeError
-from basalt.messaging.log.append import Placed
+from basalt.messaging.log.append import Placed, RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -71,16 +71,8 @@ class Messages:
         self, title: TopicName, records: Sequence[RecordIn], write_pointer: int | None = None
     ) -> PublishResponse:
         """Append messages that carry a key, headers, an event time or a TTL of their own."""
-        extras = [
-            Extras(
-                None if record.key is None else bytes(record.key),
-                tuple((name, bytes(value)) for name, value in record.headers),
-                record.event_time_ms,
-                record.ttl_ms,
-            )
-            for record in records
-        ]
-        return await self.publish(title, [record.payload for record in records], write_pointer, extras=extras)
+        payloads, extras = RecordColumns.of(records)
+        return await self.publish(title, payloads, write_pointer, extras=extras)
 
     async def store(
         self, title: TopicName, messages: Sequence[Buffer], write_pointer: int, extras: Sequence[Extras] | None = None
@@ -92,6 +84,11 @@ class Messages:
         await self._writer.run(
             lambda group: self._store(group, log, messages, extras, write_pointer), sum(map(len, messages))
         )
+
+    async def store_records(self, title: TopicName, records: Sequence[RecordIn], write_pointer: int) -> None:
+        """Keep aside messages that carry more than a payload."""
+        payloads, extras = RecordColumns.of(records)
+        await self.store(title, payloads, write_pointer, extras)
 
     async def roll_back(self, title: TopicName, published: PublishResponse) -> None:
         """Hide the rows of the publish's own write pointer within its range; again: no change."""

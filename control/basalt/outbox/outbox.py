@@ -6,12 +6,12 @@ Reference: docs/reference/outbox.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeAlias
 
 from basalt.api.bodies.messages import Buffer
 from basalt.client import Transaction, TransactionInfo
-from basalt.client.calls.messages import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Payloads, each_payload
+from basalt.client.calls.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Text, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError
 from basalt.outbox.tables import DatabaseConnection, DatabaseCursor, DatabaseDriver, OutboxRows, Statements, driver_of
 
@@ -99,7 +99,7 @@ class Outbox:
         self,
         into: DatabaseConnection | DatabaseCursor,
         topic: str,
-        messages: Payloads,
+        messages: Text | Iterable[Text],
         *,
         namespace: str | None = None,
         transaction_id: str | None = None,
@@ -156,7 +156,9 @@ class OutboxParticipant:
         self._published = 0
         self._deciding = False
 
-    def publish(self, tx: Transaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> None:
+    def publish(
+        self, tx: Transaction, topic: str, messages: Text | Iterable[Text], *, namespace: str | None = None
+    ) -> None:
         """Publish to a topic if and only if the SQL transaction commits."""
         if self._transaction_id is None or tx.id != self._transaction_id:
             raise TransactionEndedError(f"{self.name} takes no part in transaction {tx.id}", hint="Add it to it first.")

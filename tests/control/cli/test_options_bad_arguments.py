@@ -46,7 +46,6 @@ BAD = [
     (["publish", "orders", "a", "--ttl", "5"], "'5' is not a duration"),
     (["publish", "orders", "a", "--ttl", "0s"], "shorter or longer"),
     (["publish", "orders", "a", "--ttl", "999999999999999999w"], "shorter or longer"),
-    (["publish", "orders", "a", "--tx", "1", "--key", "k"], "--tx does not go with"),
     (["publish", "orders", "a", "--tx", "one"], "not the id of a transaction"),
     (["topic", "create", "orders", "--ttl", "1500ms"], "whole seconds"),
     (["topic", "create", "orders", "--spread", "-1"], "'-1' is not a whole number from 1 to 256"),

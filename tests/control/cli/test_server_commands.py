@@ -209,6 +209,22 @@ def test_keys_headers_and_ttls_go_with_messages(cli):
         [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}],
     )
     assert "a=1 b=2" in cli("message", "show", "orders", read["id"]).out
+    assert {name: read[name] for name in ("key", "headers", "ttl_ms")} == {
+        name: shown[name] for name in ("key", "headers", "ttl_ms")
+    }
+    assert cli("consume", "orders").out.endswith("Z  key=k a=1 b=2  x\n")
+
+
+def test_keys_and_headers_go_with_messages_of_a_transaction(cli):
+    cli("topic", "create", "orders")
+    begun = record(cli("tx", "begin", "-o", "json"))
+    stored = cli("publish", "orders", "x", "--tx", begun["id"], "--key", "k", "--header", "a=1", "--ttl", "1h")
+    assert stored.code == 0, stored.err
+    assert cli("tx", "commit", begun["id"]).code == 0
+    (read,) = rows(cli("consume", "orders", "-o", "json"))
+    assert (read["key"], read["headers"], read["ttl_ms"]) == ("k", [{"name": "a", "value": "1"}], 3_600_000)
+    cli("publish", "orders", "plain")
+    assert set(rows(cli("consume", "orders", "-o", "json"))[1]) == {"id", "publish_ms", "payload"}
 
 
 def test_what_is_stored_under_a_transaction_is_seen_when_it_commits(cli):

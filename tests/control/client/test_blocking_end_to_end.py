@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import basalt
-from basalt.api.bodies.messages import RecordIn
+from basalt.client import RecordIn
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (
     BasaltError,

@@ -291,3 +291,42 @@ def test_a_poll_of_plain_messages_costs_no_byte_more(client):
     assert len(body) == len(batches.START) + 9 + 2 * (20 + 4 + 1) + len(
         batches.END
     )  # a list: head, ids, lengths, payloads
+
+
+@pytest.mark.parametrize("media_type", [AVRO, "application/json", LINES])
+def test_records_are_stored_aside_for_a_commit(client, media_type):
+    path = client.topic()
+    begun = client.begin()
+    pointer = begun["writePointer"]
+    sent = RecordIn(b"paid", b"7", (("trace", b"t1"),), 1_699_999_999_000, 60_000)
+    query, body = "", avro.encode_records_request(RecordsRequest(pointer, [sent]))
+    if media_type != AVRO:
+        body = json.dumps({"records": [RICH], "transactionWritePointer": pointer}).encode()
+    if media_type == LINES:
+        query, body = f"?transactionWritePointer={pointer}", json.dumps(RICH).encode()
+    assert client.call("POST", f"{path}/records/store{query}", body, media_type).status == 200
+    assert client.payloads(path) == []
+    assert client.call("POST", f"/v1/transactions/{begun['id']}/commit").status == 200
+    (record,) = client.call("GET", f"{path}/records").json()["records"]
+    assert {name: record[name] for name in RICH} == RICH
+
+
+def test_records_are_stored_under_a_write_pointer_only(client):
+    reply = client.call("POST", f"{client.topic()}/records/store", {"records": [RICH]})
+    assert (reply.status, reply.json()["field"]) == (400, "transactionWritePointer")
+
+
+def test_a_work_may_publish_records(client):
+    path = client.topic()
+    namespace, topic = path.split("/")[3], path.split("/")[5]
+    entry = {"namespace": namespace, "topic": topic}
+    work = {"publish": [{**entry, "messages": ["a"]}, {**entry, "records": [RICH, {"payload": "caf\u00e9"}]}]}
+    assert client.call("POST", "/v1/transactions", {"work": work}).status == 200
+    begun = client.begin()
+    assert client.call("POST", f"/v1/transactions/{begun['id']}/commit", work).status == 200
+    records = client.call("GET", f"{path}/records").json()["records"]
+    assert [record["payload"] for record in records] == ["a", "paid", "caf\u00e9"] * 2
+    assert [record.get("key") for record in records] == [None, "7", None] * 2
+    both = {"work": {"publish": [{**entry, "messages": ["a"], "records": [RICH]}]}}
+    reply = client.call("POST", "/v1/transactions", both)
+    assert (reply.status, reply.json()["field"]) == (400, "publish[0].messages")

@@ -111,11 +111,12 @@ class RecordsRequest(NamedTuple):
 
 
 class WorkPublish(Struct, frozen=True):
-    """Messages that a commit publishes to one topic."""
+    """Messages that a commit publishes to one topic: payloads alone, or all of them as records."""
 
     namespace: str
     topic: str
-    messages: Sequence[Buffer]
+    messages: Sequence[Buffer] = ()
+    records: Sequence[RecordIn] = ()
 
 
 class WorkMarker(Struct, frozen=True):
@@ -151,7 +152,7 @@ PUBLISH_RESPONSE: WireFields = {
     "endSequenceId": "int",
 }
 WORK_TOPIC: WireFields = {"namespace": "string", "topic": "string"}
-WORK_PUBLISH: WireFields = {**WORK_TOPIC, "messages": "bytes[]"}
+WORK_PUBLISH: WireFields = {**WORK_TOPIC, "messages": "bytes[]", "records": "record[]"}
 WORK_MARKER: WireFields = {**WORK_TOPIC, "task": "string", "taskCount": "int", "kind": "string", "eventTimeMs": "long?"}
 
 
@@ -283,9 +284,12 @@ def check_records(request: RecordsRequest) -> None:
 def check_work(work: Work) -> None:
     """Every entry of a Work does something; names are checked later, where topics and groups are looked up."""
     for index, publish in enumerate(work.publish):
-        if not publish.messages:
-            field = f"publish[{index}].messages"
+        field = f"publish[{index}].messages"
+        if not (publish.messages or publish.records):
             raise MalformedBodyError(f"{field} is empty", field=field, hint="Leave the entry out, or add messages.")
+        if publish.messages and publish.records:
+            hint = "Send them all as records, or as two entries: messages are published in the order of the entries."
+            raise MalformedBodyError(f"publish[{index}] has both messages and records", field=field, hint=hint)
     for index, marker in enumerate(work.markers):
         _check_marker(marker, f"markers[{index}]")
     _check_segments(() if work.segments is None else work.segments)

@@ -62,7 +62,7 @@ FOREIGN_STARTS = (
     (b"\x28\xb5\x2f\xfd", "This is zstd: name it in Content-Encoding."),
     (b"{", "This looks like JSON: send it as application/json."),
 )
-_WORK_PUBLISH_BYTES_MIN = 3  # two names' lengths, the end of the messages
+_WORK_PUBLISH_BYTES_MIN = 4  # two names' lengths, the ends of the messages and of the records
 _WORK_MARKER_BYTES_MIN = 6  # four texts' lengths, a number, a union branch
 _RECORD_IN_BYTES_MIN = 5  # a length, three union branches, the end of the headers
 _RECORD_BYTES_MIN = 8  # the same, and an id's length, a kind, one more union branch
@@ -314,9 +314,12 @@ def encode_byte_strings(items: Sequence[Buffer], before: bytes = b"") -> bytes:
 
 def encode_array(items: Sequence[bytes]) -> bytes:
     """An array of items that are encoded already, in one block."""
-    if not items:
-        return END_OF_ARRAY
-    return b"".join((encode_long(len(items)), *items, END_OF_ARRAY))
+    return _encode_entries(len(items), items)
+
+
+def _encode_entries(count: int, parts: Sequence[bytes]) -> bytes:
+    """An array of so many items, in one block; these are their parts, one after the other."""
+    return b"".join((encode_long(count), *parts, END_OF_ARRAY)) if count else END_OF_ARRAY
 
 
 def _read_copied(cursor: AvroCursor, field: str) -> bytes | None:
@@ -455,12 +458,15 @@ def _after_tail(id_tail: bytes, payloads: Sequence[Buffer]) -> Iterator[bytes]:
 def decode_work(body: Buffer) -> Work:
     """Decode the work of a commit or a one-shot transaction. Limits count over the whole body, those of entries per part."""
     cursor = AvroCursor(body)
-    publish, seen = [], 0
+    publish, seen, headers = [], 0, 0
     for _ in _entries(cursor, "publish", _WORK_PUBLISH_BYTES_MIN, WORK_ENTRIES_MAX):
         namespace, topic = _read_topic(cursor)
         messages = cursor.read_byte_strings("messages", PUBLISH_MESSAGES_MAX, already=seen)
         seen += len(messages)
-        publish.append(WorkPublish(namespace, topic, messages))
+        records = _read_records(cursor, seen, headers)
+        seen += len(records)
+        headers += sum(len(record.headers) for record in records)
+        publish.append(WorkPublish(namespace, topic, messages, records))
     entries = _entries(cursor, "markers", _WORK_MARKER_BYTES_MIN, WORK_ENTRIES_MAX)
     work = Work(publish, [WorkMarker(*_read_marker(cursor)) for _ in entries])
     cursor.expect_end()
@@ -468,15 +474,16 @@ def decode_work(body: Buffer) -> Work:
     return work
 
 
-def _entries(cursor: AvroCursor, part: str, entry_bytes_min: int, entries_max: int) -> Iterator[None]:
+def _entries(cursor: AvroCursor, part: str, entry_bytes_min: int, entries_max: int, already: int = 0) -> Iterator[None]:
     """One turn for each entry of an array; the caller reads the entry's fields in that turn."""
-    seen = 0
+    seen, around = 0, cursor.inside
+    within = f"{around}.{part}" if around else part
     for count in cursor.read_blocks(part, item_bytes_min=entry_bytes_min):
-        check_count(seen + count, entries_max, part)
+        check_count(already + seen + count, entries_max, part)
         for index in range(seen, seen + count):
-            cursor.inside = f"{part}[{index}]"
+            cursor.inside = f"{within}[{index}]"
             yield
-            cursor.inside = ""
+            cursor.inside = around
         seen += count
 
 
@@ -485,37 +492,47 @@ def encode_work(work: Work) -> bytes:
     check_work(work)
     if work.segments is not None:
         raise MalformedBodyError("Avro has no place for segments", field="segments", hint="Send the work as JSON.")
-    publish = [
-        encode_byte_strings(p.messages, before=encode_string(p.namespace) + encode_string(p.topic))
-        for p in work.publish
-    ]
-    return encode_array(publish) + encode_array(list(map(_write_marker, work.markers)))
+    publish = list[bytes]()
+    for index, entry in enumerate(work.publish):
+        title = encode_string(entry.namespace) + encode_string(entry.topic)
+        publish.append(encode_byte_strings(entry.messages, before=title))
+        publish.append(_encode_records(entry.records, f"publish[{index}].records"))
+    return _encode_entries(len(work.publish), publish) + encode_array(list(map(_write_marker, work.markers)))
 
 
 def decode_records_request(body: Buffer) -> RecordsRequest:
     """The body of publishing records. Payloads are memoryviews of `body`; keys and header values are copied."""
     cursor = AvroCursor(body)
     write_pointer = cursor.read_optional_long("transactionWritePointer")
-    records: list[RecordIn] = []
-    headers = 0
-    for _ in _entries(cursor, "records", _RECORD_IN_BYTES_MIN, PUBLISH_MESSAGES_MAX):
-        record = RecordIn(*_read_content(cursor))
-        check_record(record, cursor.inside)
-        headers += len(record.headers)
-        check_count(headers, REQUEST_HEADERS_MAX, "headers")
-        records.append(record)
+    records = _read_records(cursor)
     cursor.expect_end()
     request = RecordsRequest(write_pointer, records)
     check_records(request)
     return request
 
 
+def _read_records(cursor: AvroCursor, already: int = 0, headers: int = 0) -> list[RecordIn]:
+    """Records to publish; the body has so many messages, and headers, before them."""
+    records: list[RecordIn] = []
+    for _ in _entries(cursor, "records", _RECORD_IN_BYTES_MIN, PUBLISH_MESSAGES_MAX, already):
+        record = RecordIn(*_read_content(cursor))
+        check_record(record, cursor.inside)
+        headers += len(record.headers)
+        check_count(headers, REQUEST_HEADERS_MAX, "headers")
+        records.append(record)
+    return records
+
+
 def encode_records_request(request: RecordsRequest) -> bytes:
     """The body of publishing records."""
     check_records(request)
-    for index, record in enumerate(request.records):
-        check_record(record, f"records[{index}]")
-    return encode_optional_long(request.write_pointer) + encode_array(list(map(_encode_content, request.records)))
+    return encode_optional_long(request.write_pointer) + _encode_records(request.records, "records")
+
+
+def _encode_records(records: Sequence[RecordIn], field: str) -> bytes:
+    for index, record in enumerate(records):
+        check_record(record, f"{field}[{index}]")
+    return encode_array(list(map(_encode_content, records)))
 
 
 def encode_records_block(records: Sequence[Record]) -> bytes:

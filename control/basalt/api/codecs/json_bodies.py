@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
@@ -23,6 +25,7 @@ from basalt.api.bodies.messages import (
     LONG_MAX,
     PUBLISH_MESSAGES_MAX,
     PUBLISH_RESPONSE,
+    RECORD_HEADERS_MAX,
     SEGMENTS_MAX,
     WORK_ENTRIES_MAX,
     WORK_MARKER,
@@ -32,6 +35,7 @@ from basalt.api.bodies.messages import (
     ConsumeRequest,
     PublishRequest,
     PublishResponse,
+    RecordIn,
     WireFields,
     Work,
     WorkMarker,
@@ -41,6 +45,7 @@ from basalt.api.bodies.messages import (
     check_long,
     check_publish,
     check_publish_response,
+    check_record,
     check_work,
 )
 from basalt.errors import MalformedBodyError, TooLargeError
@@ -61,6 +66,8 @@ _CONSUME_REQUEST: WireFields = {
     "limit": "int?",
     "transaction": "bytes?",
 }
+_RECORD_FIELDS = ("payload", "payloadBase64", "key", "keyBase64", "headers", "eventTimeMs", "ttlMs")
+_HEADER_FIELDS = ("name", "value", "valueBase64")
 _SEGMENT: WireFields = {"writePointer": "long"}
 _encode = msgspec.json.Encoder().encode
 
@@ -210,6 +217,68 @@ def _byte_strings(value: object, field: str) -> list[bytes]:
         return [as_bytes(item, f"{field}[{index}]") for index, item in enumerate(items)]
 
 
+def read_record(value: object, field: str) -> RecordIn:
+    """A record to publish. Its payload, key and header values are text (UTF-8), or bytes in base64."""
+    fields = as_object(value, field, _RECORD_FIELDS)
+    payload = _either(fields, "payload", field)
+    if payload is None:
+        name = f"{field}.payload"
+        raise MalformedBodyError(f"{name} is missing", field=name, hint="Send payload (text) or payloadBase64 (bytes).")
+    record = RecordIn(
+        payload=payload,
+        key=_either(fields, "key", field),
+        headers=_read_headers(fields.get("headers", []), f"{field}.headers"),
+        event_time_ms=optional_long(fields.get("eventTimeMs"), f"{field}.eventTimeMs"),
+        ttl_ms=optional_long(fields.get("ttlMs"), f"{field}.ttlMs"),
+    )
+    check_record(record, field)
+    return record
+
+
+def _read_headers(value: object, field: str) -> tuple[tuple[str, Buffer], ...]:
+    items = as_list(value, field)
+    check_count(len(items), RECORD_HEADERS_MAX, field)
+    headers = list[tuple[str, Buffer]]()
+    for index, item in enumerate(items):
+        each = f"{field}[{index}]"
+        fields = as_object(item, each, _HEADER_FIELDS)
+        header_value = _either(fields, "value", each)
+        if header_value is None:
+            raise MalformedBodyError(f"{each}.value is missing", field=f"{each}.value", hint="A value may be empty.")
+        headers.append((as_text(fields.get("name"), f"{each}.name"), header_value))
+    return tuple(headers)
+
+
+def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
+    text, base64 = fields.get(name), fields.get(f"{name}Base64")
+    if base64 is None:
+        return None if text is None else as_utf8(text, f"{field}.{name}")
+    base64_field = f"{field}.{name}Base64"
+    if text is not None:
+        raise MalformedBodyError(
+            f"{field} has both {name} and {name}Base64", field=base64_field, hint="Send one of them."
+        )
+    if not isinstance(base64, str):
+        refuse(base64, base64_field, "text in base64")
+    try:
+        return a2b_base64(base64, strict_mode=True)
+    except (Base64Error, ValueError):
+        hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
+        raise MalformedBodyError(f"{base64_field} is not base64", field=base64_field, hint=hint) from None
+
+
+def text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
+    """The two spellings of bytes: text where they are UTF-8, and None; else None and the bytes."""
+    try:
+        return str(value, "utf-8"), None
+    except UnicodeDecodeError:
+        return None, bytes(value)
+
+
+def _read_records(value: object, field: str) -> list[RecordIn]:
+    return [read_record(item, f"{field}[{index}]") for index, item in enumerate(as_list(value, field))]
+
+
 # How each type of `WireFields` is read, and what it is where it is absent: what is not listed there must be given.
 _READERS: dict[str, Callable[[object, str], Any]] = {
     "string": as_text,
@@ -220,6 +289,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "long?": optional_long,
     "bytes?": optional_bytes,
     "bytes[]": _byte_strings,
+    "record[]": _read_records,
     "position": _position,
 }
 _ABSENT: dict[str, object] = {
@@ -228,6 +298,7 @@ _ABSENT: dict[str, object] = {
     "long?": None,
     "bytes?": None,
     "bytes[]": [],
+    "record[]": [],
     "position": None,
 }
 
@@ -246,7 +317,26 @@ def _read_fields(value: object, shape: WireFields, inside: str | None = None) ->
 _WRITERS: dict[str, Callable[[Any], object]] = {
     "long?": lambda value: None if value is None else {"long": value},
     "bytes[]": lambda values: [str(value, "latin-1") for value in values],
+    "record[]": lambda records: list(map(_record_fields, records)),
 }
+
+
+def _record_fields(record: RecordIn) -> dict[str, object]:
+    fields = _either_field("payload", record.payload)
+    if record.key is not None:
+        fields.update(_either_field("key", record.key))
+    if record.headers:
+        fields["headers"] = [{"name": name, **_either_field("value", value)} for name, value in record.headers]
+    if record.event_time_ms is not None:
+        fields["eventTimeMs"] = record.event_time_ms
+    if record.ttl_ms is not None:
+        fields["ttlMs"] = record.ttl_ms
+    return fields
+
+
+def _either_field(name: str, value: Buffer) -> dict[str, object]:
+    text, content = text_or_bytes(value)
+    return {f"{name}Base64": content} if text is None else {name: text}
 
 
 def _fields_of(body: Struct, shape: WireFields) -> dict[str, object]:
@@ -331,7 +421,8 @@ def read_work(value: object) -> Work:
     if fields.get("segments") is not None:
         segments = [pointer for [pointer] in _read_entries(fields, "segments", _SEGMENT, SEGMENTS_MAX)]
     work = Work([WorkPublish(*each) for each in publish], [WorkMarker(*each) for each in markers], segments)
-    check_count(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "publish.messages")
+    count = sum(len(entry.messages) + len(entry.records) for entry in work.publish)
+    check_count(count, PUBLISH_MESSAGES_MAX, "publish.messages")
     check_work(work)
     return work
 

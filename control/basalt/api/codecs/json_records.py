@@ -6,43 +6,32 @@ request gives one, an answer gives text whenever the bytes are UTF-8. Format: do
 
 from __future__ import annotations
 
-from binascii import Error as Base64Error
-from binascii import a2b_base64
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import msgspec
 
 from basalt.api.bodies.messages import (
     PUBLISH_MESSAGES_MAX,
-    RECORD_HEADERS_MAX,
     Buffer,
     Record,
     RecordIn,
     RecordsRequest,
     check_count,
-    check_record,
     check_records,
 )
 from basalt.api.codecs.json_bodies import (
     as_list,
     as_object,
-    as_text,
-    as_utf8,
     optional_long,
     parse_json,
     parse_json_lines,
-    refuse,
+    read_record,
+    text_or_bytes,
 )
-from basalt.errors import MalformedBodyError
 
 RECORD_VALUES_MAX = 8 * PUBLISH_MESSAGES_MAX  # a record has up to seven values besides its headers'
 START_OF_PAGE = b'{"records":['
 _REQUEST_FIELDS = ("records", "transactionWritePointer")
-_RECORD_FIELDS = ("payload", "payloadBase64", "key", "keyBase64", "headers", "eventTimeMs", "ttlMs")
-_HEADER_FIELDS = ("name", "value", "valueBase64")
-
-Headers: TypeAlias = tuple[tuple[str, Buffer], ...]
 
 
 class _HeaderJson(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -75,7 +64,7 @@ def decode_records_request(body: Buffer) -> RecordsRequest:
     write_pointer = optional_long(fields.get("transactionWritePointer"), "transactionWritePointer")
     items = as_list(fields.get("records", []), "records")
     check_count(len(items), PUBLISH_MESSAGES_MAX, "records")
-    records = [_read_record(item, f"records[{index}]") for index, item in enumerate(items)]
+    records = [read_record(item, f"records[{index}]") for index, item in enumerate(items)]
     request = RecordsRequest(write_pointer, records)
     check_records(request)
     return request
@@ -85,7 +74,7 @@ def decode_records_lines(body: Buffer) -> list[RecordIn]:
     """The JSON lines body of publishing records; the write pointer, if any, travels outside the body."""
     records: list[RecordIn] = []
     for item in parse_json_lines(body, lines_max=PUBLISH_MESSAGES_MAX, values_max=RECORD_VALUES_MAX):
-        records.append(_read_record(item, f"records[{len(records)}]"))
+        records.append(read_record(item, f"records[{len(records)}]"))
     check_records(RecordsRequest(None, records))
     check_count(len(records), PUBLISH_MESSAGES_MAX, "records")
     return records
@@ -107,55 +96,6 @@ def encode_records_lines(records: Sequence[Record]) -> bytes:
     return _encoder.encode_lines(list(map(_answer_json, records)))
 
 
-def _read_record(value: object, field: str) -> RecordIn:
-    fields = as_object(value, field, _RECORD_FIELDS)
-    payload = _either(fields, "payload", field)
-    if payload is None:
-        name = f"{field}.payload"
-        raise MalformedBodyError(f"{name} is missing", field=name, hint="Send payload (text) or payloadBase64 (bytes).")
-    record = RecordIn(
-        payload=payload,
-        key=_either(fields, "key", field),
-        headers=_read_headers(fields.get("headers", []), f"{field}.headers"),
-        event_time_ms=optional_long(fields.get("eventTimeMs"), f"{field}.eventTimeMs"),
-        ttl_ms=optional_long(fields.get("ttlMs"), f"{field}.ttlMs"),
-    )
-    check_record(record, field)
-    return record
-
-
-def _read_headers(value: object, field: str) -> Headers:
-    items = as_list(value, field)
-    check_count(len(items), RECORD_HEADERS_MAX, field)
-    headers = []
-    for index, item in enumerate(items):
-        each = f"{field}[{index}]"
-        fields = as_object(item, each, _HEADER_FIELDS)
-        header_value = _either(fields, "value", each)
-        if header_value is None:
-            raise MalformedBodyError(f"{each}.value is missing", field=f"{each}.value", hint="A value may be empty.")
-        headers.append((as_text(fields.get("name"), f"{each}.name"), header_value))
-    return tuple(headers)
-
-
-def _either(fields: dict[str, object], name: str, field: str) -> bytes | None:
-    text, base64 = fields.get(name), fields.get(f"{name}Base64")
-    if base64 is None:
-        return None if text is None else as_utf8(text, f"{field}.{name}")
-    base64_field = f"{field}.{name}Base64"
-    if text is not None:
-        raise MalformedBodyError(
-            f"{field} has both {name} and {name}Base64", field=base64_field, hint="Send one of them."
-        )
-    if not isinstance(base64, str):
-        refuse(base64, base64_field, "text in base64")
-    try:
-        return a2b_base64(base64, strict_mode=True)
-    except (Base64Error, ValueError):
-        hint = "Use the standard alphabet (A-Z a-z 0-9 + /) with padding."
-        raise MalformedBodyError(f"{base64_field} is not base64", field=base64_field, hint=hint) from None
-
-
 def _answer_json(record: Record) -> _RecordJson:
     payload, payload_base64 = text_or_bytes(record.payload)
     key, key_base64 = (None, None) if record.key is None else text_or_bytes(record.key)
@@ -171,10 +111,3 @@ def _answer_json(record: Record) -> _RecordJson:
         kind=record.kind,
         transaction_write_pointer=record.write_pointer,
     )
-
-
-def text_or_bytes(value: Buffer) -> tuple[str | None, bytes | None]:
-    try:
-        return str(value, "utf-8"), None
-    except UnicodeDecodeError:
-        return None, bytes(value)

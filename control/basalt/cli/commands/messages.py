@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from basalt.api.bodies.messages import RecordIn
 from basalt.api.positions import END, START, Position, after_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
@@ -37,8 +36,10 @@ from basalt.cli.output import (
     message_line,
     message_row,
     payload_line,
+    printable,
     printable_bytes,
     progress,
+    time_text,
 )
 from basalt.cli.root import group
 from basalt.errors import BasaltError
@@ -89,9 +90,6 @@ def publish(
 
     Each request is stored whole or not at all, and in order. A message that begins with a dash goes behind --.
     """
-    richer = key is not None or bool(headers) or ttl_ms is not None
-    if transaction is not None and richer:
-        raise Usage("--tx does not go with --key, --header or --ttl", hint="leave --tx out, or the others")
     source = _read_messages(messages, file, lines=lines)
     namespace = invocation.target().namespace
     with invocation.client() as client:
@@ -116,15 +114,11 @@ def _sender(
     transaction: str | None,
 ) -> Send:
     topic = client.topic(name)
+    encoded = [(header, value.encode("utf-8", "surrogateescape")) for header, value in headers] or None
     if transaction is not None:
         write_pointer = client.transactions.get(transaction).write_pointer
-        return lambda batch: topic.store(batch, write_pointer)
-    if key is None and not headers and ttl_ms is None:
-        return topic.publish
-    encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
-    return lambda batch: topic.publish_records(
-        [RecordIn(payload, key=key, headers=encoded, ttl_ms=ttl_ms) for payload in batch]
-    )
+        return lambda batch: topic.store(batch, write_pointer, key=key, headers=encoded, ttl_ms=ttl_ms)
+    return lambda batch: topic.publish(batch, key=key, headers=encoded, ttl_ms=ttl_ms)
 
 
 def _send_all(source: Iterable[bytes], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
@@ -286,9 +280,32 @@ def _write_messages(invocation: Invocation, messages: Iterable[Message], form: P
             sys.stdout.buffer.write(message.payload + b"\n")
     elif out.for_people:
         for message in messages:
-            out.line(message_line(message.id, message.payload, form))
+            out.line(message_line(message.id, message.payload, form, _carried_in_words(message)))
     else:
-        out.rows((), (message_row(message.id, message.payload, form) for message in messages))
+        out.rows((), (_consumed_row(message, form) for message in messages))
+
+
+def _carried_in_words(message: Message) -> str:
+    """The key, headers and event time of a message, as a line shows them before the payload; empty for none."""
+    carried = message.carried
+    pairs = [] if carried.key is None else [("key", printable_bytes(carried.key))]
+    pairs += [(name, printable_bytes(value)) for name, value in carried.headers]
+    if carried.event_time_ms is not None:
+        pairs.append(("event time", time_text(carried.event_time_ms)))
+    return " ".join(f"{printable(name)}={value}" for name, value in pairs)
+
+
+def _consumed_row(message: Message, form: PayloadFormat) -> dict[str, Any]:
+    carried, row = message.carried, message_row(message.id, message.payload, form)
+    if carried.key is not None:
+        row.update(bytes_field("key", carried.key))
+    if carried.headers:
+        row["headers"] = [{"name": name, **bytes_field("value", value)} for name, value in carried.headers]
+    if carried.event_time_ms is not None:
+        row["event_time_ms"] = carried.event_time_ms
+    if carried.ttl_ms is not None:
+        row["ttl_ms"] = carried.ttl_ms
+    return row
 
 
 def _flushed(messages: Iterable[Message]) -> Iterator[Message]:

@@ -7,24 +7,30 @@ so the client understands what the command line does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
-from basalt.api.bodies.messages import (
-    PUBLISH_MESSAGES_MAX,
-    Buffer,
-    ConsumeRequest,
-    PublishRequest,
-    PublishResponse,
-    RecordIn,
-    RecordsRequest,
-)
+from basalt.api.bodies.messages import Buffer, ConsumeRequest, PublishRequest, PublishResponse, RecordsRequest
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.positions import START, Position, PositionKind, after_id, at_id, at_time, parse_position
 from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.payloads import (
+    Beside,
+    HeadersLike,
+    Outgoing,
+    Payloads,
+    RecordIn,
+    Text,
+    are_plain,
+    as_records,
+    chunks,
+    each_message,
+    json_payload,
+    record_of,
+)
 from basalt.client.plans import (
     AVRO,
     BATCHES,
@@ -48,8 +54,6 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 Isolation: TypeAlias = Literal["committed", "uncommitted"]
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
-Payload: TypeAlias = Buffer | str
-Payloads: TypeAlias = Payload | Iterable[Payload]
 PositionLike: TypeAlias = bytes | str | int | datetime | Message | Position | None
 
 FOLLOW_WAIT_MS = 20_000  # a poll that waits; well below the time-outs of proxies, and cheap to repeat
@@ -58,9 +62,6 @@ PUBLISHED_UNHEARD = (
     "Poll to see whether the messages came before publishing them again; a transaction can be asked for its outcome."
 )
 STORED_UNHEARD = "Abort the transaction and begin another: stored again, the messages may come twice."
-BODY_BYTES_MAX = 10 * 1024 * 1024  # what a server takes unless it is told otherwise (http.body_bytes_max)
-ENTRY_BYTES_MAX = 5  # the length in front of a message, of up to 16 GiB
-REQUEST_BYTES_MAX = 2_048  # all of a body that is not messages: a pointer, counts, names of up to 255 characters
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -79,12 +80,20 @@ class ArrowPage:
 
 
 def publish(
-    scope: TopicScope, messages: Payloads, *, write_pointer: int | None = None
+    scope: TopicScope,
+    messages: Payloads,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+    write_pointer: int | None = None,
 ) -> Steps[PublishResponse | None]:
     """Publish one message (bytes, or text as UTF-8) or any number of them, in order.
 
-    As few requests as the limits allow carry them (65,536 messages, 10 MiB), and each is taken as a whole or not at
-    all; for more in one piece use a transaction. None at all publish nothing.
+    `key`, `headers` and times go with each of them; where they differ, give a `RecordIn` for a message. As few requests as
+    the limits allow carry them (65,536 messages, 10 MiB), and each is taken as a whole or not at all; for more in one
+    piece use a transaction. None at all publish nothing.
 
     A request whose answer is lost is not sent again, for its messages could come twice: `UnknownOutcomeError`.
     `write_pointer` is that of an open transaction, for readers to wait at (prefer `client.transaction()`, at which no
@@ -94,13 +103,13 @@ def publish(
     last: PublishResponse | None = None
     published = 0
     # With a pointer an empty publish means something: it publishes what was stored.
-    runs: Iterable[list[Buffer]] = chunks(each_payload(messages))
+    runs: Iterable[list[Outgoing]] = chunks(each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)))
     if write_pointer is not None:
         runs = list(runs) or [[]]
     for run in runs:
         try:
-            body = avro.encode_publish_request(PublishRequest(write_pointer, run))
-            last = yield from _publish(f"publish {len(run)} messages to {scope}", scope.path("publish"), body)
+            path, body = _encoded(run, write_pointer)
+            last = yield from _publish(f"publish {len(run)} messages to {scope}", scope.path(*path), body)
         except BasaltError as error:
             if published:
                 error.add_note(f"the first {published} messages of this call were published before that")
@@ -112,11 +121,24 @@ def publish(
     return PublishResponse(write_pointer, first.start_ms, first.start_sequence, last.end_ms, last.end_sequence)
 
 
+def publish_json(
+    scope: TopicScope,
+    content: object,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+) -> Steps[PublishResponse | None]:
+    """Publish one message: any value as JSON in UTF-8. `TypeError` where JSON has no such value (a set, a date)."""
+    return publish(scope, json_payload(content), key=key, headers=headers, event_time_ms=event_time_ms, ttl_ms=ttl_ms)
+
+
 def publish_records(
     scope: TopicScope, records: Iterable[RecordIn], *, write_pointer: int | None = None
 ) -> Steps[PublishResponse | None]:
     """Publish records: payloads with a key, headers, an event time, a TTL of their own. One request, all or nothing."""
-    body = avro.encode_records_request(RecordsRequest(write_pointer, list(records)))
+    body = avro.encode_records_request(RecordsRequest(write_pointer, list(map(record_of, records))))
     return _publish(f"publish records to {scope}", scope.path("records"), body)
 
 
@@ -131,12 +153,29 @@ def publish_arrow(
     return _publish(f"publish Arrow rows to {scope}", scope.path("publish"), bytes(body), ARROW, query)
 
 
-def store(scope: TopicScope, messages: Payloads, transaction: TransactionInfo | int) -> Steps[None]:
-    """Store messages aside under an open transaction (or its write pointer): its commit publishes them, in this order."""
+def store(
+    scope: TopicScope,
+    messages: Payloads,
+    transaction: TransactionInfo | int,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+) -> Steps[None]:
+    """Store messages aside under an open transaction (or its write pointer): its commit publishes them, in this order.
+
+    What they are, and what goes with each, is as with `publish`; a `ttl_ms` counts from the commit.
+    """
     write_pointer = transaction if isinstance(transaction, int) else transaction.write_pointer
-    for run in chunks(each_payload(messages)):
-        body = avro.encode_publish_request(PublishRequest(write_pointer, run))
-        yield from ask(_store_call(scope, f"store messages for {scope}", body, AVRO))
+    return store_messages(scope, each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)), write_pointer)
+
+
+def store_messages(scope: TopicScope, messages: Iterable[Outgoing], write_pointer: int) -> Steps[None]:
+    """Store messages aside, as they are sent, under a write pointer."""
+    for run in chunks(messages):
+        path, body = _encoded(run, write_pointer, ("store",))
+        yield from ask(_store_call(scope, f"store messages for {scope}", body, AVRO, path=path))
 
 
 def store_arrow(scope: TopicScope, body: Buffer, write_pointer: int) -> Steps[None]:
@@ -235,9 +274,21 @@ def _publish(
     return ask(Call(what, "POST", path, parse, Effect.ONCE, query, body, media_type, accept, lost_hint=hint))
 
 
-def _store_call(scope: TopicScope, what: str, body: bytes, media_type: str, query: Query = ()) -> Call[None]:
-    path = scope.path("store")
-    return Call(what, "POST", path, nothing, Effect.ONCE, query, body, media_type, lost_hint=STORED_UNHEARD)
+def _encoded(
+    run: Sequence[Outgoing], write_pointer: int | None, plain_path: tuple[str, ...] = ("publish",)
+) -> tuple[tuple[str, ...], bytes]:
+    """The path, below the topic's, and the body that publish a run of messages, or store them."""
+    if are_plain(run):
+        return plain_path, avro.encode_publish_request(PublishRequest(write_pointer, run))
+    path = ("records", "store") if plain_path == ("store",) else ("records",)
+    return path, avro.encode_records_request(RecordsRequest(write_pointer, as_records(run)))
+
+
+def _store_call(
+    scope: TopicScope, what: str, body: bytes, media_type: str, query: Query = (), path: tuple[str, ...] = ("store",)
+) -> Call[None]:
+    where = scope.path(*path)
+    return Call(what, "POST", where, nothing, Effect.ONCE, query, body, media_type, lost_hint=STORED_UNHEARD)
 
 
 def _response(answer: Answer) -> PublishResponse | None:
@@ -266,46 +317,6 @@ def _end_position(answer: Answer) -> Position:
         return at_id(came_meanwhile[0].id)
     next_id = next_id_of(answer)
     return START if next_id is None else after_id(next_id)
-
-
-def each_payload(given: Payloads) -> Iterator[Buffer]:
-    """The messages one by one, text as UTF-8. TypeError names the first that is neither bytes nor text."""
-    if isinstance(given, str | bytes | bytearray | memoryview):
-        yield _payload(given)
-        return
-    for payload in given:
-        yield payload if type(payload) is bytes else _payload(payload)
-
-
-def chunks(
-    payloads: Iterable[Buffer], *, messages_max: int = PUBLISH_MESSAGES_MAX, body_bytes_max: int = BODY_BYTES_MAX
-) -> Iterator[list[Buffer]]:
-    """Runs of messages, each as long as one request may carry; none for no messages.
-
-    A message over the limit makes a run of its own, which the server refuses by name of its limit.
-    """
-    room_bytes = body_bytes_max - REQUEST_BYTES_MAX
-    run: list[Buffer] = []
-    run_bytes = 0
-    for payload in payloads:
-        payload_bytes = len(payload) + ENTRY_BYTES_MAX
-        if run and (run_bytes + payload_bytes > room_bytes or len(run) == messages_max):
-            yield run
-            run, run_bytes = [], 0
-        run.append(payload)
-        run_bytes += payload_bytes
-    if run:
-        yield run
-
-
-def _payload(given: Payload) -> Buffer:
-    if isinstance(given, str):
-        return given.encode()
-    if isinstance(given, memoryview):
-        return given if given.format == "B" and given.ndim == 1 else given.cast("B")
-    if isinstance(given, bytes | bytearray):
-        return given
-    raise TypeError(f"a message is bytes or text, not {type(given).__name__}; encode it first, as JSON say")
 
 
 def position(given: PositionLike, now_ms: int, field: str = "start") -> Position:

@@ -15,7 +15,7 @@ from uuid import uuid4
 from msgspec import Struct, ValidationError
 
 from basalt.api.bodies import json
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Buffer, Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -34,7 +34,7 @@ from basalt.api.bodies.transactions import (
     TransactionOutcome,
 )
 from basalt.api.codecs import avro, json_bodies
-from basalt.client.calls.messages import BODY_BYTES_MAX, Payloads, each_payload
+from basalt.client.calls.payloads import BODY_BYTES_MAX, Outgoing, Payloads, are_plain, as_records, each_message
 from basalt.client.plans import (
     AVRO,
     JSON,
@@ -205,12 +205,12 @@ def changes(
 def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[TransactionOutcome]:
     """Publish to several topics in one request, all or nothing: a transaction that begins, writes and commits at once.
 
-    `{"orders": [...], ("billing", "invoices"): [...]}`. Safe to repeat, and repeated when its answer is lost.
-    `TooLargeError` when it does not fit into one request (65,536 messages, 10 MiB).
+    `{"orders": [...], ("billing", "invoices"): [...]}`, messages as `publish` takes them. Safe to repeat, and repeated when
+    its answer is lost. `TooLargeError` when it does not fit into one request (65,536 messages, 10 MiB).
     """
-    publish = [WorkPublish(*_title(scope, topic), list(each_payload(given))) for topic, given in messages.items()]
-    work = Work(publish=[entry for entry in publish if entry.messages])
-    _check_size(sum(len(entry.messages) for entry in work.publish), PUBLISH_MESSAGES_MAX, "messages")
+    runs = {_title(scope, topic): list(each_message(given)) for topic, given in messages.items()}
+    _check_size(sum(map(len, runs.values())), PUBLISH_MESSAGES_MAX, "messages")
+    work = work_of(runs) or Work()
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
     what, hint = "publish atomically", "Poll to see whether the messages came before publishing them again."
@@ -218,9 +218,13 @@ def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payload
     return (yield from ask(Call(what, "POST", _path(), parse, effect, body=body, content_type=AVRO, lost_hint=hint)))
 
 
-def work_of(buffered: Mapping[tuple[str, str], list[Buffer]], markers: Sequence[WorkMarker] = ()) -> Work | None:
+def work_of(buffered: Mapping[tuple[str, str], list[Outgoing]], markers: Sequence[WorkMarker] = ()) -> Work | None:
     """The work that publishes these messages, and markers behind them; None for none."""
-    publish = [WorkPublish(namespace, topic, run) for (namespace, topic), run in buffered.items() if run]
+    publish = [
+        WorkPublish(*title, messages=run) if are_plain(run) else WorkPublish(*title, records=as_records(run))
+        for title, run in buffered.items()
+        if run
+    ]
     return Work(publish=publish, markers=list(markers)) if publish or markers else None
 
 

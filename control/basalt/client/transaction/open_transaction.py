@@ -16,12 +16,22 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Buffer, WorkMarker
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, WorkMarker
 from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
 from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
-from basalt.client.calls.messages import Payloads, PositionLike, each_payload
+from basalt.client.calls.messages import PositionLike
 from basalt.client.calls.pages import Page
+from basalt.client.calls.payloads import (
+    Beside,
+    HeadersLike,
+    Outgoing,
+    Payloads,
+    Text,
+    each_message,
+    json_payload,
+    size_bytes,
+)
 from basalt.client.calls.reading import ReadBounds, TopicCursor
 from basalt.client.calls.topics import marked
 from basalt.client.calls.transactions import SessionScope
@@ -139,7 +149,7 @@ class OpenTransaction:
         self.participants: list[Participant] = []
         self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
         self.told_changes: frozenset[bytes] = frozenset()
-        self.buffered: dict[tuple[str, str], list[Buffer]] = {}
+        self.buffered: dict[tuple[str, str], list[Outgoing]] = {}
         self.markers: list[WorkMarker] = []
         self.buffered_messages = 0
         self.buffered_bytes = 0
@@ -220,23 +230,61 @@ def transaction(
     return OpenTransaction(scope, request, participants)
 
 
-def publish(tx: OpenTransaction, topic: str, messages: Payloads, *, namespace: str | None = None) -> Steps[None]:
-    """Publish to a topic when the transaction commits, in order.
+def publish(
+    tx: OpenTransaction,
+    topic: str,
+    messages: Payloads,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+    namespace: str | None = None,
+) -> Steps[None]:
+    """Publish to a topic when the transaction commits, in order; what may be given is as with `topic.publish`.
 
     They get their place in the topic at the commit, so nobody waits for this transaction meanwhile, and its own polls do
     not see them.
     """
     tx.begun()
     title = (namespace or tx.scope.namespace, topic)
-    for payload in each_payload(messages):
-        tx.buffered.setdefault(title, []).append(payload)
+    for message in each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)):
+        tx.buffered.setdefault(title, []).append(message)
         tx.buffered_messages += 1
-        tx.buffered_bytes += len(payload)
+        tx.buffered_bytes += size_bytes(message)
         if tx.buffered_bytes >= tx.buffer_bytes_max or tx.buffered_messages >= PUBLISH_MESSAGES_MAX:
             yield from _store(tx, list(tx.buffered))
 
 
-def store(tx: OpenTransaction, topic: str, payloads: Payloads, *, namespace: str | None = None) -> Steps[None]:
+def publish_json(
+    tx: OpenTransaction,
+    topic: str,
+    content: object,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+    namespace: str | None = None,
+) -> Steps[None]:
+    """Publish one message when the transaction commits: any value as JSON in UTF-8."""
+    return publish(
+        tx, topic, json_payload(content), key=key, headers=headers, event_time_ms=event_time_ms, ttl_ms=ttl_ms,
+        namespace=namespace,
+    )  # fmt: skip
+
+
+def store(
+    tx: OpenTransaction,
+    topic: str,
+    messages: Payloads,
+    *,
+    key: Text | None = None,
+    headers: HeadersLike | None = None,
+    event_time_ms: int | None = None,
+    ttl_ms: int | None = None,
+    namespace: str | None = None,
+) -> Steps[None]:
     """Store messages on the server now, for the commit to publish: as `publish`, without a copy held here until then.
 
     When it fails some of them may be stored and others not, so the transaction cannot be committed any more.
@@ -244,7 +292,7 @@ def store(tx: OpenTransaction, topic: str, payloads: Payloads, *, namespace: str
     tx.begun()
     title = (namespace or tx.scope.namespace, topic)
     yield from _store(tx, [title])  # what was published before comes before
-    yield from _store_run(tx, title, payloads)
+    yield from _store_run(tx, title, each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)))
 
 
 def watermark(
@@ -325,15 +373,15 @@ def _store(tx: OpenTransaction, titles: list[tuple[str, str]]) -> Steps[None]:
         if not run:
             continue
         tx.buffered_messages -= len(run)
-        tx.buffered_bytes -= sum(map(len, run))
+        tx.buffered_bytes -= sum(map(size_bytes, run))
         yield from _store_run(tx, title, run)
 
 
-def _store_run(tx: OpenTransaction, title: tuple[str, str], payloads: Payloads) -> Steps[None]:
+def _store_run(tx: OpenTransaction, title: tuple[str, str], run: Iterable[Outgoing]) -> Steps[None]:
     tx.stored_topics.add(title)
     topic = TopicScope(*title, tx.scope.now_ms)
     try:
-        yield from messages.store(topic, payloads, tx.stored_under)
+        yield from messages.store_messages(topic, run, tx.stored_under)
     except BaseException as failure:
         # Some of them may be stored: sent again they might come twice, left out they would be missing.
         tx.breaks(f"cannot be committed: messages of topic {topic} may be missing", failure)

@@ -65,6 +65,8 @@ READ_QUERY = (
     flag("markers", "markers too, in their places; they count for no limit"),
 )
 _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
+_LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
+_RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
 _KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
 _WRITER = (*EXISTING, TransactionEndedError, TransactionConflictError)
 
@@ -181,13 +183,7 @@ async def store(request: Request) -> None:
     """Store messages aside, for a transaction's commit to publish."""
     title = request.topic
     _, body, pointer = await read_written(request, _STORE, "Arrow")
-    if pointer is None:  # the codecs of the other formats refuse a store without
-        raise InputError(
-            f"a store of Arrow rows needs a {POINTER} in the query",
-            field=POINTER,
-            hint="Begin a transaction and send its writePointer, or use publish.",
-        )
-    await request.services.messaging.store(title, body.messages, pointer, _extras(body))
+    await request.services.messaging.store(title, body.messages, _stored_under(pointer), _extras(body))
 
 
 @route(
@@ -203,8 +199,8 @@ async def roll_back(request: Request) -> None:
 @route(
     "POST",
     RECORDS_PATH,
-    query=(integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),),
-    body={**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES},
+    query=_LINES_QUERY,
+    body=_RECORDS_BODY,
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=(*EXISTING, TransactionEndedError),
@@ -216,6 +212,22 @@ async def publish_records(request: Request) -> Response:
     written, body, pointer = await read_written(request, _RECORDS, "JSON lines")
     placed = await request.services.messaging.publish_records(title, body.records, pointer)
     return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
+
+
+@route(
+    "POST",
+    RECORDS_PATH + "/store",
+    query=_LINES_QUERY,
+    body=_RECORDS_BODY,
+    body_required=True,
+    errors=_WRITER,
+    tag="records",
+)
+async def store_records(request: Request) -> None:
+    """Store records aside, for a transaction's commit to publish."""
+    title = request.topic
+    _, body, pointer = await read_written(request, _RECORDS, "JSON lines")
+    await request.services.messaging.store_records(title, body.records, _stored_under(pointer))
 
 
 @route(
@@ -233,6 +245,17 @@ async def read_records(request: Request) -> Response:
     start, inclusive = await start_of(request, title)
     fetched = await fetch(request, title, start, inclusive, request.integer("limit"))
     return Response(200, _RECORD_PARTS[media_type](request, fetched), media_type, position_headers(request, fetched))
+
+
+def _stored_under(pointer: int | None) -> int:
+    """The write pointer of a store; the codecs of plain messages refuse one without."""
+    if pointer is None:
+        raise InputError(
+            f"a store of Arrow rows or records needs a {POINTER}: in the query where the body has no room for it",
+            field=POINTER,
+            hint="Begin a transaction and send its writePointer, or use publish.",
+        )
+    return pointer
 
 
 def _extras(body: object) -> Sequence[Extras] | None:

@@ -112,22 +112,6 @@ _MARKER = _object(
     },
     ("namespace", "topic", "task", "taskCount", "kind"),
 )
-WORK = _object(
-    {
-        "publish": {
-            "type": "array",
-            "items": _object(
-                {"namespace": NAME, "topic": NAME, "messages": _MESSAGES}, ("namespace", "topic", "messages")
-            ),
-        },
-        "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
-        "segments": {
-            "type": ["array", "null"],
-            "maxItems": SEGMENTS_MAX,
-            "items": _object({"writePointer": _POINTER}, ("writePointer",)),
-        },
-    }
-)
 _HEADER = _object(
     {"name": {"type": "string"}, "value": {"type": "string"}, "valueBase64": {"type": "string"}}, ("name",)
 )
@@ -139,8 +123,25 @@ _RECORD: Mapping[str, Schema] = {
     "headers": {"type": "array", "items": _HEADER},
     **_CARRIED_TIMES,
 }
+_RECORDS: Schema = {"type": "array", "items": _object(_RECORD)}
+WORK = _object(
+    {
+        "publish": {
+            "type": "array",
+            "items": _object(
+                {"namespace": NAME, "topic": NAME, "messages": _MESSAGES, "records": _RECORDS}, ("namespace", "topic")
+            ),
+        },
+        "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
+        "segments": {
+            "type": ["array", "null"],
+            "maxItems": SEGMENTS_MAX,
+            "items": _object({"writePointer": _POINTER}, ("writePointer",)),
+        },
+    }
+)
 RECORDS_REQUEST = _object(
-    {"records": {"type": "array", "items": _object(_RECORD)}, "transactionWritePointer": _union(long=_POINTER)},
+    {"records": _RECORDS, "transactionWritePointer": _union(long=_POINTER)},
     ("records",),
 )
 RECORDS_PAGE = _object(

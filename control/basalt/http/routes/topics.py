@@ -10,8 +10,7 @@ from basalt import errors
 from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
-from basalt.api.codecs.json_bodies import parse_json
-from basalt.api.codecs.json_records import text_or_bytes
+from basalt.api.codecs.json_bodies import parse_json, text_or_bytes
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
 from basalt.http.asgi.requests import JSON, convert_json

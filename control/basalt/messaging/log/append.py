@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import Topic
 from basalt.messaging.index import NO_TTLS, TtlCounts
 from basalt_engine.keys import SEQUENCE_MAX, position
@@ -78,6 +79,26 @@ class Placed(NamedTuple):
     def end(self) -> bytes:
         """The position of the last one."""
         return position(self.end_ms, self.end_sequence)
+
+
+class RecordColumns(NamedTuple):
+    """The payloads of records, and what else each carries."""
+
+    payloads: Sequence[Buffer]
+    extras: Sequence[Extras]
+
+    @classmethod
+    def of(cls, records: Sequence[RecordIn]) -> RecordColumns:
+        extras = [
+            Extras(
+                None if record.key is None else bytes(record.key),
+                tuple((name, bytes(value)) for name, value in record.headers),
+                record.event_time_ms,
+                record.ttl_ms,
+            )
+            for record in records
+        ]
+        return cls([record.payload for record in records], extras)
 
 
 class Cut(NamedTuple):

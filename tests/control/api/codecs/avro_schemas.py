@@ -44,7 +44,17 @@ WORK = """
   {"name": "publish", "type": {"type": "array", "items": {"type": "record", "name": "WorkPublish", "fields": [
     {"name": "namespace", "type": "string"},
     {"name": "topic", "type": "string"},
-    {"name": "messages", "type": {"type": "array", "items": "bytes"}}
+    {"name": "messages", "type": {"type": "array", "items": "bytes"}},
+    {"name": "records", "type": {"type": "array", "items": {"type": "record", "name": "RecordIn", "fields": [
+      {"name": "payload", "type": "bytes"},
+      {"name": "key", "type": ["bytes", "null"]},
+      {"name": "headers", "type": {"type": "array", "items": {"type": "record", "name": "Header", "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "value", "type": "bytes"}
+      ]}}},
+      {"name": "eventTimeMs", "type": ["long", "null"]},
+      {"name": "ttlMs", "type": ["long", "null"]}
+    ]}}}
   ]}}},
   {"name": "markers", "type": {"type": "array", "items": {"type": "record", "name": "WorkMarker", "fields": [
     {"name": "namespace", "type": "string"},

@@ -100,10 +100,16 @@ def publish_responses(draw: st.DrawFn) -> PublishResponse:
     return PublishResponse(draw(WRITE_POINTERS), *start, *end)
 
 
+HEADERS = st.lists(st.tuples(NAMES, PAYLOADS), max_size=3).map(tuple)
+RECORDS_IN = st.builds(
+    RecordIn, PAYLOADS, st.none() | PAYLOADS, HEADERS, st.none() | ANY_TIMES, st.none() | st.integers(1, 2**63 - 1)
+)
+PUBLISHED = st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=4), st.just([]))
+PUBLISHED_RECORDS = st.builds(WorkPublish, TEXTS, TEXTS, st.just([]), st.lists(RECORDS_IN, min_size=1, max_size=3))
 WORKS = st.builds(
     Work,
     publish=st.lists(
-        st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=4)),
+        PUBLISHED | PUBLISHED_RECORDS,
         max_size=3,
     ),
     markers=st.lists(
@@ -113,10 +119,6 @@ WORKS = st.builds(
     ),
 )
 
-HEADERS = st.lists(st.tuples(NAMES, PAYLOADS), max_size=3).map(tuple)
-RECORDS_IN = st.builds(
-    RecordIn, PAYLOADS, st.none() | PAYLOADS, HEADERS, st.none() | ANY_TIMES, st.none() | st.integers(1, 2**63 - 1)
-)
 RECORDS = st.builds(
     Record,
     IDS,
@@ -156,7 +158,12 @@ def consume_request_dict(request: ConsumeRequest) -> dict[str, Any]:
 def work_dict(work: Work) -> dict[str, Any]:
     return {
         "publish": [
-            {"namespace": p.namespace, "topic": p.topic, "messages": [bytes(m) for m in p.messages]}
+            {
+                "namespace": p.namespace,
+                "topic": p.topic,
+                "messages": [bytes(m) for m in p.messages],
+                "records": [content_dict(record) for record in p.records],
+            }
             for p in work.publish
         ],
         "markers": [
@@ -298,6 +305,13 @@ def test_a_work_may_come_in_any_blocks(work: Work, data: st.DataObject) -> None:
         + their_long(len(p.topic.encode()))
         + p.topic.encode()
         + in_blocks([their_long(len(m)) + bytes(m) for m in p.messages], data)
+        + in_blocks(
+            [
+                their_bytes("RECORDS_REQUEST", records_request_dict(RecordsRequest(None, [record])))[2:-1]
+                for record in p.records
+            ],
+            data,
+        )
         for p in work.publish
     ]
     body = in_blocks(entries, data) + b"\x00"

@@ -103,7 +103,13 @@ ENTRY = "02 6e 02 74"  # namespace n, topic t
 BAD_WORKS = [
     ("empty", "", "empty"),
     ("a part missing", "00", "the end of the body"),
-    ("publish without messages", f"02 {ENTRY} 00 00 00", "publish[0].messages is empty"),
+    ("publish without messages", f"02 {ENTRY} 00 00 00 00", "publish[0].messages is empty"),
+    (
+        "publish of both",
+        f"02 {ENTRY} 02 02 61 00 02 02 61 02 00 02 02 00 00 00",
+        "publish[0] has both messages and records",
+    ),
+    ("a record of no TTL", f"02 {ENTRY} 00 02 02 61 02 00 02 00 00 00 00 00", "publish[0].records[0].ttlMs is 0"),
     ("namespace not UTF-8", "02 02 ff 02 74 02 02 61 00 00 00", "not UTF-8"),
     ("namespace with half a surrogate", "02 06 ed a0 80 02 74 02 02 61 00 00 00", "not UTF-8"),
     ("marker of no task", f"00 02 {ENTRY} 00 02 12 77617465726d61726b 00 02 00", "markers[0].task is empty"),
@@ -397,7 +403,7 @@ FLOODS = [
     ("empty JSON messages", json_bodies.decode_publish_request, b'{"messages":[' + b'"",' * 70_000 + b'""]}'),
     ("tiny JSON values", json_bodies.decode_publish_request, b'{"messages":[' + b"[]," * 300_000 + b"[]]}"),
     ("JSON objects", json_bodies.decode_work, b'{"publish":[' + b"{}," * 300_000 + b"{}]}"),
-    ("work entries", avro.decode_work, b"\xa2\x9c\x01" + bytes(3 * 10_001 + 2)),
+    ("work entries", avro.decode_work, b"\xa2\x9c\x01" + bytes(4 * 10_001 + 2)),
     ("JSON work entries", json_bodies.decode_work, b'{"markers":[' + b"{}," * 10_000 + b"{}]}"),
     ("records", avro.decode_records_request, b"\x02\xc0\x9a\x18" + bytes(5 * FLOOD) + b"\x00"),
     ("record headers", avro.decode_records_request, b"\x02\x02\x00\x02\x82\x10" + bytes(3_000)),
@@ -433,15 +439,13 @@ def test_the_limit_on_messages_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_limit_on_a_work_counts_over_all_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = bytes.fromhex("04 02 6e 02 74 02 00 00 02 6e 02 75 02 00 00 00 00")
+    body = bytes.fromhex("04 02 6e 02 74 02 00 00 00 02 6e 02 75 00 02 00 02 00 02 02 00 00 00")
     monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 2)
     assert len(avro.decode_work(body).publish) == 2
     monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 1)
     with pytest.raises(TooLargeError):
         avro.decode_work(body)
-    json_body = (
-        b'{"publish":[{"namespace":"n","topic":"t","messages":[""]},{"namespace":"n","topic":"u","messages":[""]}]}'
-    )
+    json_body = b'{"publish":[{"namespace":"n","topic":"t","messages":[""]},{"namespace":"n","topic":"u","records":[{"payload":""}]}]}'
     monkeypatch.setattr(json_bodies, "PUBLISH_MESSAGES_MAX", 2)
     assert len(json_bodies.decode_work(json_body).publish) == 2
     monkeypatch.setattr(json_bodies, "PUBLISH_MESSAGES_MAX", 1)

@@ -69,7 +69,15 @@ def messages(meaning: list[dict[str, str]]) -> list[Message]:
 
 def work(meaning: dict[str, Any]) -> Work:
     return Work(
-        [WorkPublish(p["namespace"], p["topic"], all_unhex(p["messages"])) for p in meaning["publish"]],
+        [
+            WorkPublish(
+                p["namespace"],
+                p["topic"],
+                all_unhex(p["messages"]),
+                [RecordIn(**content(record)) for record in p.get("records", ())],
+            )
+            for p in meaning["publish"]
+        ],
         [WorkMarker(*marker.values()) for marker in meaning["markers"]],
     )
 

@@ -15,6 +15,7 @@ from basalt.api.bodies.messages import (
     Message,
     PublishRequest,
     PublishResponse,
+    RecordIn,
     Work,
     WorkMarker,
     WorkPublish,
@@ -28,6 +29,14 @@ IDS = st.binary(min_size=20, max_size=20)
 WRITE_POINTERS = st.none() | st.integers(1, 2**63 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
+RECORDS = st.builds(
+    RecordIn,
+    PAYLOADS,
+    st.none() | PAYLOADS,
+    st.lists(st.tuples(TEXTS.filter(bool), PAYLOADS), max_size=2).map(tuple),
+    st.none() | st.integers(-9, 9),
+    st.none() | st.integers(1, 9),
+)
 VALUES = [
     (
         "publish_request",
@@ -52,7 +61,11 @@ VALUES = [
         "work",
         st.builds(
             Work,
-            st.lists(st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=3)), max_size=3),
+            st.lists(
+                st.builds(WorkPublish, TEXTS, TEXTS, st.lists(PAYLOADS, min_size=1, max_size=3), st.just([]))
+                | st.builds(WorkPublish, TEXTS, TEXTS, st.just([]), st.lists(RECORDS, min_size=1, max_size=3)),
+                max_size=3,
+            ),
             st.lists(
                 st.builds(
                     WorkMarker,

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.messages import PublishResponse, Record, RecordIn, check_rollback, check_store
+from basalt.api.bodies.messages import PublishResponse, Record, check_rollback, check_store
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.api.codecs import avro, batches
 from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.messages import position
 from basalt.client.calls.pages import Message
+from basalt.client.calls.payloads import RecordIn
 from basalt.client.plans import Answer, Effect
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
 from tests.control.api.codecs import client_codecs
