@@ -187,6 +187,11 @@ PROPERTIES = (
         also=("retention", "retention.ms", "max_age", "expiry"),
     ),
     TopicProperty(
+        "retainBytes", Size(), None,
+        "bytes of messages that the topic keeps at least: where it has more, the oldest blocks go, with the next run of the job retention",
+        absent="no limit", also=("retention.bytes", "max_bytes", "max_size", "size_limit"),
+    ),
+    TopicProperty(
         "tasks", WholeNumber(1, TASKS_MAX), None, "how many tasks give markers in the topic", absent="as the markers say",
     ),
     TopicProperty(
@@ -209,6 +214,7 @@ class TopicProperties(TypedDict, total=False):
     """The properties as arguments of the client; None is as if it were not given."""
 
     ttl: int | str | timedelta | None
+    retain_bytes: int | str | None
     tasks: int | str | None
     spread: int | str | None
     on_invalid: Literal["drop", "retain"] | None

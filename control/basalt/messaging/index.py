@@ -24,8 +24,12 @@ from basalt_engine.system import SystemRecord
 
 BUCKET_MS = 3_600_000
 BUCKET_BYTES = 16 << 20  # what is read again at most to count the oldest bucket: some 20 ms
+RECOUNT_BYTES_MAX = 64 << 20  # what is read again at most after a truncation, to count messages with a TTL of their own
 FINER = 16  # a bucket that was read again becomes about so many
-BUCKETS_MAX = 256  # a week in hours, and room; beyond, the oldest are joined in pairs. 24 bytes each
+BUCKETS_MAX = 256  # a week in hours, and room; beyond, neighbours are joined, the oldest first. 32 bytes each
+JOINED_FRACTION_MIN = (
+    64  # buckets that were joined are no more than one in so many of the bytes: a size limit drops whole ones
+)
 RECENT_SLOTS = 12
 RECENT_SLOT_MS = 5_000  # so the rate of publishing is over the last minute
 OWN_STEPS = 32  # the expiry of a message with a TTL of its own is rounded up by at most this part of the TTL
@@ -71,6 +75,11 @@ class RowCount(NamedTuple):
     messages: int
     payload_bytes: int
     own: tuple[Expiry, ...] = ()
+
+    @property
+    def own_bytes(self) -> int:
+        """The bytes of those that expire sooner."""
+        return sum(expiry.payload_bytes for expiry in self.own)
 
 
 def count_batch(publish_ms: int, batch: RecordBatch, ttl_ms: int) -> RowCount:
@@ -128,9 +137,20 @@ class Buckets:
     A bucket sums the rows of about an hour, or of `BUCKET_BYTES`, whichever is less. What a reader may still see is the sum
     of the buckets that are young enough as a whole, and of the bucket in which the oldest message lies: its rows are read
     again (`since` says which), and the finer buckets that this gives take its place, so that next time less is read.
+
+    Messages with a TTL of their own are no part of these sums, but of `own_bytes`, until retention removes them: they take space.
     """
 
-    __slots__ = ("_bucket_bytes", "_bucket_ms", "from_ms", "messages", "newest_ms", "payload_bytes", "starts")
+    __slots__ = (
+        "_bucket_bytes",
+        "_bucket_ms",
+        "from_ms",
+        "messages",
+        "newest_ms",
+        "own_bytes",
+        "payload_bytes",
+        "starts",
+    )
 
     def __init__(self, finer: int = 1) -> None:
         self._bucket_ms = BUCKET_MS // finer
@@ -139,52 +159,85 @@ class Buckets:
         self.starts = array("q")
         self.messages = array("q")
         self.payload_bytes = array("q")
+        self.own_bytes = array("q")
         self.newest_ms = -1
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def add(self, publish_ms: int, messages: int, payload_bytes: int) -> None:
+    def add(self, publish_ms: int, messages: int, payload_bytes: int, own_bytes: int = 0) -> None:
         """Count a row that is newer than all before it."""
         if not self.starts or (publish_ms > self.newest_ms and self._full(publish_ms)):
-            self._append(publish_ms, messages, payload_bytes)
+            self._append(publish_ms, messages, payload_bytes, own_bytes)
         else:  # rows of one millisecond stay in one bucket
             self.messages[-1] += messages
             self.payload_bytes[-1] += payload_bytes
+            self.own_bytes[-1] += own_bytes
         self.newest_ms = publish_ms
 
     def _full(self, publish_ms: int) -> bool:
-        return publish_ms - self.starts[-1] >= self._bucket_ms or self.payload_bytes[-1] >= self._bucket_bytes
+        size_bytes = self.payload_bytes[-1] + self.own_bytes[-1]
+        return publish_ms - self.starts[-1] >= self._bucket_ms or size_bytes >= self._bucket_bytes
 
-    def _append(self, start_ms: int, messages: int, payload_bytes: int) -> None:
+    def _append(self, start_ms: int, messages: int, payload_bytes: int, own_bytes: int) -> None:
         self.starts.append(start_ms)
         self.messages.append(messages)
         self.payload_bytes.append(payload_bytes)
+        self.own_bytes.append(own_bytes)
         if len(self.starts) > BUCKETS_MAX:
             self._join_oldest()
 
     def _join_oldest(self) -> None:
-        half = len(self.starts) // 4 * 2
-        for values in (self.messages, self.payload_bytes):
-            values[:half] = array("q", map(sum, zip(values[:half:2], values[1:half:2], strict=True)))
-        self.starts[:half] = self.starts[:half:2]
+        """Join neighbours, the oldest first, a quarter of all; none of them becomes more than its part of all bytes."""
+        sizes = [max(size + own, 0) for size, own in zip(self.payload_bytes, self.own_bytes, strict=True)]
+        size_max, left = sum(sizes) // JOINED_FRACTION_MIN, len(self) // 4  # fewer pairs than that can be too large
+        index = 0
+        while left and index + 1 < len(self):
+            if sizes[index] + sizes[index + 1] <= size_max:
+                for values in (self.messages, self.payload_bytes, self.own_bytes):
+                    values[index : index + 2] = array("q", [values[index] + values[index + 1]])
+                del self.starts[index + 1]
+                sizes[index : index + 2] = [sizes[index] + sizes[index + 1]]
+                left -= 1
+                index += 1
+            else:
+                index += 2
 
-    def subtract(self, publish_ms: int, messages: int, payload_bytes: int) -> None:
+    def subtract(self, counted: RowCount) -> None:
         """A row that was counted is gone."""
-        index = bisect_right(self.starts, publish_ms) - 1
+        index = bisect_right(self.starts, counted.publish_ms) - 1
         if index >= 0:
-            self.messages[index] -= messages
-            self.payload_bytes[index] -= payload_bytes
+            self.messages[index] -= counted.messages
+            self.payload_bytes[index] -= counted.payload_bytes
+            self.own_bytes[index] -= counted.own_bytes
 
     def extend(self, newer: Buckets) -> None:
         """Add the sums of rows that are newer than all these."""
-        for start_ms, messages, payload_bytes in zip(newer.starts, newer.messages, newer.payload_bytes, strict=True):
+        for start_ms, messages, payload_bytes, own_bytes in newer.entries():
             if self.starts and start_ms <= self.newest_ms:
                 self.messages[-1] += messages
                 self.payload_bytes[-1] += payload_bytes
+                self.own_bytes[-1] += own_bytes
             else:
-                self._append(start_ms, messages, payload_bytes)
+                self._append(start_ms, messages, payload_bytes, own_bytes)
         self.newest_ms = max(self.newest_ms, newer.newest_ms)
+
+    def entries(self) -> list[tuple[int, int, int, int]]:
+        """Each bucket: start in ms, messages, their bytes, and the bytes of those with a TTL of their own."""
+        return list(zip(self.starts, self.messages, self.payload_bytes, self.own_bytes, strict=True))
+
+    def start_of_newest(self, size_bytes: int) -> int | None:
+        """The start of the fewest newest buckets that have at least so many bytes together; None: these are all, or have less."""
+        for index in range(len(self.starts) - 1, 0, -1):
+            size_bytes -= self.payload_bytes[index] + self.own_bytes[index]
+            if size_bytes <= 0:
+                return self.starts[index]
+        return None
+
+    def start_at(self, publish_ms: int) -> int:
+        """The start of the bucket in which a time lies; 0 before all of them."""
+        index = bisect_right(self.starts, publish_ms) - 1
+        return self.starts[index] if index >= 0 else 0
 
     def since(self, lower_ms: int) -> tuple[Count, PartialBucket | None]:
         """The sum of what was published at or after `lower_ms`: of whole buckets, and what must be read for the rest.
@@ -206,7 +259,7 @@ class Buckets:
     def refine(self, part: PartialBucket, finer: Buckets) -> None:
         """Put what was read of the part in the place of everything before its end."""
         index = len(self.starts) if part.stop_ms is None else bisect_left(self.starts, part.stop_ms)
-        for name in ("starts", "messages", "payload_bytes"):
+        for name in ("starts", "messages", "payload_bytes", "own_bytes"):
             getattr(self, name)[:index] = getattr(finer, name)
         self.from_ms = part.start_ms
         while len(self.starts) > BUCKETS_MAX:
@@ -216,7 +269,7 @@ class Buckets:
         """Forget the buckets of which every row was published before `lower_ms`."""
         index = bisect_right(self.starts, lower_ms) - 1
         if index > 0:
-            for values in (self.starts, self.messages, self.payload_bytes):
+            for values in (self.starts, self.messages, self.payload_bytes, self.own_bytes):
                 del values[:index]
 
 
@@ -240,10 +293,21 @@ class OwnExpiry:
 
     def alive(self, now_ms: int) -> Count:
         """The sum of those that have not expired; the others are forgotten."""
-        for expire_ms in [time for time, count in self._by_time.items() if time <= now_ms or not count.messages]:
+        for expire_ms in [time for time, count in self._by_time.items() if time <= now_ms or not any(count)]:
             del self._by_time[expire_ms]
         counts = self._by_time.values()
-        return Count(sum(count.messages for count in counts), sum(count.payload_bytes for count in counts))
+        messages, payload_bytes = sum(count.messages for count in counts), sum(count.payload_bytes for count in counts)
+        return Count(max(messages, 0), max(payload_bytes, 0))  # estimates may be less than what is removed of them
+
+    def scale(self, part: int, whole: int) -> int:
+        """Take so much of all of them; the time by which the last of them expires."""
+        passed = taken = Count()
+        for expire_ms, count in self._by_time.items():
+            passed = passed.plus(*count)
+            share = Count(*(each * part // max(whole, 1) for each in passed))
+            self._by_time[expire_ms] = share.plus(-taken.messages, -taken.payload_bytes)
+            taken = share
+        return max(self._by_time, default=0)
 
     def entries(self) -> tuple[Expiry, ...]:
         """All that is counted, by time."""
@@ -418,16 +482,18 @@ class Blocks:
 class SavedIndex(msgspec.Struct, frozen=True, omit_defaults=True):
     """The sums of everything up to position `counted_to` (hex) and not published before `from_ms`.
 
-    Each bucket: start in ms, messages, bytes. Nothing in `own` was published before `truncated_ms`.
+    Each bucket: start in ms, messages, their bytes, bytes of those with a TTL of their own. Nothing in `own` was published before
+    `truncated_ms`; until `estimated_until_ms` how much of it was is an estimate.
     """
 
     generation: int
     counted_to: str
     from_ms: int
     newest_ms: int
-    buckets: list[tuple[int, int, int]]
+    buckets: list[tuple[int, int, int, int]]
     own: list[Expiry]
     truncated_ms: int = 0
+    estimated_until_ms: int = 0
 
 
 SAVED = SystemRecord("index", "", SavedIndex)  # by the topic's prefix
@@ -441,13 +507,14 @@ class TopicIndex:
     """
 
     __slots__ = (
-        "blocks", "buckets", "changed_ms", "complete", "counted_to", "first", "gone_before_ms", "own", "recent", "removals",
-        "truncated_ms", "ttl_ms", "unsaved_bytes",
+        "blocks", "buckets", "changed_ms", "complete", "counted_to", "estimated_until_ms", "first", "gone_before_ms", "own",
+        "recent", "removals", "truncated_ms", "ttl_ms", "unsaved_bytes",
     )  # fmt: skip
 
     def __init__(self, ttl_ms: int, truncated_ms: int = 0) -> None:
         self.ttl_ms = ttl_ms  # under which the blocks were read
         self.truncated_ms = truncated_ms  # the topic was truncated before: no message in `own` is older
+        self.estimated_until_ms = 0  # nobody counted the messages in `own`, that expire by then, since the truncation
         self.blocks = Blocks()
         self.buckets = Buckets()
         self.own = OwnExpiry()
@@ -473,7 +540,7 @@ class TopicIndex:
     def add(self, where: bytes, counted: RowCount) -> None:
         """Count a row that is newer than all before it."""
         self.counted_to = where
-        self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes)
+        self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes, counted.own_bytes)
         if counted.own and counted.publish_ms >= self.truncated_ms:
             self.own.add(counted.own)
 
@@ -482,6 +549,7 @@ class TopicIndex:
         older.buckets.extend(self.buckets)
         self.buckets = older.buckets
         self.own.add(older.own.entries())
+        self.estimated_until_ms = max(self.estimated_until_ms, older.estimated_until_ms)
         self.counted_to = max(self.counted_to, older.counted_to)
         self.expired(max(self.gone_before_ms, older.gone_before_ms))
         self.complete = True
@@ -489,7 +557,7 @@ class TopicIndex:
     def remove(self, where: bytes, counted: RowCount) -> None:
         """The row at this position is gone."""
         if where <= self.counted_to:
-            self.buckets.subtract(counted.publish_ms, counted.messages, counted.payload_bytes)
+            self.buckets.subtract(counted)
             if counted.publish_ms >= self.truncated_ms:
                 self.own.add(counted.own, -1)
             self.removals += 1
@@ -497,19 +565,32 @@ class TopicIndex:
     def under(self, ttl_ms: int, truncated_ms: int) -> TopicIndex:
         """The index of the topic with this TTL, truncated before this time.
 
-        Blocks that were read under another TTL are forgotten: what expired under it may be gone. Buckets tell what is older
-        than a truncation; of messages with a TTL of their own nobody knows, so where there are some it is counted anew.
+        Blocks that were read under another TTL are forgotten: what expired under it may be gone.
         """
         if ttl_ms != self.ttl_ms:
             self.ttl_ms, self.blocks = ttl_ms, Blocks()
         if truncated_ms <= self.truncated_ms:
             return self
-        if self.complete and not self.own:
-            self.truncated_ms = truncated_ms
+        if self.complete and self.truncate(truncated_ms):
             return self
         anew = TopicIndex(ttl_ms, truncated_ms)
         anew.recent, anew.blocks = self.recent, self.blocks
         return anew
+
+    def truncate(self, before_ms: int) -> bool:
+        """Leave out what was published before; False where what is left is to be read instead.
+
+        Buckets tell what is older. Of messages with a TTL of their own nobody knows: they are read, or, where that is much, the part of
+        them that is left is estimated by their bytes.
+        """
+        if self.own:
+            left = [entry for entry in self.buckets.entries() if entry[0] >= self.buckets.start_at(before_ms)]
+            if sum(size + own_bytes for _, _, size, own_bytes in left) <= RECOUNT_BYTES_MAX:
+                return False
+            part, whole = sum(own_bytes for *_, own_bytes in left), sum(self.buckets.own_bytes)
+            self.estimated_until_ms = self.own.scale(part, whole)
+        self.truncated_ms = before_ms
+        return True
 
     def expired(self, before_ms: int) -> None:
         """All rows published before this time are gone."""
@@ -520,10 +601,9 @@ class TopicIndex:
         """The sums as the system table keeps them; they count as saved."""
         self.changed_ms, self.unsaved_bytes = None, 0
         kept = self.buckets
-        buckets = list(zip(kept.starts, kept.messages, kept.payload_bytes, strict=True))
         return SavedIndex(
-            generation, self.counted_to.hex(), kept.from_ms, kept.newest_ms, buckets, list(self.own.entries()),
-            self.truncated_ms,
+            generation, self.counted_to.hex(), kept.from_ms, kept.newest_ms, kept.entries(), list(self.own.entries()),
+            self.truncated_ms, self.estimated_until_ms,
         )  # fmt: skip
 
     @classmethod
@@ -532,9 +612,10 @@ class TopicIndex:
         index = cls(ttl_ms, saved.truncated_ms)
         index.counted_to = bytes.fromhex(saved.counted_to)
         index.own.add(saved.own)
+        index.estimated_until_ms = saved.estimated_until_ms
         buckets = index.buckets
         buckets.from_ms, buckets.newest_ms = saved.from_ms, saved.newest_ms
-        columns = (buckets.starts, buckets.messages, buckets.payload_bytes)
+        columns = (buckets.starts, buckets.messages, buckets.payload_bytes, buckets.own_bytes)
         for bucket in saved.buckets:
             for values, value in zip(columns, bucket, strict=True):
                 values.append(value)

@@ -122,7 +122,7 @@ class TopicStatistics:
         return TopicFigures(
             messages=sum(count.messages for count in parts),
             payload_bytes=sum(count.payload_bytes for count in parts),
-            exact=exact,
+            exact=exact and index.estimated_until_ms <= now_ms,
             oldest_id=oldest,
             oldest_ms=_publish_ms(oldest),
             newest_id=newest,
@@ -202,8 +202,10 @@ class TopicStatistics:
         stored = stored_log.read_entry(SAVED, self._system, topic)
         if stored is None or max(oldest_ms, gone_before_ms) < stored.from_ms:
             pass  # the TTL was raised, and rows count again that were left out
-        elif not stored.own or stored.truncated_ms >= truncated_ms:  # else nobody knows which of `own` are older
-            index = TopicIndex.of(stored, topic.metadata.ttl_ms)
+        else:
+            saved = TopicIndex.of(stored, topic.metadata.ttl_ms)
+            if stored.truncated_ms >= truncated_ms or saved.truncate(truncated_ms):
+                index = saved
         index.expired(gone_before_ms)
         return index
 
@@ -240,7 +242,7 @@ class TopicStatistics:
             async for page in pages(self._call, self._reads.messages, topic.read_keys, start, stop):
                 async for row, content in counted(self._call, self._reads.payloads, topic, page):
                     if row.position <= index.counted_to:  # later ones are told to us, and added then
-                        finer.add(content.publish_ms, content.messages, content.payload_bytes)
+                        finer.add(content.publish_ms, content.messages, content.payload_bytes, content.own_bytes)
                         start, found = row.position + b"\0", True
             found = found and stop is None and start <= index.counted_to  # others came while a remote store was read
         if index.removals != removals:

@@ -1,5 +1,7 @@
 """Truncating a topic: what was published before a time is out of reach for every reader, for ever.
 
+An operator asks for it, or the topic has a size limit (property `retainBytes`), and the job retention does.
+
 The time stands in the topic's metadata and only rises; everybody who reads goes by it as by the TTL (`TopicLog.oldest_ms`).
 The rows go later: the retention job removes them, or, where a store drops rows itself, the TTL does.
 """
@@ -15,7 +17,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.ranges import Ranges
-from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.first_unstable import FirstUnstable, FirstUnstableRow
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt_engine.clock import Clock
@@ -64,6 +66,25 @@ class Truncation:
             await self._logs.truncate(title, before_ms, log.topic.generation)
         return found
 
+    async def shrink(self, log: TopicLog, bytes_max: int) -> bool | None:
+        """Truncate the oldest blocks of a topic, as long as what is left has so many bytes. None: there is nothing to do.
+
+        The topic's index is complete. False where not all of it could go: what a transaction in progress has published stays, and all
+        that came after it.
+        """
+        buckets = log.present_index().buckets
+        before_ms, oldest_ms = buckets.start_of_newest(bytes_max), log.oldest_ms(self._clock.now_ms())
+        if before_ms is None or before_ms <= oldest_ms:
+            return None
+        undecided_ms = await self._undecided_ms(log)
+        is_whole = undecided_ms is None or before_ms <= undecided_ms
+        if undecided_ms is not None and not is_whole:
+            before_ms = buckets.start_at(undecided_ms)
+        if before_ms > oldest_ms:
+            await self._markers.keep(log)
+            await self._logs.truncate(log.topic.title, before_ms, log.topic.generation)
+        return is_whole
+
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> TruncationResult:
         """Return the answer that `truncate` would give, and fail where it would; changes nothing."""
         return (await self._checked(title, before_ms, generation))[1]
@@ -95,8 +116,7 @@ class Truncation:
 
     async def _refuse_undecided(self, log: TopicLog, before_ms: int) -> None:
         """A transaction whose first messages are gone when it commits would not be one any more."""
-        settled = await self._ends.settled(log)
-        unstable = await self._first_unstable.of_topic(log, settled.position + b"\0" if settled.position else b"")
+        unstable = await self._unstable(log)
         stop = position(before_ms, 0)
         if unstable.held_by is not None and unstable.held_at is not None and unstable.held_at[:POSITION_BYTES] < stop:
             at_ms = position_fields(unstable.held_at[:POSITION_BYTES])[0]
@@ -111,3 +131,13 @@ class Truncation:
                 f"topic {log.topic.title} is still being searched for messages of transactions in progress",
                 hint="send the same call again: it goes on from there",
             )
+
+    async def _unstable(self, log: TopicLog) -> FirstUnstableRow:
+        settled = await self._ends.settled(log)
+        return await self._first_unstable.of_topic(log, settled.position + b"\0" if settled.position else b"")
+
+    async def _undecided_ms(self, log: TopicLog) -> int | None:
+        """The publish time of the first row of a transaction in progress, or up to which none was found yet; None: there is none."""
+        unstable = await self._unstable(log)
+        at = unstable.held_at if unstable.held_by is not None else unstable.searched_to
+        return None if at is None else position_fields(at[:POSITION_BYTES])[0]

@@ -12,6 +12,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
+from basalt.messaging.truncation import Truncation
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
@@ -95,12 +96,13 @@ def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
     markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
+    truncation: Truncation,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server. The job `snapshot` is only where there are region servers."""
     lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
     expiry = JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
     retention = RetentionJob(
-        store, clock, logs, statistics, writer, known_transactions, lifetime_ms_max, transactions, activity
+        store, clock, logs, statistics, writer, known_transactions, lifetime_ms_max, transactions, activity, truncation
     )
     jobs = [
         Job("expiry", "end transactions past their deadline", expiry, partial(end_late, transactions, clock)),

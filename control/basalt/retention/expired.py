@@ -200,7 +200,9 @@ class ExpiredRows:
         key = log.topic.keys.generation_key
         self._logs.tails.remove_before(log.tail, position(before_ms, 0))
         if log.index is not None:
-            log.index.expired(before_ms)
+            log.present_index().expired(
+                before_ms
+            )  # by the present truncation, while the sums of what it took are there
         if key in self._known:
             self._known[key].oldest_ms = before_ms
 

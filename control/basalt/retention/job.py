@@ -1,4 +1,4 @@
-"""The job `retention`: expired ranges, past generations, garbage rows, and versions of cells, one after the other.
+"""The job `retention`: topics over their size, expired ranges, past generations, garbage rows, and versions of cells, one after the other.
 
 How much each of them does at a time stands in its own file.
 """
@@ -14,9 +14,11 @@ from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
+from basalt.messaging.truncation import Truncation
 from basalt.retention.cells import CellVersions
 from basalt.retention.expired import ExpiredRows, OldGenerations
 from basalt.retention.garbage import GarbageRows
+from basalt.retention.oversized import OversizedTopics
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt.tables.garbage_cells import CellActivity
@@ -34,9 +36,11 @@ class RetentionJob:
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit,
         known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
+        truncation: Truncation,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
+        self._oversized = OversizedTopics(logs, statistics, truncation)
         self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
         self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max)
@@ -45,6 +49,7 @@ class RetentionJob:
     async def run(self) -> dict[str, int]:
         """Go through all topics, notes and tables. The report counts what was done by reason: ranges by topic, single rows by row."""
         counts: Counter[str] = Counter()
+        self._oversized.begin()
         await self._expired.begin()
         self._generations.begin()
         start = b""
@@ -52,6 +57,7 @@ class RetentionJob:
         while page := await self._call(self._describe, start):
             topics = [(title_of(prefix), metadata) for prefix, metadata in page if not is_table_prefix(prefix)]
             tables += [row for row in page if is_table_prefix(row[0])]
+            topics = await self._oversized.sweep(topics, counts)
             await self._expired.sweep(topics, counts)
             await self._generations.sweep(topics, counts)
             start = page[-1][0] + b"\0"

@@ -185,15 +185,16 @@ async def _wire(
     activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
     tables = Tables(store, table_catalog, transaction_manager, activity)
     pruner = _pruner(settings, store, clock, transactions, cluster)
-    jobs = build_jobs(
-        settings, store, clock, topics, statistics, markers, writer, transactions, log, known_transactions, pruner, activity
-    )  # fmt: skip
-    scheduler = Scheduler(store, clock, jobs)
     ids = TransactionIds(facts.instance)
     ranges = Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     truncation = Truncation(
         clock, topics, markers, ends, first_unstable, ranges, lambda writer: ids.text(transaction_manager.id_of(writer))
     )
+    jobs = build_jobs(
+        settings, store, clock, topics, statistics, markers, writer, transactions, log, known_transactions, pruner, activity,
+        truncation,
+    )  # fmt: skip
+    scheduler = Scheduler(store, clock, jobs)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics,

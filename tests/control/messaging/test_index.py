@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +14,12 @@ from basalt.messaging.index import (
     BUCKET_MS,
     BUCKETS_MAX,
     FINER,
+    JOINED_FRACTION_MIN,
     Buckets,
     Count,
     OwnExpiry,
     Recent,
+    RowCount,
     count_batch,
 )
 from basalt_engine.records import Extras, RecordBatch, RecordKind, decode, encode
@@ -84,7 +88,7 @@ def test_a_row_that_is_gone_counts_no_more(gaps: list[tuple[int, int, int]]):
     found = placed(gaps)
     buckets = filled(found)
     for row in found[::2]:
-        buckets.subtract(*row)
+        buckets.subtract(RowCount(*row))
     assert buckets.since(0)[0] == summed(found[1::2], 0)
 
 
@@ -161,3 +165,31 @@ def test_the_rate_is_of_the_last_minute(after_ms: int, rate: float):
     recent = Recent()
     recent.add(1_000_000, 600)
     assert recent.per_second(1_000_000 + after_ms) == rate
+
+
+@pytest.mark.parametrize("count", [257, 1_000, 10_000])
+@pytest.mark.parametrize(
+    "size_of", [lambda number: 1, lambda number: number % 7, lambda number: 1 if number % 50 else 40]
+)
+def test_joined_buckets_stay_a_small_part_of_the_topic(count: int, size_of: Callable[[int], int]):
+    buckets = Buckets()
+    for number in range(count):
+        buckets.add(number * BUCKET_MS, 1, size_of(number), size_of(number + 1))
+    sizes = [payload_bytes + own_bytes for _, _, payload_bytes, own_bytes in buckets.entries()]
+    assert BUCKETS_MAX // 2 <= len(sizes) <= BUCKETS_MAX
+    assert sum(sizes) == sum(size_of(number) + size_of(number + 1) for number in range(count))
+    largest = max(size_of(number) + size_of(number + 1) for number in range(count))
+    assert max(sizes) <= max(sum(sizes) // JOINED_FRACTION_MIN, largest)
+
+
+@pytest.mark.parametrize("limit", [300, 3_000])
+def test_a_topic_that_is_held_to_a_size_is_hardly_larger(limit: int):
+    buckets = Buckets()
+    for number in range(4 * limit):
+        buckets.add(number * BUCKET_MS, 1, 1)
+        start_ms = buckets.start_of_newest(limit)
+        if start_ms is not None:
+            buckets.drop_before(start_ms)
+        left = sum(buckets.payload_bytes)
+        assert left >= min(limit, number + 1)
+        assert left <= limit + max(1, limit // (JOINED_FRACTION_MIN // 2))
