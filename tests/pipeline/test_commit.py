@@ -136,7 +136,7 @@ def test_a_zombie_stores_and_commits_nothing_once_a_newer_run_has_begun(client):
     newer = task(client, work(1, run="run-2"), [b"b"])
     with pytest.raises(SessionFencedError, match="run-2"):
         task(client, work(1, run="run-1"), [b"of the zombie"])
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError, match="run-2"):
         sink_commit.commit(client, [zombie], options())
     sink_commit.abort(client, [zombie])
     sink_commit.commit(client, [newer], options())

@@ -68,8 +68,8 @@ begin-by-name C run=monday version=2
 outcome C
 ---
 5 message rows, 3 payload rows
-error: transaction_ended
-error: transaction_ended
+error: session_fenced
+error: session_fenced
 error: session_fenced
 ABORTED
 

@@ -19,7 +19,13 @@ from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator, Guard
-from basalt.errors import ConflictError, ExternalWritesError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import (
+    ConflictError,
+    ExternalWritesError,
+    SessionFencedError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.ranges import BlockedReaders, Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
@@ -200,7 +206,7 @@ class Inspection:
         text, at = self._ids.text(transaction_id), None if found.held_at is None else found.held_at.hex()
         try:
             transaction = await self._transactions.get(transaction_id)
-        except (TransactionEndedError, TransactionNotFoundError):  # between the two looks
+        except (TransactionEndedError, SessionFencedError, TransactionNotFoundError):  # between the two looks
             return Holder(text, at)
         return Holder(text, at, transaction.owner, transaction.deadline_ms)
 

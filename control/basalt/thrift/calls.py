@@ -15,6 +15,7 @@ from basalt.errors import (
     ChangesLostError,
     ConflictError,
     InputError,
+    SessionFencedError,
     TooLargeError,
     TransactionConflictError,
     TransactionEndedError,
@@ -284,7 +285,7 @@ class Calls:
             loss = None if transaction is None else transaction.doomed
             key, client = ("", "") if loss is None else (_printable(loss.key), loss.winner_owner)
             return types.TTransactionConflictException(transaction_id, key, client)
-        if isinstance(error, TransactionNotFoundError | TransactionEndedError | ChangesLostError):
+        if isinstance(error, TransactionNotFoundError | TransactionEndedError | SessionFencedError | ChangesLostError):
             return types.TTransactionNotInProgressException(error.message)
         if isinstance(error, TooLargeError):
             return types.TGenericException(_words(error), SIZE_EXCEEDED)

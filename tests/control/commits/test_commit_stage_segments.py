@@ -169,9 +169,9 @@ async def test_a_new_run_finds_the_segments_of_the_old_one_removed(shop: Wired) 
     zombie = await segment(shop, old, "old")
     new = await begin(shop, "r2")
     assert payload_rows(shop) == 0
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError):
         await shop.messaging.store(A, [b"late"], zombie)
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError):
         await commit(shop, old, zombie)
     with pytest.raises(SessionFencedError):
         await begin(shop, "r1", 1)

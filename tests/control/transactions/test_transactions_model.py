@@ -57,6 +57,7 @@ LIMITS = TransactionLimits(allow_reset=True, session_ms_max=9_000)
 LIVE = (State.OPEN, State.COMMITTING, State.ABORTING)
 KEYS = st.sampled_from([frozenset(), *map(frozenset, ([b"a"], [b"b"], [b"a", b"b"]))])
 PICKS = st.integers(0, 63)
+COMMITS = (State.COMMITTING, State.COMMITTED)
 TABLES = st.sampled_from([TableJoin(b"n:~x:", 1), TableJoin(b"n:~x:", 2), TableJoin(b"n:~y:", 1)])
 NAMES, RUNS = (
     st.sampled_from(["billing", "import", "export"]),
@@ -181,12 +182,18 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         known = [*committing, session.version if session else None]
         return any(other is not None and other >= version for other in known)
 
+    def expected_of_what_is_over(self, one: Naive) -> type[BasaltError]:
+        """Whoever was replaced since must not begin again, and is told so."""
+        session = None if one.session is None else self.sessions.get(one.session.name)
+        replaced = session is not None and session.epoch > one.session.epoch
+        return TransactionEndedError if one.state in COMMITS or not replaced else SessionFencedError
+
     def expected_of_work(self, one: Naive | None) -> type[BasaltError] | None:
         """Why an open transaction may not go on working, if so; a time-out happens on the way."""
         if one is None:
             return TransactionNotFoundError
         if one.state is not State.OPEN:
-            return TransactionEndedError
+            return self.expected_of_what_is_over(one)
         if one.doomed:
             return TransactionConflictError
         if self.now_ms >= one.deadline_ms:

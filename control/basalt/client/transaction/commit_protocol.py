@@ -156,7 +156,7 @@ def tell_changes(tx: OpenTransaction) -> Steps[None]:
     hosted = all(participant.hosted for participant in tx.participants)
     if hosted and changed == tx.told_changes:
         return  # one that is not must also learn that the transaction still lasts, before it persists
-    external_writes = not hosted or bool(tx.own_changes)
+    external_writes = not hosted or tx.wrote_elsewhere
     yield from transactions.changes(tx.scope, tx.begun(), sorted(changed), external_writes=external_writes)
     tx.told_changes = frozenset(changed)
 
@@ -187,7 +187,8 @@ def _commit_alone(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     try:
         return (yield from _ask_to_commit(tx))
     except (TransactionEndedError, TransactionNotFoundError):
-        tx.ended = True  # there is nothing left to abort
+        # There is nothing left to abort, unless it is invalid for the changes it told: an abort takes it off the invalid list.
+        tx.ended = not tx.wrote_elsewhere
         raise
     except BasaltError as error:
         if _is_refusal(error):

@@ -149,6 +149,7 @@ class OpenTransaction:
         self.participants: list[Participant] = []
         self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
         self.told_changes: frozenset[bytes] = frozenset()
+        self.wrote_elsewhere = False  # as its user said
         self.buffered: dict[tuple[str, str], list[Outgoing]] = {}
         self.markers: list[WorkMarker] = []
         self.buffered_messages = 0
@@ -350,15 +351,17 @@ def read(
     return TopicCursor(tx.scope.topic(topic, namespace=namespace), bounds)
 
 
-def changes(tx: OpenTransaction, changed: Iterable[bytes]) -> Steps[None]:
+def changes(tx: OpenTransaction, changed: Iterable[bytes], *, external_writes: bool = True) -> Steps[None]:
     """Tell what it changes, as opaque keys, all of them at once: a second set replaces the first.
 
     Of two open transactions that have a key in common the second to commit fails (`TransactionConflictError`). What
-    participants change is told beside it when the transaction commits.
+    participants change is told beside it when the transaction commits. `external_writes=False`: none of the keys stands for a
+    write elsewhere than in Basalt, so that nothing stays on the invalid list for it when this program is killed or replaced.
     """
     told = list(changed)
-    yield from transactions.changes(tx.scope, tx.begun(), told)
+    yield from transactions.changes(tx.scope, tx.begun(), told, external_writes=external_writes)
     tx.own_changes = tx.told_changes = frozenset(told)
+    tx.wrote_elsewhere = tx.wrote_elsewhere or (external_writes and bool(told))
 
 
 def store_rest(tx: OpenTransaction) -> Steps[None]:

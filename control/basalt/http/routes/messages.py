@@ -29,7 +29,13 @@ from basalt.api.bodies.messages import (
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
 from basalt.catalog.topics import TopicName
-from basalt.errors import InputError, TransactionConflictError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import (
+    InputError,
+    SessionFencedError,
+    TransactionConflictError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
 from basalt.http.asgi.responses import Headers, Response, next_header
 from basalt.http.routes import schemas
@@ -68,7 +74,7 @@ _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no 
 _LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
 _RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
 _KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
-_WRITER = (*EXISTING, TransactionEndedError, TransactionConflictError)
+_WRITER = (*EXISTING, TransactionEndedError, SessionFencedError, TransactionConflictError)
 
 T = TypeVar("T")
 
@@ -145,7 +151,7 @@ async def publish(request: Request) -> Response:
     body=schemas.in_both(schemas.CONSUME_REQUEST),
     body_required=True,
     answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
-    errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
+    errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
 )
 async def poll(request: Request) -> Response:
     """Read messages from a position on."""
@@ -203,7 +209,7 @@ async def roll_back(request: Request) -> None:
     body=_RECORDS_BODY,
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
-    errors=(*EXISTING, TransactionEndedError),
+    errors=(*EXISTING, TransactionEndedError, SessionFencedError),
     tag="records",
 )
 async def publish_records(request: Request) -> Response:
@@ -235,7 +241,7 @@ async def store_records(request: Request) -> None:
     RECORDS_PATH,
     query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
     answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
-    errors=(*EXISTING, TransactionEndedError, TransactionNotFoundError),
+    errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
     tag="records",
 )
 async def read_records(request: Request) -> Response:

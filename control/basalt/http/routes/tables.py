@@ -22,7 +22,12 @@ LEVELS: dict[bodies.Visibility, VisibilityLevel] = {
 }
 _CONFLICT_BY_ROW = bodies.CreateTable()
 _EXISTING = (errors.InvalidNameError, errors.TableNotFoundError)
-_READING = (*_EXISTING, errors.TransactionNotFoundError, errors.TransactionEndedError)
+_READING = (
+    *_EXISTING,
+    errors.TransactionNotFoundError,
+    errors.TransactionEndedError,
+    errors.SessionFencedError,
+)
 
 route = RouteTable("tables")
 

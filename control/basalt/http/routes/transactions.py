@@ -50,7 +50,12 @@ _HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own
 _TOPIC = words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only those that write to it, as namespace:topic")
 _FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
 _WITH_SNAPSHOT = bodies.CheckpointRequest()
-_ENDING = (errors.TransactionNotFoundError, errors.TransactionEndedError, errors.TransactionConflictError)
+_ENDING = (
+    errors.TransactionNotFoundError,
+    errors.TransactionEndedError,
+    errors.SessionFencedError,
+    errors.TransactionConflictError,
+)
 
 route = RouteTable("transactions")
 operators = RouteTable("admin")

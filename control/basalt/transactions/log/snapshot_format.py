@@ -57,6 +57,7 @@ _FLAGS = {
     "changes_unlogged": 128,
 }  # of a transaction, with those below
 _HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION = 8, 16, 32, 64
+_LATE, _OF_SESSION = 1, 2  # flags of an outcome
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 
 _STATES = {int(state): state for state in State}
@@ -241,11 +242,14 @@ def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidLis
 
 
 def _outcome(outcome: Outcome) -> bytes:
-    fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, outcome.timed_out, outcome.at_ms)
+    flags = _LATE * outcome.timed_out | _OF_SESSION * (outcome.session is not None)
+    fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, flags, outcome.at_ms)
     data = fixed + encode_varint(outcome.write_pointer - outcome.id) + TEXT.encode(outcome.owner)
     if outcome.state is State.INVALID:
         joined = _JOINS.encode(outcome.topics) + _TABLE_JOINS.encode(outcome.tables)
         data += POINTERS.encode(outcome.pointers) + joined
+    if outcome.session is not None:
+        data += IN_SESSION.encode(outcome.session)
     return data
 
 
@@ -254,17 +258,18 @@ def _outcome_reader() -> Callable[[FieldReader], Outcome]:
 
     def read(reader: FieldReader) -> Outcome:
         start = reader.offset
-        key, state, kind, timed_out, at_ms = reader.unpack(_OUTCOME)
-        if key < 0 or state not in _STATES or kind not in _KINDS or timed_out > 1:
+        key, state, kind, flags, at_ms = reader.unpack(_OUTCOME)
+        if key < 0 or state not in _STATES or kind not in _KINDS or flags > _LATE | _OF_SESSION:
             raise reader.failure("an outcome that no transaction can have", start)
         write_pointer, owner = key + reader.varint(), reader.text()
         invalid = state == State.INVALID
         pointers = reader.pointers() if invalid else ()
         topics = _JOINS.read(reader) if invalid else ()
         tables = _TABLE_JOINS.read(reader) if invalid else ()
+        session = IN_SESSION.read(reader) if flags & _OF_SESSION else None
         owner = owners.setdefault(owner, owner)
-        found, of_kind, late = _STATES[state], _KINDS[kind], timed_out == 1
-        return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables)
+        found, of_kind, late = _STATES[state], _KINDS[kind], bool(flags & _LATE)
+        return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables, session)
 
     return read
 

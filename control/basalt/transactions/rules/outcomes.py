@@ -13,7 +13,15 @@ from itertools import accumulate, islice, pairwise
 
 import msgspec
 
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, State, TableJoin, Transaction
+from basalt.transactions.rules.transaction import (
+    POINTERS_PER_MS,
+    Join,
+    Kind,
+    SessionBinding,
+    State,
+    TableJoin,
+    Transaction,
+)
 from basalt_engine.errors import CorruptionError
 
 BLOCK_OUTCOMES = 1_024  # unpacked to look one of them up, in a fifth of a millisecond
@@ -29,6 +37,7 @@ _FLAGS = frozenset(
 )
 _COLUMNS = ((8, "Q"), (8, "Q"), (8, "Q"), (2, "H"), (1, "B"))  # the bytes of each number, and its letter in `struct`
 _COLUMN_BYTES = sum(width for width, _ in _COLUMNS)
+_NOT_COMMITTED = (State.ABORTING, State.ABORTED, State.INVALID)
 _COMPRESSION = 1  # of zlib: what is left is mostly zeros
 
 
@@ -36,7 +45,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of a transaction, or its state until then. `at_ms` is when it ended (its deadline while it has not).
 
     `pointers`, `topics` and `tables` are kept for invalid transactions only: an abort that comes late rolls those topics
-    back and takes the pointers off the invalid list, unless there are tables: cells are never rolled back.
+    back and takes the pointers off the invalid list, unless there are tables: cells are never rolled back. `session` is kept
+    of what did not commit: whoever comes back to it may have been replaced.
     """
 
     id: int
@@ -49,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     pointers: tuple[int, ...] = ()
     topics: tuple[Join, ...] = ()
     tables: tuple[TableJoin, ...] = ()
+    session: SessionBinding | None = None
 
     @classmethod
     def of(cls, transaction: Transaction, state: State, at_ms: int, timed_out: bool) -> Outcome:
@@ -59,6 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
             transaction.pointers if invalid else (),
             transaction.topics if invalid else (),
             transaction.tables if invalid else (),
+            transaction.session if state in _NOT_COMMITTED else None,
         )  # fmt: skip
 
     @property

@@ -8,6 +8,7 @@ from basalt.errors import (
     BusyError,
     ChangesLostError,
     ConflictError,
+    SessionFencedError,
     SessionNotFoundError,
     TooLargeError,
     TransactionConflictError,
@@ -40,6 +41,11 @@ def ended(outcome: Outcome, call: str) -> TransactionEndedError:
     if outcome.timed_out:
         what = f"timed out and {what}"
     return TransactionEndedError(f"{_named(outcome.id, outcome.owner)} {what}, so it takes no {call}; {after}")
+
+
+def ended_by_fence(outcome: Outcome, fence: SessionFencedError) -> SessionFencedError:
+    what = _STORY[outcome.state][0].format(time=time_text(outcome.at_ms))
+    return SessionFencedError(f"{_named(outcome.id, outcome.owner)} {what}, and {fence.message}")
 
 
 def timed_out(transaction: Transaction, now_ms: int) -> TransactionEndedError:

@@ -108,6 +108,11 @@ class SessionRules:
         if session.epoch > found.epoch:
             raise _no_epoch(found, session.epoch)
 
+    def fenced(self, session: SessionBinding) -> SessionFencedError | None:
+        """The reason why a run may do nothing more in the session's epoch; None while it is not over."""
+        found = self._table.session_table.get(session.name)
+        return None if found is None or session.epoch >= found.epoch else _fenced(found, session.epoch)
+
     def is_done(self, session: SessionBinding) -> bool:
         """True when the binding has a version and it was committed before. Refuses what `admit` refuses."""
         self.admit(session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from basalt.errors import RequestReusedError
+from basalt.errors import BasaltError, RequestReusedError
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
@@ -51,10 +51,13 @@ class TransactionProposals(TransactionTable):
         return self.deadlines.next_ms()
 
     def get(self, transaction_id: int) -> Transaction:
-        """A transaction that has not ended; `TransactionEndedError` or `TransactionNotFoundError` otherwise."""
+        """A transaction that has not ended.
+
+        Otherwise `SessionFencedError` (another run has replaced its own), `TransactionEndedError` or `TransactionNotFoundError`.
+        """
         transaction = self._find(transaction_id)
         if not isinstance(transaction, Transaction):
-            raise refusals.ended(transaction, "further work")
+            raise self._ended(transaction, "further work")
         return transaction
 
     def find(self, transaction_id: int) -> Transaction | None:
@@ -70,12 +73,12 @@ class TransactionProposals(TransactionTable):
     def writer(self, write_pointer: int, now_ms: int) -> Transaction:
         """The open transaction that may write under this pointer, one of its own, now.
 
-        `TransactionEndedError`, `TransactionConflictError` (it is doomed) or `TransactionNotFoundError` otherwise.
+        `TransactionConflictError` when it is doomed, and what `get` raises.
         """
         transaction = self.by_id.get(self._checkpoints.get(write_pointer, write_pointer))
         if transaction is None:
-            ended = self.outcomes.get(write_pointer)
-            raise refusals.not_writing(write_pointer) if ended is None else refusals.ended(ended, "write")
+            ended = self.outcomes.get(self._ended_checkpoints.get(write_pointer, write_pointer))
+            raise refusals.not_writing(write_pointer) if ended is None else self._ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
             raise refusals.timed_out(transaction, now_ms)
@@ -349,8 +352,13 @@ class TransactionProposals(TransactionTable):
         """The transaction, ended or not, if its state allows the event or makes it a repeated one."""
         found = self._find(transaction_id)
         if step(found.state, event) is None:
-            raise refusals.ended(self.outcome(transaction_id), call)
+            raise self._ended(self.outcome(transaction_id), call)
         return found
+
+    def _ended(self, outcome: Outcome, call: str) -> BasaltError:
+        """The refusal of a call that comes too late. Who was replaced must stop: beginning again is what it may not do."""
+        fenced = None if outcome.session is None else self.sessions.fenced(outcome.session)
+        return refusals.ended(outcome, call) if fenced is None else refusals.ended_by_fence(outcome, fenced)
 
     def _usable(self, transaction_id: int, event: Event, call: str) -> Transaction:
         found = self._standing(transaction_id, event, call)

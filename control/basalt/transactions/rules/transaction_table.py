@@ -41,6 +41,9 @@ from basalt.transactions.rules.transaction import (
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
 
+ENDED_CHECKPOINTS_MAX = (
+    10_000  # all of one transaction's, at least: their writers hear that they were replaced; about 0.1 KiB each
+)
 PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
 
 
@@ -117,7 +120,9 @@ class RememberedOutcomes(NamedTuple):
 
 
 class OutcomeMemory:
-    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are: an abort may still come."""
+    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are, for an abort may still come; so do
+    those of sessions that did not commit, whose runs may come back.
+    """
 
     def __init__(self, limits: TransactionLimits, remembered: RememberedOutcomes | None = None) -> None:
         held = remembered or RememberedOutcomes()
@@ -165,11 +170,15 @@ class OutcomeMemory:
         """Move the oldest of the recent outcomes into blocks; the newest one stays."""
         oldest = [self._recent.pop_oldest() for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
         for outcome in oldest:
-            if outcome.state is State.INVALID:
+            if _stays_whole(outcome):
                 self._invalid.put(outcome)
-        for block in packed(each for each in oldest if each.state is not State.INVALID):
+        for block in packed(each for each in oldest if not _stays_whole(each)):
             self._blocks.append(block)
             self._block_bytes += block.memory_bytes
+
+
+def _stays_whole(outcome: Outcome) -> bool:
+    return outcome.state is State.INVALID or outcome.session is not None
 
 
 class StateImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +255,8 @@ class TransactionTable:
         self.in_progress = PointerSet()
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
+        # The same of sessions' transactions that ended uncommitted, the newest of them, since this process began.
+        self._ended_checkpoints: dict[int, int] = {}
         self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
         self._change_bytes: dict[int, int] = {}  # what the change set of each transaction in progress takes
         self._open_changes_bytes = 0  # all of them
@@ -568,6 +579,10 @@ class TransactionTable:
             self.in_progress = self.in_progress.without(pointer)
         for pointer in transaction.checkpoints:
             self._checkpoints.pop(pointer, None)
+            if transaction.session is not None and state is not State.COMMITTED:
+                self._ended_checkpoints[pointer] = transaction.id
+        while len(self._ended_checkpoints) > ENDED_CHECKPOINTS_MAX:
+            del self._ended_checkpoints[next(iter(self._ended_checkpoints))]
         while self._shorts and self._shorts[0] not in self.in_progress:
             self._shorts.popleft()
         if self.conflicts.memory_bytes:

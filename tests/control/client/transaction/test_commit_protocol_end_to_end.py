@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from basalt.client.transaction.open_transaction import PostCommitError
-from basalt.errors import TransactionConflictError, TransactionEndedError
+from basalt.errors import SessionFencedError, TransactionConflictError, TransactionEndedError
 from tests.control.client.participants_world import Awaited, Broken, Recording
 from tests.control.client.test_blocking_end_to_end import everything, transaction
 
@@ -166,3 +166,49 @@ def test_a_cancelled_task_rolls_its_participants_back(side, connected):
     side.do(cancel_it())
     assert mine.journal == ["a.start", "a.changes", "a.commit", "a.rollback"]
     assert side.do(connected.transactions.list()) == []
+
+
+GOES_ON = {
+    "commits": lambda side, tx: None,
+    "stores": lambda side, tx: side.do(tx.store("orders", ["2"])),
+    "reads": lambda side, tx: side.do(tx.poll("orders")),
+    "checkpoints": lambda side, tx: side.do(tx.checkpoint()),
+    "tells changes": lambda side, tx: side.do(tx.changes([b"row-2"])),
+}
+
+
+@pytest.mark.parametrize("goes_on", GOES_ON)
+@pytest.mark.parametrize("kind", ["plain", "participant", "changes"])
+def test_a_zombie_learns_in_the_midst_of_its_transaction_that_it_was_replaced(side, connected, kind, goes_on):
+    zombie = side.do(connected.session("billing", run="monday"))
+    mine = [participant(side)] if kind == "participant" else []
+    with pytest.raises(SessionFencedError, match="run 'tuesday' holds it"):
+        with transaction(side, zombie, participants=mine) as tx:
+            side.do(tx.store("orders", ["1"]))
+            if kind == "changes":
+                side.do(tx.changes([b"row-1"]))
+            side.do(connected.session("billing", run="tuesday"))
+            GOES_ON[goes_on](side, tx)
+    assert side.do(connected.transactions.get(tx.id)).state == "ABORTED"
+    assert side.do(connected.admin.prune_status()).invalid == 0, "what it undid needs no pruning"
+
+
+def test_changes_that_are_no_writes_elsewhere_leave_nothing_to_be_undone(side, connected):
+    zombie = side.do(connected.session("billing", run="monday"))
+    with contextlib.suppress(SessionFencedError), transaction(side, zombie) as tx:
+        side.do(tx.changes([b"row-1"], external_writes=False))
+        side.do(connected.session("billing", run="tuesday"))
+        assert side.do(connected.transactions.get(tx.id)).state == "ABORTED", "though its program may be dead"
+
+
+def test_who_stores_under_a_segment_of_a_replaced_run_learns_it(side, connected):
+    named = side.do(connected.named_transaction("etl", run="monday", version=1))
+    segment = side.do(named.segment())
+    side.do(connected.named_transaction("etl", run="tuesday", version=1))
+    for call in (
+        lambda: connected.topic("orders").store(["1"], segment),
+        named.segment,
+        lambda: connected.transactions.commit_segments(named.id, [segment]),
+    ):
+        with pytest.raises(SessionFencedError, match="run 'tuesday' holds it"):
+            side.do(call())

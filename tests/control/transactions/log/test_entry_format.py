@@ -303,7 +303,7 @@ def images(draw: st.DrawFn) -> StateImage:
     seen_from = draw(st.lists(pointers, max_size=3).map(sorted))
     committed = tuple(CommittedSet(draw(pointers), draw(texts), key, draw(sets)) for key in seen_from)
     outcome = st.builds(
-        lambda key, step, state, kind, owner, at_ms, late, hidden, topics, tables: Outcome(
+        lambda key, step, state, kind, owner, at_ms, late, hidden, topics, tables, session: Outcome(
             key,
             key + step,
             state,
@@ -314,6 +314,7 @@ def images(draw: st.DrawFn) -> StateImage:
             hidden if state is State.INVALID else (),
             tuple(topics) if state is State.INVALID else (),
             tuple(tables) if state is State.INVALID else (),
+            session,
         ),
         st.integers(0, 2**62),
         st.integers(0, 2**62),
@@ -325,6 +326,7 @@ def images(draw: st.DrawFn) -> StateImage:
         sorted_pointers,
         st.lists(joins, max_size=2),
         st.lists(table_joins, max_size=2),
+        st.none() | in_sessions,
     )
     replaced = st.lists(st.text(min_size=9, max_size=9), unique=True, max_size=3).map(tuple)  # no text is as long
     session = st.builds(

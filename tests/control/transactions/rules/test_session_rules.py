@@ -12,10 +12,19 @@ from basalt.errors import (
     SessionNotFoundError,
     TransactionConflictError,
     TransactionEndedError,
+    TransactionNotFoundError,
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot
-from basalt.transactions.rules import edits
-from basalt.transactions.rules.transaction import Kind, SessionBinding, State, TableJoin, TransactionLimits
+from basalt.transactions.rules import edits, transaction_table
+from basalt.transactions.rules.transaction import (
+    CHECKPOINTS_MAX,
+    Kind,
+    SessionBinding,
+    State,
+    TableJoin,
+    TransactionLimits,
+)
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import CorruptionError
 from tests.control.transactions.whole_bytes import encode_snapshot
 
@@ -52,13 +61,70 @@ def test_a_run_that_takes_over_ends_what_the_others_had_open_in_one_go(scene):
     scene.done(proposal)
     states = [scene.state.outcome(each.id).state for each in (plain, published, far, cells, long, stranger)]
     assert states == [State.ABORTED, State.ABORTING, *[State.INVALID] * 3, State.OPEN]
-    with pytest.raises(TransactionEndedError, match="was aborted"):
+    with pytest.raises(SessionFencedError, match=r"was aborted at .*: run 'tuesday' holds it"):
         scene.commit(plain)
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError, match="is being aborted"):
         scene.commit(published)
     assert scene.state.sessions.transactions("billing") == (scene.state.get(published.id),)
     scene.finish(published)
     assert scene.state.sessions.transactions("billing") == ()
+
+
+def test_a_zombie_learns_it_at_whatever_it_goes_on_with(scene):
+    old = scene.open("billing", "monday")
+    opened, cells = scene.checkpoint(scene.begin_in(old)), scene.begin_in(old)
+    scene.join_table(cells)
+    scene.open("billing", "tuesday")
+    for zombie in (opened, cells):
+        for call in (scene.checkpoint, scene.commit, scene.join, lambda each: scene.change(each, b"row")):
+            with pytest.raises(SessionFencedError, match="run 'tuesday' holds it"):
+                call(zombie)
+        for pointer in zombie.pointers:
+            with pytest.raises(SessionFencedError, match="run 'tuesday' holds it"):
+                scene.state.writer(pointer, scene.now_ms)
+        with pytest.raises(SessionFencedError):
+            scene.state.get(zombie.id)
+    scene.abort(opened)  # it may: nothing is begun by that
+
+
+def test_who_was_not_replaced_is_told_that_its_transaction_has_ended(scene):
+    session = scene.open("billing", "monday")
+    aborted, committed = scene.begin_in(session), scene.begin_in(session)
+    scene.abort(aborted)
+    scene.commit(committed)
+    for ended in (aborted, committed):
+        with pytest.raises(TransactionEndedError):
+            scene.checkpoint(ended)
+    scene.open("billing", "tuesday")
+    with pytest.raises(SessionFencedError):
+        scene.checkpoint(aborted)
+    with pytest.raises(TransactionEndedError, match="was committed"):
+        scene.checkpoint(committed)
+
+
+def test_a_zombie_is_known_however_many_transactions_ended_since_and_after_a_restart(scene_with, monkeypatch):
+    monkeypatch.setattr(transaction_table, "PACKED_TOGETHER", 3)
+    scene = scene_with(TransactionLimits(outcomes_max=3))
+    opened = scene.begin_in(scene.open("billing", "monday"))
+    scene.open("billing", "tuesday")
+    for _ in range(20):
+        scene.one_shot()
+    again = TransactionProposals(scene.limits, decode_snapshot(encode_snapshot(scene.state.image()), "a snapshot"))
+    for state in (scene.state, again):
+        with pytest.raises(SessionFencedError):
+            state.checkpoint(opened.id, scene.now_ms)
+
+
+def test_only_the_newest_pointers_of_replaced_runs_are_remembered(scene, monkeypatch):
+    assert transaction_table.ENDED_CHECKPOINTS_MAX >= CHECKPOINTS_MAX
+    monkeypatch.setattr(transaction_table, "ENDED_CHECKPOINTS_MAX", 2)
+    opened = scene.begin_in(scene.open("billing", "monday"))
+    pointers = [(opened := scene.checkpoint(opened)).write_pointer for _ in range(3)]
+    scene.open("billing", "tuesday")
+    expected = [TransactionNotFoundError, SessionFencedError, SessionFencedError]
+    for pointer, error in zip(pointers, expected, strict=True):
+        with pytest.raises(error):
+            scene.state.writer(pointer, scene.now_ms)
 
 
 def test_a_commit_that_is_decided_stays_decided_and_its_version_counts(scene):

@@ -14,7 +14,6 @@ from basalt.errors import (
     SessionFencedError,
     SessionForeignError,
     TransactionConflictError,
-    TransactionEndedError,
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
@@ -175,7 +174,7 @@ def test_a_new_run_ends_what_older_ones_had_open_in_the_same_decision(scene):
     assert (session(scene).run, session(scene).epoch, session(scene).replaced) == ("r2", 2, ("r1",))
     assert new.session.epoch == 2
     for one in old:
-        with pytest.raises(TransactionEndedError):
+        with pytest.raises(SessionFencedError):
             scene.commit(one)
 
 
