@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -30,6 +31,7 @@ from basalt.errors import InputError
 if TYPE_CHECKING:
     import logging
 
+    from click.shell_completion import CompletionItem
     from msgspec import Struct
 
     from basalt.api.positions import Position
@@ -48,6 +50,10 @@ NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this
 _TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
 PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROFILE_KEYS = ("url", "namespace")
+COMPLETION_MS_MAX = 500  # for the server's answer: whoever has pressed Tab waits for it
+COMPLETIONS_MAX = 1_000  # nobody reads more of them, and a shell would take long to lay them out
+
+Known = Iterable[tuple[str, str | None]]  # what a shell may complete: a name, and what to say of it
 
 
 class Target(NamedTuple):
@@ -189,6 +195,9 @@ class TransactionId(click.ParamType[str]):
             self.fail(f"{_short(text)} is not the id of a transaction; `basalt tx list` shows those", param, ctx)
         return text
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _completed(lambda: _asked(ctx, _open_transactions), incomplete)
+
 
 class MessageIdText(click.ParamType[bytes]):
     """An id of 40 hex digits, whether or not a message has it; `wanted` says in an error what it should be."""
@@ -258,6 +267,66 @@ def _said() -> logging.Handler:
     return _Said()
 
 
+class Name(click.ParamType[str]):
+    """The name of something that the server knows. Any text is taken; `known` lists what a shell offers."""
+
+    name = "text"
+
+    def __init__(self, known: Callable[[Client], Known]) -> None:
+        self.known = known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _completed(lambda: _asked(ctx, self.known), incomplete)
+
+
+class ProfileName(click.ParamType[str]):
+    """The name of a profile."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _completed(lambda: ((name, each.url) for name, each in read_profiles().by_name.items()), incomplete)
+
+
+def _open_transactions(client: Client) -> Known:
+    return ((each.id, each.owner or None) for each in client.admin.transactions().transactions)
+
+
+def _unsaid(names: Iterable[str]) -> Known:
+    return ((name, None) for name in names)
+
+
+TOPIC = Name(lambda client: _unsaid(client.topics.list()))
+TABLE = Name(lambda client: _unsaid(client.tables.list()))
+NAMESPACE = Name(lambda client: _unsaid(client.admin.namespaces()))
+JOB = Name(lambda client: ((job.name, job.help) for job in client.admin.jobs()))
+SESSION = Name(lambda client: _unsaid(session.name for session in client.sessions.list()))
+BACKUP = Name(lambda client: _unsaid(backup.name for backup in client.admin.backups()))
+PROFILE = ProfileName()
+
+
+def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
+    """Ask the server, once. A store that this process would have to open is not asked."""
+    import basalt
+
+    target = (ctx.find_object(Invocation) or Invocation()).target()
+    if target.url.startswith("embedded:"):
+        return
+    with basalt.connect(target.url, namespace=target.namespace, timeout_ms=COMPLETION_MS_MAX, attempts_max=1) as client:
+        yield from known(client)
+
+
+def _completed(known: Callable[[], Known], incomplete: str) -> list[CompletionItem]:
+    """The names that begin so. A completion neither fails nor says anything: when something is wrong, there are none."""
+    from click.shell_completion import CompletionItem
+
+    try:
+        found = (CompletionItem(name, help=told) for name, told in known() if name.startswith(incomplete))
+        return list(islice(found, COMPLETIONS_MAX))
+    except Exception:  # noqa: BLE001  # a message in the middle of a command line helps nobody
+        return []
+
+
 def _short(value: object) -> str:
     text = str(value)
     return repr(text if len(text) <= NAME_CHARS_MAX else text[:NAME_CHARS_MAX] + "…")
@@ -288,8 +357,20 @@ common_options = stacked(
         metavar="URL",
         help="Server (HOST:PORT is enough; several with commas between), or embedded:DIR. [env: BASALT_URL]",
     ),
-    click.option("--namespace", cls=CommonOption, metavar="NAME", help="Namespace. [env: BASALT_NAMESPACE]"),
-    click.option("--profile", cls=CommonOption, metavar="NAME", help="Profile to use. [env: BASALT_PROFILE]"),
+    click.option(
+        "--namespace",
+        cls=CommonOption,
+        metavar="NAME",
+        type=NAMESPACE,
+        help="Namespace. [env: BASALT_NAMESPACE]",
+    ),
+    click.option(
+        "--profile",
+        cls=CommonOption,
+        metavar="NAME",
+        type=PROFILE,
+        help="Profile to use. [env: BASALT_PROFILE]",
+    ),
     click.option(
         "--timeout",
         "timeout_ms",

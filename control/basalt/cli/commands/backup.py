@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from basalt.cli.failures import EXIT_FOUND, EXIT_OK, Usage
-from basalt.cli.options import Invocation, author_options, confirm, dry_run_option, output_option, yes_option
+from basalt.cli.options import BACKUP, Invocation, author_options, confirm, dry_run_option, output_option, yes_option
 from basalt.cli.output import columns, counted, printable, progress, row, size_text
 from basalt.cli.root import group
 from basalt.errors import CorruptionError
@@ -60,7 +60,7 @@ def list_backups(invocation: Invocation) -> None:
 
 
 @backup.call("verify")
-@click.argument("name", required=False)
+@click.argument("name", type=BACKUP, required=False)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
@@ -80,7 +80,7 @@ def verify(invocation: Invocation, name: str | None, directory: Path | None) -> 
 
 
 @backup.call("delete")
-@click.argument("name")
+@click.argument("name", type=BACKUP)
 @author_options
 @yes_option
 @dry_run_option

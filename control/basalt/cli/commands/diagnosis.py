@@ -21,7 +21,7 @@ import click
 import basalt
 from basalt.cli.commands.tx import held_text, wait_text
 from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
-from basalt.cli.options import Invocation, PositionText, TransactionId, command
+from basalt.cli.options import TOPIC, Invocation, PositionText, TransactionId, command
 from basalt.cli.output import columns, counted, duration_text, plain, printable, publish_ms, row, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, RetryError, TransactionNotFoundError
@@ -168,7 +168,7 @@ _HOLDER = columns(
 
 
 @explain.call("poll")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="Where the reader starts. [default: start]")
 def poll(invocation: Invocation, topic: str, start: Position | None) -> None:
     """Tell at which transaction a reader of committed messages stops, what waits behind it, and when it will end."""

@@ -15,6 +15,7 @@ import click
 from basalt.api.positions import END, START, Position, after_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
+    TOPIC,
     Bytes,
     DurationMs,
     Invocation,
@@ -54,7 +55,7 @@ BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
 
 
 @command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("messages", nargs=-1, type=Bytes(), metavar="[MESSAGE]...")
 @click.option("--file", metavar="PATH", help="Publish a file's content; - is standard input.")
 @click.option("--lines", is_flag=True, help="Each line of the file is a message.")
@@ -219,7 +220,7 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
 
 
 @command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
 @click.option("--after", type=MessageIdText(), metavar="ID", help="Start behind this message instead.")
 @click.option("--to", "stop", type=PositionText(), metavar="SPEC", help="Stop before this. [default: end]")
@@ -352,7 +353,7 @@ _form_option = payload_format_option(_FORMS)
 
 
 @message.call("show")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("message_id", type=MessageIdText(), metavar="ID")
 @_form_option
 def show_message(invocation: Invocation, topic: str, message_id: bytes, form: PayloadFormat) -> None:
@@ -363,7 +364,7 @@ def show_message(invocation: Invocation, topic: str, message_id: bytes, form: Pa
 
 
 @message.call("peek")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
 @limit_option(PEEK_MESSAGES_DEFAULT, PEEK_MESSAGES_MAX, " messages")
 @_form_option

@@ -10,6 +10,7 @@ import click
 from basalt.api.bodies.operations import JobInfo, JobRun
 from basalt.cli.failures import CommandFailure
 from basalt.cli.options import (
+    JOB,
     Invocation,
     PositionText,
     author_options,
@@ -43,7 +44,7 @@ def list_jobs(invocation: Invocation) -> None:
 
 
 @job.call("history")
-@click.argument("name")
+@click.argument("name", type=JOB)
 @limit_option(HISTORY_RUNS_DEFAULT, HISTORY_RUNS_MAX, " runs")
 def history(invocation: Invocation, name: str, limit: int) -> None:
     """List a job's last runs, newest first."""
@@ -52,7 +53,7 @@ def history(invocation: Invocation, name: str, limit: int) -> None:
 
 def _job_command(verb: str, help_text: str) -> None:
     @job.call(verb)
-    @click.argument("name")
+    @click.argument("name", type=JOB)
     @dry_run_option
     def act(invocation: Invocation, name: str, dry_run: bool) -> None:
         _act(invocation, verb, name, dry_run)

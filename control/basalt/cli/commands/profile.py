@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from basalt.cli.options import (
+    PROFILE,
     PROFILE_NAME,
     Command,
     Invocation,
@@ -75,7 +76,7 @@ def list_profiles(invocation: Invocation) -> None:
 
 
 @profile.call("use", output_option)
-@click.argument("name", callback=_profile_name)
+@click.argument("name", type=PROFILE, callback=_profile_name)
 @dry_run_option
 def use(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Use a profile from now on where no other is named."""
@@ -85,7 +86,7 @@ def use(invocation: Invocation, name: str, dry_run: bool) -> None:
 
 
 @profile.call("remove", output_option)
-@click.argument("name", callback=_profile_name)
+@click.argument("name", type=PROFILE, callback=_profile_name)
 @dry_run_option
 def remove(invocation: Invocation, name: str, dry_run: bool) -> None:
     """Remove a profile."""
@@ -107,6 +108,9 @@ def _write(invocation: Invocation, changed: Any, dry_run: bool, name: str, what:
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print a shell's completion script.
+
+    It completes commands, options, and the names of topics, tables, jobs and more, which it asks the server that the
+    command line names. Without an answer within half a second there are none.
 
     \b
     bash: basalt completion bash > ~/.local/share/bash-completion/completions/basalt

@@ -10,6 +10,7 @@ import click
 
 from basalt.cli.failures import EXIT_CONFLICT, EXIT_NOT_FOUND, CommandFailure, Usage
 from basalt.cli.options import (
+    TABLE,
     Bytes,
     Invocation,
     TransactionId,
@@ -80,7 +81,7 @@ def list_tables(invocation: Invocation) -> None:
 
 
 @table.call("show")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 def show(invocation: Invocation, name: str) -> None:
     """Show a table's properties."""
     with invocation.client() as client:
@@ -89,7 +90,7 @@ def show(invocation: Invocation, name: str) -> None:
 
 
 @table.call("delete")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @yes_option
 @dry_run_option
 def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
@@ -106,7 +107,7 @@ def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
 
 
 @table.call("get")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @click.argument("row", type=Bytes())
 @_read_options
 def get(
@@ -126,7 +127,7 @@ def get(
 
 
 @table.call("put")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @click.argument("row", type=Bytes())
 @click.argument("cells", nargs=-1, type=Bytes(), metavar="[COLUMN=VALUE]...")
 @click.option("--delete", "deleted", multiple=True, type=Bytes(), metavar="COLUMN", help="Delete this cell of the row.")
@@ -178,7 +179,7 @@ def put(
 
 
 @table.call("scan")
-@click.argument("name")
+@click.argument("name", type=TABLE)
 @click.option("--from", "start", type=Bytes(), default=b"", metavar="ROW", help="First row.")
 @click.option("--to", "stop", type=Bytes(), metavar="ROW", help="Stop before this row.")
 @limit_option(SCAN_ROWS_DEFAULT, None, " rows")

@@ -11,6 +11,7 @@ import click
 from basalt.api.topic_properties import BY_NAME, GENERATION, LABEL, PROPERTIES, TopicProperty, Word, unknown_property
 from basalt.cli.failures import EXIT_CONFLICT, CommandFailure, Usage
 from basalt.cli.options import (
+    TOPIC,
     DurationMs,
     Invocation,
     MessageIdText,
@@ -167,7 +168,7 @@ def list_topics(invocation: Invocation, all_namespaces: bool, deleted: bool) -> 
 
 
 @topic.call("show")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 def show(invocation: Invocation, name: str) -> None:
     """Show a topic's properties and figures."""
     namespace = invocation.target().namespace
@@ -183,7 +184,7 @@ def show(invocation: Invocation, name: str) -> None:
 
 
 @topic.call("update")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @_property_options
 @click.option("--unset", multiple=True, metavar="NAME", help="Put this property back to its default.")
 @dry_run_option
@@ -215,7 +216,7 @@ def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run
 
 
 @topic.call("watermark")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.argument("task")
 @click.argument("event_time_ms", type=int, metavar="MS")
 @_tasks_option
@@ -226,7 +227,7 @@ def watermark(invocation: Invocation, name: str, task: str, event_time_ms: int, 
 
 
 @topic.call("end")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.argument("task")
 @_tasks_option
 @dry_run_option
@@ -255,7 +256,7 @@ def _emit(
 
 
 @topic.call("markers")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option("--wait", is_flag=True, help="Return when the topic has ended.")
 @click.option("--within", "within_ms", type=DurationMs(), metavar="DURATION", help="How long to wait, at most.")
 def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None) -> None:
@@ -276,7 +277,7 @@ def markers(invocation: Invocation, name: str, wait: bool, within_ms: int | None
 
 
 @topic.call("range")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option(
     "--after",
     type=MessageIdText("an id of 40 hex digits"),
@@ -314,7 +315,7 @@ def range_(invocation: Invocation, name: str, after: bytes | None, count: int | 
 
 
 @topic.call("truncate")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @click.option(
     "--before", type=PositionText(), required=True, metavar="WHEN", help="A time: @2026-01-31T10:00:00Z, -7d or now."
 )
@@ -346,7 +347,7 @@ def truncate(
 
 
 @topic.call("delete")
-@click.argument("name")
+@click.argument("name", type=TOPIC)
 @yes_option
 @dry_run_option
 def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:

@@ -10,6 +10,8 @@ import click
 from basalt.api.bodies.transactions import ForcedEnd
 from basalt.cli.failures import EXIT_FOUND, EXIT_OK
 from basalt.cli.options import (
+    SESSION,
+    TOPIC,
     DurationMs,
     Invocation,
     TransactionId,
@@ -36,7 +38,7 @@ def list_sessions(invocation: Invocation) -> None:
 
 
 @sessions.call("show")
-@click.argument("name")
+@click.argument("name", type=SESSION)
 def show_session(invocation: Invocation, name: str) -> None:
     """Show one session."""
     with invocation.client() as client:
@@ -45,7 +47,7 @@ def show_session(invocation: Invocation, name: str) -> None:
 
 
 @sessions.call("delete")
-@click.argument("name")
+@click.argument("name", type=SESSION)
 @author_options
 @yes_option
 @dry_run_option
@@ -180,7 +182,7 @@ _STEPS = columns("when event detail")
 _filters = stacked(
     click.option("--state", type=click.Choice(("open", "committing", "aborting")), help="Only those in this state."),
     click.option("--owner", metavar="TEXT", help="Only those of this owner."),
-    click.option("--topic", metavar="TOPIC", help="Only those that write to it."),
+    click.option("--topic", type=TOPIC, metavar="TOPIC", help="Only those that write to it."),
 )
 
 
