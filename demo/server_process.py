@@ -39,6 +39,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
         port = self.url.rpartition(":")[2] or "0"
         command += ["--port", port, "--port-file", str(self._port_file), "--set", "log.format=json"]
+        command += ["--set", "log.access=all"]  # the demo publishes it
         command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

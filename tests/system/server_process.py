@@ -40,6 +40,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.port_file = folder / "port"
         self.port = 0
+        self.names_its_place = True  # data directory and port by flags
         self.start_seconds = 0.0
         self._launched = 0.0
         self.process: subprocess.Popen[bytes] | None = None
@@ -64,7 +65,8 @@ class ServerProcess:
         """Start it without waiting, with so many file descriptors, files of such a size, and more in its environment."""
         self.port_file.unlink(missing_ok=True)
         self._launched = time.monotonic()
-        command = [sys.executable, *self.program, "serve", "--data", str(self.data), "--port", str(port)]
+        command = [sys.executable, *self.program, "serve"]
+        command += ["--data", str(self.data), "--port", str(port)] if self.names_its_place else []
         command += ["--port-file", str(self.port_file), *options]
         given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
 

@@ -39,8 +39,8 @@ def server(tmp_path: Path, used: Path) -> ServerProcess:
 
 
 def refusal(server: ServerProcess, *options: str, code: int = 1, port: int = 0) -> str:
-    """The one line with which it ends."""
-    server.launch(*options, port=port)
+    """The one line with which it ends, beside what it tells of its start."""
+    server.launch("--set", "log.level=warning", *options, port=port)
     assert server.exit_code() == code, server.tail()
     lines = server.log.read_text().splitlines()
     assert len(lines) == 1, lines

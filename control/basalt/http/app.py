@@ -102,7 +102,7 @@ class Frame:
         finally:
             duration_ms = self._clock.monotonic_ms() - request.started_ms
             self.metrics.answered(request, duration_ms)
-            log_access(request, duration_ms, self._clock.now_ms())
+            log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

@@ -30,6 +30,7 @@ from basalt.http.asgi.requests import BodyBudget, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import RunningServices
+from basalt.settings import LogSettings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
@@ -53,9 +54,10 @@ log = logging.getLogger("basalt.failover")
 class StandbyFrame:
     """The ASGI application of a server that does not lead, or not yet."""
 
-    def __init__(self, leadership: Leadership, clock: Clock) -> None:
+    def __init__(self, leadership: Leadership, clock: Clock, access: str) -> None:
         self._leadership = leadership
         self._clock = clock
+        self._access = access
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
         self._answers = {
@@ -73,7 +75,8 @@ class StandbyFrame:
         try:
             await responses.send_response(request, self._answer(request), send)
         finally:
-            responses.log_access(request, self._clock.monotonic_ms() - request.started_ms, self._clock.now_ms())
+            duration_ms = self._clock.monotonic_ms() - request.started_ms
+            responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
     def _answer(self, request: RequestHead) -> responses.Response:
         try:
@@ -141,7 +144,7 @@ class FailoverServer:
 
     def __init__(
         self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
-        start_thrift: ThriftStart = _no_thrift,
+        start_thrift: ThriftStart = _no_thrift, access: str = LogSettings().access,
     ) -> None:  # fmt: skip
         self._open_store = open_store
         self._open_services = open_services
@@ -149,7 +152,7 @@ class FailoverServer:
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFrame(self.leadership, clock)
+        self._standby = StandbyFrame(self.leadership, clock, access)
         self._serving: _Serving | None = None
         self._stopping = False
 

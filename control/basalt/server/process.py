@@ -12,10 +12,8 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -25,10 +23,12 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import GuardedProtocol
 from basalt.server.failover import FailoverServer
+from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.wiring import open_services, open_store
-from basalt.settings import LogSettings, Settings
+from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
+from basalt_engine import __version__
 from basalt_engine.clock import SystemClock
 
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
@@ -39,30 +39,27 @@ SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpr
 # Requests leave few cycles; the default would scan the tail cache many times a second.
 GC_THRESHOLDS = (50_000, 20, 100)
 MMAP_BYTES_MIN = 64 << 20  # buffers below this size come from the heap
-TEXT_LINE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"  # of the log, for people
 TRIM_BYTES_MIN = 128 << 20  # free memory at the heap's end that is kept; the queue and a few fetches fill it
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
+log = logging.getLogger("basalt.server")
+
 
 class _Server(uvicorn.Server):
     """uvicorn, telling when it is ready and when it was asked to stop."""
 
-    def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], port_file: Path | None) -> None:
+    def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._stop_waiting = stop_waiting
-        self._port_file = port_file
+        self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self.should_exit:  # a signal came first: `serve` returns without having served
             return
         await super().startup(sockets=sockets)
-        if self.started and self._port_file is not None:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            partial = self._port_file.with_name(self._port_file.name + ".partial")
-            partial.write_text(f"{port}\n")
-            partial.replace(self._port_file)  # a script that waits for the file never reads half of it
+        self._ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,20 +72,57 @@ class _Server(uvicorn.Server):
         self.handle_exit(number, None)
 
 
-def serve(
-    settings: Settings,
-    signals: StopSignals,
-    *,
-    data_directory: Path | None,
-    host: str = "127.0.0.1",
-    port: int = 4780,
-    port_file: Path | None = None,
-) -> None:
+class _Process:
+    """One run of a server: what it was told, and the lines of its log that say so."""
+
+    def __init__(self, settings: Settings, signals: StopSignals, port_file: Path | None) -> None:
+        self.settings = settings
+        self.signals = signals
+        self.clock = SystemClock()
+        self.data_directory = None if settings.server.data is None else Path(settings.server.data)
+        self._port_file = port_file
+        self._started_ms = self.clock.monotonic_ms()
+
+    def has_store(self, took_ms: float) -> None:
+        """Say what runs on what. Not before the store is open: a start that is refused says only why."""
+        store = self.settings.store
+        place = {"memory": "memory, lost at the end", "hbase": f"HBase, through {store.hbase.thrift2}"}.get(
+            store.kind, f"RocksDB in {self.data_directory and self.data_directory.absolute()}"
+        )
+        log.info("Basalt %s, process %d: opened %s, in %d ms", __version__, os.getpid(), place, took_ms)
+
+    def answers(self, listener: socket.socket) -> None:
+        """Requests are answered from now on: say where, and to whom that is open."""
+        host, port = listener.getsockname()[:2]
+        serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
+        log.info(
+            "%s at %s, %d ms after its start", serves, _url_of(self.settings.server.host, listener), self._age_ms()
+        )
+        if not host.startswith("127.") and host != "::1":
+            log.warning(
+                "listens on %s, beyond this machine, and asks nobody for a password: whoever reaches port %d may read,"
+                " write and delete everything; set server.host = 127.0.0.1, or let only those in who may", host, port,
+            )  # fmt: skip
+        if self._port_file is not None:
+            partial = self._port_file.with_name(self._port_file.name + ".partial")
+            partial.write_text(f"{port}\n")
+            partial.replace(self._port_file)  # a script that waits for the file never reads half of it
+
+    def stopped(self) -> None:
+        log.info("stopped, %d s after its start; all that it acknowledged is kept", self._age_ms() / 1_000)
+
+    def _age_ms(self) -> float:
+        return self.clock.monotonic_ms() - self._started_ms
+
+
+def serve(settings: Settings, signals: StopSignals, *, port_file: Path | None = None) -> None:
     """Run a server until a signal stops it; then answer what is open within 10 s and return."""
     set_up_logging(settings.log)
     keep_large_buffers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    uvloop.run(_serve(settings, signals, data_directory, host, port, port_file))
+    process = _Process(settings, signals, port_file)
+    uvloop.run(_serve(process))
+    process.stopped()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -104,26 +138,28 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _serve(
-    settings: Settings, signals: StopSignals, data_directory: Path | None, host: str, port: int, port_file: Path | None
-) -> None:
+async def _serve(process: _Process) -> None:
+    settings, signals = process.settings, process.signals
     check_thrift(settings)
     signals.stage = "it opened the store"
     if settings.store.kind == "hbase":
-        await _serve_in_turn(settings, signals, host, port, port_file)
+        await _serve_in_turn(process)
         return
-    store = open_store(settings, data_directory)
+    began_ms = process.clock.monotonic_ms()
+    store = open_store(settings, process.data_directory)
+    process.has_store(process.clock.monotonic_ms() - began_ms)
     signals.stage = "it recovered transactions"
-    services = await open_services(settings, data_directory, store=store)
+    services = await open_services(settings, process.data_directory, store=store, clock=process.clock)
     try:
         signals.stage = "it opened its ports"
-        listener = _listen(host, port)
+        host = settings.server.host
+        listener = _listen(host, settings.server.port)
         signals.stage = "it started its jobs"
         await services.scheduler.start()
         signals.stage = "it opened its ports"
         thrift = await services.start_thrift(host)
         try:
-            server = _http_server(build_app(services), services.stop_waiting, port_file)
+            server = _http_server(build_app(services), services.stop_waiting, lambda: process.answers(listener))
             signals.drain_by(server.drain)
             await server.serve(sockets=[listener])
         finally:
@@ -132,22 +168,22 @@ async def _serve(
         await services.close()
 
 
-async def _serve_in_turn(
-    settings: Settings, signals: StopSignals, host: str, port: int, port_file: Path | None
-) -> None:
+async def _serve_in_turn(process: _Process) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
-    clock = SystemClock()
-    listener = _listen(host, port)
+    settings, clock, host = process.settings, process.clock, process.settings.server.host
+    listener = _listen(host, settings.server.port)
     url = settings.leader.url or _url_of(host, listener)
     candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
+    began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
         open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
-        start_thrift=lambda services: services.start_thrift(host),
+        start_thrift=lambda services: services.start_thrift(host), access=settings.log.access,
     )  # fmt: skip
-    server = _http_server(failover_server, failover_server.stop_waiting, port_file)
-    signals.drain_by(server.drain)
+    process.has_store(clock.monotonic_ms() - began_ms)
+    server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener))
+    process.signals.drain_by(server.drain)
     failover_server.leadership.start()
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
@@ -163,7 +199,7 @@ async def _serve_in_turn(
             await failover_server.close()
 
 
-def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path | None) -> _Server:
+def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> _Server:
     config = uvicorn.Config(
         app, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
@@ -171,41 +207,13 @@ def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], port_file: Path
     )  # fmt: skip
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    return _Server(config, stop_waiting, port_file)
+    return _Server(config, stop_waiting, ready)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:
     """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
     name = socket.gethostname() if host in ANY_HOST else host
     return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
-
-
-class JsonLines(logging.Formatter):
-    """Writes each record as one JSON object, for machines; `fields` of a record become members of it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        event: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        fields = getattr(record, "fields", None)
-        if isinstance(fields, dict):
-            event |= fields
-        if record.exc_info:
-            event["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(event, enc_hook=str).decode()
-
-
-def set_up_logging(settings: LogSettings) -> None:
-    """Log to standard error in the format and from the level that the settings name."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    handler.setFormatter(logging.Formatter(TEXT_LINE) if text else JsonLines())
-    logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
-    for noisy in ("uvicorn", "uvicorn.error", "apscheduler"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def keep_large_buffers() -> bool:

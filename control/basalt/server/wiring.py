@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ from basalt_engine.table import Store
 if TYPE_CHECKING:
     from basalt.thrift.calls import Served
     from basalt_engine.stores.hbase.store import HBaseCluster
+
+_SERVER_LOG = logging.getLogger("basalt.server")
 
 BUCKETS_EMBEDDED = 16  # as an HBase installation has by default, so that tables move there unchanged
 
@@ -109,7 +112,11 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
     if settings.store.kind == "hbase":
         return _open_hbase(settings.store.hbase)
     if data_directory is None:
-        raise InvalidSettingError("store.kind rocks needs a data directory", field="data", hint="name one with --data")
+        raise InvalidSettingError(
+            "store.kind rocks needs a data directory",
+            field="server.data",
+            hint="name one with --data DIR, or with server.data in the settings file",
+        )
     return RocksStore.open(data_directory, sync=settings.store.sync)
 
 
@@ -179,7 +186,7 @@ async def _wire(
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
-    await transactions.recover()
+    await _recover(transactions, log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     peek = Peek(topics, reader, known_transactions)
     activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
@@ -201,6 +208,17 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
         ranges=ranges, truncation=truncation, first_unstable=first_unstable, started_ms=clock.now_ms(),
         instance=facts.instance,
+    )  # fmt: skip
+
+
+async def _recover(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> None:
+    began_ms = clock.monotonic_ms()
+    await transactions.recover()
+    state = transactions.state
+    _SERVER_LOG.info(
+        "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d failed ones are remembered",
+        clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
+        len(state.view().invalid),
     )  # fmt: skip
 
 

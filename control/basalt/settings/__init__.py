@@ -15,6 +15,7 @@ from basalt.settings.tree import (
     LogSettings,
     MessagingSettings,
     Origin,
+    ServerSettings,
     Settings,
     StoreSettings,
     ThriftSettings,
@@ -24,5 +25,5 @@ from basalt.settings.tree import (
 
 __all__ = [
     "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
-    "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "effective", "load_settings", "read_settings",
+    "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 _NUMBER = re.compile(r"(-?[0-9]{1,19})[ ]?([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -165,6 +166,25 @@ class Choice(_Text):
 
     def describe(self) -> str:
         return ", ".join(self.choices)
+
+
+class FilePath(_Text):
+    """The path of a file or directory; a relative one is taken from where the server is started."""
+
+    FORM = "a path"
+
+    def parse(self, text: str) -> str | None:
+        return text if text and "\0" not in text else None
+
+
+class Host(_Text):
+    """A name or an address of this machine."""
+
+    FORM = "a host name or address"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _HOST.fullmatch(text) else None
 
 
 class NamePrefix(_Text):

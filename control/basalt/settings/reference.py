@@ -7,7 +7,7 @@ import sys
 from basalt.settings.tree import keys
 
 _FILE_HEAD = """\
-# Settings of a Basalt server, for `basalt serve --config basalt.toml`.
+# Settings of a Basalt server, for `basalt serve --config basalt.toml`, which needs no flag beside it once server.data is set.
 # Every key is here with its default; take away the # to set it. Flags (--set KEY=VALUE) and environment variables
 # (BASALT__STORE__KIND) go before this file. Sizes may be written as "10MiB" and durations as "30s".
 """
@@ -17,7 +17,7 @@ _PAGE_HEAD = """\
 
 `basalt serve` reads its settings once, when it starts. A value comes from, first to last:
 
-1. a flag: `--set store.kind=memory`
+1. a flag: `--set store.kind=memory`; `--data`, `--host` and `--port` are short for `server.data`, `server.host` and `server.port`
 2. an environment variable: `BASALT__STORE__KIND=memory`; sections are joined by two underscores; a dash becomes one underscore
    (`BASALT__JOBS__LOG_SNAPSHOT__INTERVAL_MS`)
 3. a file: `--config basalt.toml` or `BASALT_CONFIG`; `basalt init` writes one with every key in it

@@ -120,7 +120,7 @@ def _from_flags(flags: Sequence[str]) -> Iterator[_Given | InvalidSettingError]:
                 hint="write for example --set store.kind=memory",
             )
         elif name in seen:
-            yield InvalidSettingError(f"setting {name} is given twice with --set", field=name, hint="leave one out")
+            yield InvalidSettingError(f"setting {name} is given twice", field=name, hint="leave one out")
         else:
             seen.add(name)
             yield _Given(name, value.strip(), Origin("--set"))

@@ -25,7 +25,9 @@ from basalt.settings.kinds import (
     DayWindow,
     Duration,
     Ensemble,
+    FilePath,
     Flag,
+    Host,
     NamePrefix,
     Port,
     SettingKind,
@@ -52,6 +54,17 @@ class Origin:
 
 
 DEFAULT = Origin("default")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The place of the server: what `--data`, `--host` and `--port` say, too."""
+
+    data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
+    host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 whoever reaches the port may do everything")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +213,7 @@ class JobsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The log on standard error."""
+    """The server's log."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -210,12 +223,20 @@ class LogSettings:
         Literal["auto", "json", "text"],
         Choice("JSON lines, text, or auto: text on a terminal", ("auto", "json", "text")),
     ] = "auto"
+    access: Annotated[
+        Literal["off", "errors", "all"],
+        Choice("requests that are logged: none, those answered with 400 or above, or all", ("off", "errors", "all")),
+    ] = "errors"
+    file: Annotated[str | None, FilePath("file to log to, opened anew when it was moved away; off: standard error")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings, read once when the process starts; plain values, so tests may construct any part of it."""
 
+    server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()

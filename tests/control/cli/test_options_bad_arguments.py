@@ -70,6 +70,8 @@ BAD = [
     (["bench", "--seconds", "nan"], "'nan' is not a valid integer"),
     (["serve"], "--data is missing"),
     (["serve", "--data", "/nowhere/at/all", "--port", "65536"], "not in the range"),
+    (["serve", "--data", "/nowhere/at/all", "--set", "server.data=/nowhere/else"], "server.data is given twice"),
+    (["serve", "--data", "/nowhere/at/all", "--host", "a b"], "not a host name or address"),
     (["serve", "--data", "/nowhere/at/all", "--set", "store.kind=rock"], "not one of memory, rocks, hbase"),
     (["serve", "--data", "/nowhere/at/all", "--set", "storekind=rocks"], "did you mean store.kind?"),
     (["serve", "--data", "/nowhere/at/all", "--config", "/nowhere/basalt.toml"], "No such file"),

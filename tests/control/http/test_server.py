@@ -10,6 +10,7 @@ import pytest
 
 import basalt
 from basalt.http.app import OPERATIONS
+from basalt.settings import LogSettings, Settings
 
 CLF = re.compile(
     r'192\.0\.2\.7 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000\] "([A-Z]+) ([^\s"]+) HTTP/1\.1" (\d{3}) (\d+)'
@@ -134,7 +135,36 @@ def access_log(caplog):
     return caplog
 
 
-def test_each_request_is_one_line_of_common_log_format(client, access_log):
+@pytest.fixture
+def logged(connect):
+    """A client of a server that logs every request."""
+    return connect(Settings(log=LogSettings(access="all")))
+
+
+def statuses(access_log):
+    return [record.fields["status"] for record in access_log.records if record.name == "basalt.access"]
+
+
+def test_unless_told_otherwise_only_requests_that_failed_are_logged(client, access_log):
+    client.call("GET", "/v1")
+    client.call("GET", "/v1?x=1")
+    client.call("GET", "/v1/namespaces/shop/topics/nothing")
+    assert statuses(access_log) == [400, 404]
+
+
+def test_a_server_may_log_no_request_at_all(connect, access_log):
+    connect(Settings(log=LogSettings(access="off"))).call("GET", "/v1?x=1")
+    assert statuses(access_log) == []
+
+
+def test_that_a_server_is_not_ready_is_no_error_of_a_request(client, access_log):
+    client.services.stopping = True
+    assert client.call("GET", "/readyz").status == 503
+    assert statuses(access_log) == []
+
+
+def test_each_request_is_one_line_of_common_log_format(logged, access_log):
+    client = logged
     client.call("GET", "/v1?x=1")
     reply = client.call("GET", "/v1")
     first, second = [record for record in access_log.records if record.name == "basalt.access"]
@@ -144,7 +174,8 @@ def test_each_request_is_one_line_of_common_log_format(client, access_log):
     assert second.fields["route"] == "/v1"
 
 
-def test_the_log_holds_no_payload_and_no_line_break(client, access_log):
+def test_the_log_holds_no_payload_and_no_line_break(logged, access_log):
+    client = logged
     path = client.topic()
     client.publish(path, "top secret")
     client.payloads(path)
@@ -159,9 +190,9 @@ def test_a_client_that_went_away_is_logged_as_such(client, access_log):
     assert access_log.records[-1].fields["status"] == 499
 
 
-def test_nothing_is_formatted_for_a_log_that_nobody_keeps(client, caplog):
+def test_nothing_is_formatted_for_a_log_that_nobody_keeps(logged, caplog):
     caplog.set_level(logging.WARNING, "basalt.access")
-    client.call("GET", "/v1")
+    logged.call("GET", "/v1")
     assert not caplog.records
 
 

@@ -49,6 +49,12 @@ def test_a_flag_goes_before_the_environment_the_environment_before_the_file(tmp_
     assert shown["http.flat_topics"] == ("false", "default")
 
 
+def test_the_place_of_a_server_is_a_matter_of_settings(tmp_path):
+    file = written(tmp_path, '[server]\ndata = "/var/lib/basalt"\nhost = "::1"\nport = 0\n')
+    server = load_settings([], {"BASALT__SERVER__HOST": "broker-1.example"}, file).server
+    assert (server.data, server.host, server.port) == ("/var/lib/basalt", "broker-1.example", 0)
+
+
 def test_a_job_name_with_a_dash_is_written_alike_in_flags_and_files_and_with_an_underscore_in_the_environment(tmp_path):
     file = written(tmp_path, '[jobs.log-snapshot]\nwindow = "22:00-04:30"\n')
     environment = {"BASALT__JOBS__LOG_SNAPSHOT__ENABLED": "false"}
@@ -115,6 +121,10 @@ BAD_FLAGS = [
     ("store.hbase.buckets=1.5", "not a whole number"),
     ("store.hbase.buckets=16MiB", "takes none"),
     ("store.hbase.thrift=gateway", "host:port"),
+    ("server.data=", "a path"),
+    ("server.host=", "a host name or address"),
+    ("server.host=http://here", "a host name or address"),
+    ("server.port=off", "not a whole number"),
     ("leader.url=gateway:4780", "http://host:port"),
     ("leader.url=http://user@gateway:4780", "http://host:port"),
     ("leader.lease_ms=10", "1s to 1m"),
@@ -245,7 +255,7 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "store", "leader", "http", "messaging", "transactions", "thrift", "jobs", "log",
+        "server", "store", "leader", "http", "messaging", "transactions", "thrift", "jobs", "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, CommandFailure, one_line
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, CommandFailure, Usage, one_line
 from basalt.cli.options import Command, Invocation, command, dry_run_option, output_option, settings_options, yes_option
 from basalt.cli.output import columns, row
 from basalt.cli.root import group
@@ -17,18 +17,23 @@ from basalt.cli.root import group
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory; made if it is not there."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=4780, show_default=True, help="Port; 0 picks a free one."
-)
+@click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port; 0 picks a free one. [default: 4780]")
 @click.option(
     "--port-file", type=click.Path(path_type=Path, dir_okay=False), help="Gets the port once the server is ready."
 )
 @settings_options
 def serve(
-    data: Path | None, host: str, port: int, port_file: Path | None, config: Path | None, settings: tuple[str, ...]
+    data: Path | None,
+    host: str | None,
+    port: int | None,
+    port_file: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
 ) -> None:
     """Run a server.
+
+    --data, --host and --port are the settings server.data, server.host and server.port.
 
     It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun.
     """
@@ -38,13 +43,18 @@ def serve(
     signals.install()
     from basalt.settings import load_settings
 
-    loaded = load_settings(settings, os.environ, config)
-    if data is None and loaded.store.kind == "rocks":
-        raise click.UsageError("--data is missing: the rocks store keeps its files there")
+    given = (("server.data", data), ("server.host", host), ("server.port", port))
+    flags = (*settings, *(f"{name}={value}" for name, value in given if value is not None))
+    loaded = load_settings(flags, os.environ, config)
+    if loaded.server.data is None and loaded.store.kind == "rocks":
+        raise Usage(
+            "--data is missing: the rocks store keeps its files there",
+            hint="name a directory with --data DIR, or with server.data in the settings file",
+        )
     signals.stage = "it loaded its parts"
     from basalt.server.process import serve as run
 
-    run(loaded, signals, data_directory=data, host=host, port=port, port_file=port_file)
+    run(loaded, signals, port_file=port_file)
 
 
 @command(options=output_option)

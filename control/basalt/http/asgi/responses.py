@@ -26,6 +26,7 @@ PROBLEM = b"application/problem+json"
 
 CODED_AT_ONCE_BYTES_MAX = 1024 * 1024  # a larger answer is coded while it is sent, so that others go in between
 DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
+ERROR_STATUS_MIN = 400
 TARGET_BYTES_MAX = 2_000  # of a request's target in the log
 
 # A class without a line of its own has its parent's status.
@@ -177,12 +178,16 @@ def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.M
     return error
 
 
-def log_access(request: RequestHead, duration_ms: float, now_ms: int) -> None:
-    """Log one request that was answered (or given up: status 499), never a payload.
+def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: str) -> None:
+    """Log one request that was answered (or given up: status 499), never a payload, if `log.access` wants it.
+
+    That a server is not ready is an answer to who asks for it, and no error.
 
     The message is in Common Log Format with the referrer and the agent left out, which every log tool reads; the same as
     named values is in the record's `fields`, for handlers that write JSON lines.
     """
+    if wanted != "all" and (wanted == "off" or request.status < ERROR_STATUS_MIN or request.route == "/readyz"):
+        return
     if not _ACCESS_LOG.isEnabledFor(logging.INFO):
         return
     scope = request.scope

@@ -224,6 +224,8 @@ class DurableDatabase:
             return
         synced = self._synced = self._synced or SyncedFile.load(self._directory.synced, path)
         synced.verify()
+        if synced.marks.logs:
+            log.info("%s was not closed: %d bytes of its log are read again", self._directory.path, self._log_bytes())
         database = self._open_when_unlocked(path)
         try:
             if database.sequence() < synced.marks.sequence:
