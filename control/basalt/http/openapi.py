@@ -43,6 +43,7 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "transaction": (TRANSACTION_ID, "a transaction's id, 32 hex digits; or its first write pointer, in decimal"),
     "session": (SESSION_NAME, "a named session"),
     "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
+    "backup": (NAME, "a backup of the store"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }
 
