@@ -17,10 +17,9 @@ from typing import NamedTuple
 from basalt_engine.cells.keys import POINTER_BYTES, CellKey
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageKey, PayloadKey
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
 
 ALL_ONES_MS = (1 << 64) - 1  # the write time in the key of a writer's bound row (see basalt_engine.payloads)
-POINTERS_PER_MS = 1_000_000  # write pointers are milliseconds times this, plus a counter
 
 
 class Fate(enum.Enum):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 POINTER_MAX = (1 << 63) - 1  # write pointers are signed 64-bit numbers in every format that carries them
+POINTERS_PER_MS = 1_000_000  # write pointers are milliseconds times this, plus a counter
 SEARCHED_MAX = 256  # pointers added one by one; of more, sorting the whole list costs less
 
 

@@ -16,7 +16,6 @@ from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import decode_row
 from basalt_engine.retention import (
     ALL_ONES_MS,
-    POINTERS_PER_MS,
     Fate,
     OnInvalid,
     TopicRule,
@@ -25,7 +24,7 @@ from basalt_engine.retention import (
     judge_message,
     judge_payload,
 )
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
 from basalt_engine.table import Row
 from tests.vector_lines import cases, unhex
 

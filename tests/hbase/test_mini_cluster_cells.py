@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from basalt_engine.cells.keys import CellKey
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from tests.hbase.bare_installation import HOUR_MS, SECOND_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster, wait_until
 

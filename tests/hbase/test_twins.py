@@ -21,8 +21,8 @@ from basalt_engine.keys import GENERATION_MAX, MessageKey, PayloadKey
 from basalt_engine.messages import decode_row
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.regions import EMPTY_MEMSTORE, RegionReport, RegionSnapshot, StoreFile
-from basalt_engine.retention import ALL_ONES_MS, POINTERS_PER_MS, OnInvalid, TopicRule, judge_message, judge_payload
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt_engine.retention import ALL_ONES_MS, OnInvalid, TopicRule, judge_message, judge_payload
+from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
 from basalt_engine.system import seal, unseal
 from basalt_engine.table import Columns, Row
 from tests.hbase.frames import Frames, framed

@@ -11,7 +11,7 @@ from basalt_engine.cells.table import CellTable
 from basalt_engine.keys import TopicKeys, position, table_prefix, topic_prefix
 from basalt_engine.messages import WRITER, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.table import Put, Row
 from basalt_spark.jobs.audits import CLOCK_SKEW_MS, Held, Judged, WriterFinding, Writers, judge_row
 

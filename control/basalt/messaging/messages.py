@@ -22,8 +22,7 @@ from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.records import Buffer, Extras
-from basalt_engine.retention import POINTERS_PER_MS
-from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
+from basalt_engine.snapshot import POINTER_MAX, POINTERS_PER_MS, TransactionSnapshot
 
 
 class Messages:

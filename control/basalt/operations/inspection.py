@@ -36,19 +36,12 @@ from basalt.transactions.log.timeline import key_text, timeline_of
 from basalt.transactions.manager import EXTERNAL_WRITERS
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import (
-    POINTERS_PER_MS,
-    Join,
-    Kind,
-    State,
-    TableJoin,
-    Transaction,
-    TransactionIds,
-)
+from basalt.transactions.rules.transaction import Join, Kind, State, TableJoin, Transaction, TransactionIds
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 

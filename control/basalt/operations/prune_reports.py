@@ -18,7 +18,7 @@ from basalt.pruning.rule import FREED_BY, Cause, Certificates, Hold, HoldingRegi
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from basalt.errors import ConflictError
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB

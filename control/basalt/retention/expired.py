@@ -32,7 +32,8 @@ from basalt_engine.keys import PayloadKey, TopicKeys, position, position_fields,
 from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import POINTERS_PER_MS, payloads_expired_ms
+from basalt_engine.retention import payloads_expired_ms
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import DeleteRange, Store, prefix_stop
 

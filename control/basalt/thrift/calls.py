@@ -39,10 +39,10 @@ from basalt.thrift.wire import (
 )
 from basalt.transactions.codec import SnapshotBytes
 from basalt.transactions.rules.conflicts import NOT_YET
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Kind, State, Transaction, VisibilityLevel
+from basalt.transactions.rules.transaction import Kind, State, Transaction, VisibilityLevel
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
-from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.snapshot import POINTER_MAX, POINTERS_PER_MS
 from basalt_engine.varints import encode_varint
 
 EDIT_POINTERS_MAX = 10_000  # of one truncation, in one log entry: some 80 KiB

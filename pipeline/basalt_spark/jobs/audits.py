@@ -32,7 +32,8 @@ from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
-from basalt_engine.retention import POINTERS_PER_MS, OnInvalid, is_old_generation
+from basalt_engine.retention import OnInvalid, is_old_generation
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Row

@@ -10,9 +10,10 @@ import pytest
 
 from basalt.operations.jobs import end_late
 from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, State
+from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RowExistsError, UnknownOutcomeError
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Insert, TableWrite
 from tests.wiring import A, B, Wired, shop_work

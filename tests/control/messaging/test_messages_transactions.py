@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.errors import InputError, TopicNotFoundError, TransactionEndedError
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from tests.wiring import A, B, Wired, encoded, ids, shop_work, texts
 
 pytestmark = pytest.mark.anyio

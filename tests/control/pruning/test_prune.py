@@ -17,7 +17,7 @@ from basalt.transactions.manager import EXTERNAL_WRITERS, ExternalWriter, extern
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable, number_name
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, PaperCluster, failed_writer, file, paper, region

@@ -13,7 +13,8 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import MessageId, PayloadKey, TopicKeys
-from basalt_engine.retention import ALL_ONES_MS, EXPIRED, NO_SNAPSHOT, POINTERS_PER_MS, TopicRule, judge_payload
+from basalt_engine.retention import ALL_ONES_MS, EXPIRED, NO_SNAPSHOT, TopicRule, judge_payload
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
 from tests.wiring import A, B, Wired

@@ -23,7 +23,7 @@ from basalt.cli.options import (
 )
 from basalt.cli.output import TRANSACTION_COLUMNS, Column, columns, counted, plain, row, time_text, transaction_row
 from basalt.cli.root import group
-from basalt_engine.retention import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 sessions = group("sessions", "List, show and delete named sessions.")
 

@@ -14,8 +14,9 @@ from basalt.api.bodies.transactions import TimelineStep
 from basalt.transactions.log.transaction_log import LogEntry, ToldChanges
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, State, Transaction
+from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.cells.names import change_text
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 
 class LogTimeline(NamedTuple):

@@ -18,10 +18,11 @@ from basalt.transactions.log.entry_format import FieldReader, decode_entry, enco
 from basalt.transactions.log.snapshot_format import decode_snapshot, snapshot_pieces
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, TransactionLimits
+from basalt.transactions.rules.transaction import TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.table import DeleteRange, Insert, Mutation, Put, Row, Table
 
 ENTRY = b"e"

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, next_pointer
+from basalt.transactions.rules.transaction import Join, Kind, next_pointer
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 USE_POINTERS = 10_000 * POINTERS_PER_MS  # how long a topic's use lasts; recovery reads what was written in this time
 RENEWED_POINTERS = 2_000 * POINTERS_PER_MS  # how old a steady use gets before the log hears of it again

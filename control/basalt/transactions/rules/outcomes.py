@@ -14,7 +14,6 @@ from itertools import accumulate, islice, pairwise
 import msgspec
 
 from basalt.transactions.rules.transaction import (
-    POINTERS_PER_MS,
     Join,
     Kind,
     SessionBinding,
@@ -23,6 +22,7 @@ from basalt.transactions.rules.transaction import (
     Transaction,
 )
 from basalt_engine.errors import CorruptionError
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 BLOCK_OUTCOMES = 1_024  # unpacked to look one of them up, in a fifth of a millisecond
 

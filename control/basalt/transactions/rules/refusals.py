@@ -16,9 +16,10 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Loss, State, Transaction
+from basalt.transactions.rules.transaction import Loss, State, Transaction
 from basalt_engine.cells.names import change_text
 from basalt_engine.errors import FencedError
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:

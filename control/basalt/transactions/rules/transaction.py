@@ -26,9 +26,8 @@ from typing import NamedTuple
 import msgspec
 
 from basalt.errors import CorruptionError, InputError, InvalidNameError, TooLargeError, TransactionNotFoundError
-from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, POINTERS_PER_MS, InvalidList, TransactionSnapshot
 
-POINTERS_PER_MS = 1_000_000
 CLOCK_MS_MAX = POINTER_MAX // POINTERS_PER_MS - 1  # year 2262; a clock beyond it must not overflow a pointer
 NO_SHORT = POINTER_MAX  # `first_short` when no short transaction is in progress: every pointer is older than it
 CHUNK_POINTERS_MAX = 128  # an addition copies one chunk and the list of chunks, about 1 KiB each at 10,000 pointers

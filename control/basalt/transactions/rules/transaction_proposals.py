@@ -18,7 +18,6 @@ from basalt.transactions.rules.session_rules import SessionRules
 from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,
     EXPIRED_MAX,
-    POINTERS_PER_MS,
     TABLES_MAX,
     TOPICS_MAX,
     Event,
@@ -37,6 +36,7 @@ from basalt.transactions.rules.transaction import (
     step,
 )
 from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
+from basalt_engine.snapshot import POINTERS_PER_MS
 
 
 class TransactionProposals(TransactionTable):

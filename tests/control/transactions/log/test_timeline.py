@@ -8,8 +8,9 @@ from basalt.transactions.log.timeline import timeline_of
 from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, Kind, Loss, State
+from basalt.transactions.rules.transaction import Join, Kind, Loss, State
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
+from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.whole_bytes import snapshot_mutations
 

@@ -7,8 +7,9 @@ import pytest
 from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.one_shots import RENEWED_POINTERS, USE_POINTERS, UsedTopic
-from basalt.transactions.rules.transaction import POINTERS_PER_MS, Join, State
+from basalt.transactions.rules.transaction import Join, State
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
+from basalt_engine.snapshot import POINTERS_PER_MS
 from tests.control.transactions.whole_bytes import encode_snapshot
 
 W = 1_700_000_000_000 * POINTERS_PER_MS
