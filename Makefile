@@ -1,4 +1,5 @@
-# Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/dev.txt.
+# Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/runtime.txt, which is enough to run
+# Basalt and its demos, or of requirements/dev.txt, which holds PySpark and all tools.
 # Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
 # (17, or 11) and Maven: tests of it are skipped without them, unless CI is set.
 
@@ -6,28 +7,31 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 CODE := engine control pipeline demo deploy $(wildcard bench)
 PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
+INSTALL := $(PYTHON) deploy/locked_install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar check lint types imports bytecode docs bench reference format lock image clean
+.PHONY: help venv dev demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
-venv: $(VENV)/installed ## Build the virtual environment in .venv, if it is not up to date
+venv: $(VENV)/running ## Build the virtual environment in .venv, with what running Basalt needs
 
-demo: $(VENV)/installed ## Publish a real access log, SIGKILL the server half-way, and check the result (LOG=path for your own log)
+dev: $(VENV)/installed ## The same with what developing needs (PySpark, tools), as the targets below do by themselves
+
+demo: $(VENV)/running ## Publish a real access log, SIGKILL the server half-way, and check the result (LOG=path for your own log)
 	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
 
-hbase-demo: $(VENV)/installed ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
+hbase-demo: $(VENV)/running ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
 	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
 
 spark-demo: $(VENV)/installed ## An access log through a pipeline of Spark queries, every process killed once (LOG=path; needs a JDK)
 	@$(PYTHON) -m demo.spark $(if $(LOG),"$(LOG)")
 
-hbase-start: $(VENV)/installed ## Start a standalone HBase with its Thrift gateways in build/hbase (HBASE="--set NAME=VALUE" for settings)
+hbase-start: $(VENV)/running ## Start a standalone HBase with its Thrift gateways in build/hbase (HBASE="--set NAME=VALUE" for settings)
 	@$(PYTHON) -m deploy.hbase start $(HBASE)
 
-hbase-stop: $(VENV)/installed ## Stop it; its tables stay
+hbase-stop: $(VENV)/running ## Stop it; its tables stay
 	@$(PYTHON) -m deploy.hbase stop
 
 test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name": those tests alone; UPDATE=1 rewrites the story scripts)
@@ -60,8 +64,11 @@ java: ## Compile and test the coprocessor (needs a JDK and Maven; JAVA="-Dtest=N
 	    echo 'Skipping the tests of the coprocessor: they need a JDK (17) and Maven.'; \
 	fi
 
-jar: $(VENV)/installed ## Build the coprocessor's jar, where the Python package takes it from
+jar: $(VENV)/running ## Build the coprocessor's jar, where the Python package takes it from
 	@$(PYTHON) -m deploy.coprocessor_jar
+
+dist: $(VENV)/running ## Build what a release uploads into dist: the wheel with the jar inside, and the source (needs a JDK and Maven)
+	@$(PYTHON) -m deploy.dist
 
 check: lint types imports docs ## Run the checks alone: style, types, layers, docs
 
@@ -96,8 +103,10 @@ format: $(VENV)/installed ## Format the code, mend what ruff can mend, and gener
 	$(VENV)/bin/ruff format .
 
 lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml $(LOCK) --extra hbase --output-file requirements/runtime.txt
-	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra dev --output-file requirements/dev.txt
+	uv pip compile pyproject.toml $(LOCK) --extra hbase --extra tephra --output-file requirements/runtime.txt
+	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra hbase --extra tephra --extra arrow --output-file requirements/image.txt
+	uv pip compile --group build $(LOCK) --output-file requirements/build.txt
+	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
@@ -115,7 +124,7 @@ ifneq ($(shell cat $(VENV)/locked 2>/dev/null),$(CURDIR))
 .PHONY: $(VENV)/locked
 endif
 
-$(VENV)/locked: requirements/dev.txt
+$(VENV)/locked: requirements/runtime.txt requirements/build.txt
 	@for candidate in python3.11 python3; do \
 	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
 	done; \
@@ -126,9 +135,13 @@ $(VENV)/locked: requirements/dev.txt
 	fi; \
 	echo "Setting up $(VENV) with $$("$$found" --version) and the locked versions; this happens once"; \
 	rm -rf $(VENV) && "$$found" -m venv $(VENV)
-	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@$(INSTALL) requirements/runtime.txt requirements/build.txt
 	@printf '%s\n' '$(CURDIR)' > $@
 
-$(VENV)/installed: $(VENV)/locked pyproject.toml
+$(VENV)/running: $(VENV)/locked pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running
+	@$(INSTALL) requirements/dev.txt
 	@touch $@

@@ -19,7 +19,7 @@ from basalt.client import AsyncClient, Client, asynchronous, blocking
 from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.plans import Answer, AnswerLost, Reply
 from basalt.client.servers import EMBEDDED_SCHEME
-from basalt.errors import InputError
+from basalt.errors import InputError, not_installed
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ class EmbeddedServer:
         self._closed = False
         try:
             self._services, self._application = self._wait(_open(directory, settings))
-        except BaseException:
+        except BaseException as error:
             self._stop_loop()
+            if isinstance(error, ModuleNotFoundError):
+                raise not_installed(error) from None
             raise
         atexit.register(self.close)
 

@@ -17,6 +17,24 @@ from basalt_engine.errors import (
     UnknownOutcomeError,
 )
 
+# Modules of the libraries of the extra `server`; whoever installs the client alone has none of them.
+SERVER_MODULES = frozenset(
+    {
+        "apscheduler", "crc32c", "httptools", "prometheus_client", "rich", "rocksdict", "sortedcontainers", "starlette",
+        "uvicorn", "uvloop", "zstandard",
+    }
+)  # fmt: skip
+
+
+def not_installed(error: ModuleNotFoundError) -> Exception:
+    """The error with what to install; the same error when no library of the extra `server` is missing."""
+    if (error.name or "").partition(".")[0] not in SERVER_MODULES:
+        return error
+    return InputError(
+        f"this installation of Basalt is the client alone: a server, an embedded store or this command needs {error.name}",
+        hint="install it with its extra: pip install 'basalt-mq[server]'",
+    )
+
 
 class InvalidNameError(InputError, code="invalid_name"):
     """A namespace, topic, job or owner name has characters or a length that names may not have."""

@@ -37,9 +37,8 @@ def locked(page: Path) -> dict[str, str]:
 
 def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
     declared = {normalised(each) for each in project["dependencies"]}
-    declared |= {
-        normalised(each) for extra in ("hbase", "spark", "tephra") for each in project["optional-dependencies"][extra]
-    }
+    extras = ("server", "hbase", "spark", "tephra")
+    declared |= {normalised(each) for extra in extras for each in project["optional-dependencies"][extra]}
     imported = {
         name.split(".")[0]
         for tree in product.values()
@@ -58,26 +57,45 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
 
 def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
     extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "spark")]
-    missing = sorted({normalised(each) for extra in extras for each in extra})
+    missing = sorted({normalised(each) for extra in extras for each in extra} - {"basalt-mq"})
     assert "thriftpy2" in missing
     without = f"import sys; sys.modules.update(dict.fromkeys({missing}))"  # to import one of them is an error
     imports = "import basalt.server.process, basalt.http.app, basalt.cli.main"
     subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True)
 
 
-def test_every_declared_library_is_locked(root: Path, project: dict[str, Any]):
+LOCKS = {  # by file, the extras that it is for
+    "runtime.txt": ("server", "hbase", "tephra"),
+    "image.txt": ("server", "hbase", "tephra", "arrow"),
+    "dev.txt": ("server", "hbase", "tephra", "arrow", "spark", "dev"),
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_declared_library_is_locked(root: Path, project: dict[str, Any], name: str):
+    declared = [
+        *project["dependencies"],
+        *(each for extra in LOCKS[name] for each in project["optional-dependencies"][extra]),
+    ]
+    present = {*locked(root / "requirements" / name), "basalt-mq"}
+    assert [each for each in declared if normalised(each) not in present] == []
+
+
+def test_what_runs_basalt_is_far_from_what_develops_it(root: Path):
     runtime, dev = (locked(root / "requirements" / name) for name in ("runtime.txt", "dev.txt"))
-    assert [each for each in project["dependencies"] if normalised(each) not in runtime] == []
-    assert [each for each in project["optional-dependencies"]["dev"] if normalised(each) not in dev] == []
+    assert not {"pyspark", "pyarrow", "pytest", "mypy"} & set(runtime)
+    assert len(runtime) < len(dev) / 2
 
 
 def test_the_tools_are_locked_on_the_same_versions_as_the_server(root: Path):
-    runtime, dev = (locked(root / "requirements" / name) for name in ("runtime.txt", "dev.txt"))
-    assert {name: dev.get(name) for name in runtime} == runtime
+    dev = locked(root / "requirements" / "dev.txt")
+    for lock in ("runtime.txt", "image.txt", "build.txt"):
+        smaller = locked(root / "requirements" / lock)
+        assert {name: dev.get(name) for name in smaller} == smaller
 
 
 def test_every_locked_version_has_its_hashes(root: Path):
-    for name in ("runtime.txt", "dev.txt"):
+    for name in ("build.txt", *LOCKS):
         text = (root / "requirements" / name).read_text()
         entries = re.split(r"\n(?=\S)", text.strip())
         assert [entry for entry in entries if "--hash=sha256:" not in entry] == []

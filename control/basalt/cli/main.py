@@ -12,7 +12,7 @@ import click
 
 from basalt.cli.failures import EXIT_CLOSED_PIPE, EXIT_FAILURE, EXIT_INTERRUPTED, exit_code, one_line
 from basalt.cli.root import root
-from basalt.errors import BasaltError
+from basalt.errors import BasaltError, not_installed
 
 PROGRAM = "basalt"
 COMPLETION_VARIABLE = "_BASALT_COMPLETE"  # set by the script that `basalt completion` prints
@@ -51,6 +51,11 @@ def _guarded(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (click.ClickException, BasaltError) as error:
         return _report(one_line(error), exit_code(error))
+    except ModuleNotFoundError as error:
+        wanted = not_installed(error)
+        if not isinstance(wanted, BasaltError):
+            raise
+        return _report(one_line(wanted), exit_code(wanted))
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:

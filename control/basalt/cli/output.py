@@ -257,7 +257,7 @@ class Output:
             self.line(f"{name:<{width}}  {value}".rstrip())
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and _has_rich():
             from rich.console import Console
 
             Console(highlight=False).print(rich_table(columns, rows))
@@ -284,6 +284,15 @@ def _cells(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[list[str], l
     ]
     cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
     return [column.name.upper() for column in columns], numeric, cells
+
+
+def _has_rich() -> bool:
+    """True where tables and progress can be drawn; the client alone comes without rich, and writes plain lines."""
+    try:
+        import rich  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
@@ -322,7 +331,7 @@ def _yaml(value: Any) -> str:
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Yields a function that takes how much more is done; `total` None when nobody knows how much there is."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and _has_rich()):
         yield lambda _amount: None
         return
     from rich.console import Console

@@ -240,7 +240,7 @@ def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_
         if found is None:
             raise CommandFailure(
                 "this installation of Basalt came without the coprocessor's jar",
-                hint="build it in coprocessor/ with `mvn package`, and name it with --jar",
+                hint=f"{JAR_SOURCE}, and name it with --jar",
             )
         path = f"file:{found}"
     given = ((REFRESH_INTERVAL, refresh_interval_ms), (REPORT_INTERVAL, report_interval_ms))
@@ -249,6 +249,10 @@ def coprocessor_jar(path: str, refresh_interval_ms: int | None, report_interval_
     except InputError as error:
         raise Usage(error.message, hint=error.hint) from None
     return CoprocessorJar(checked, tuple((name, str(value)) for name, value in given if value is not None))
+
+
+# Where a jar comes from for whom the package brought none.
+JAR_SOURCE = "a released wheel holds it; in a checkout build it with `make jar` (JDK and Maven)"
 
 
 def packaged_jar() -> Path | None:
@@ -260,7 +264,7 @@ def packaged_jar() -> Path | None:
 def _no_jar() -> Usage:
     jar = packaged_jar()
     if jar is None:
-        first = "build the coprocessor in coprocessor/ with `mvn package`, put its jar on HDFS"
+        first = f"{JAR_SOURCE}, put it on HDFS"
     else:
         first = f"put {jar} on HDFS (`hdfs dfs -put {jar} /basalt/`)"
     return Usage(
