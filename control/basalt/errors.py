@@ -188,6 +188,10 @@ class ProtocolError(BasaltError, code="protocol"):
     """The other side answered with something that is not Basalt's API (a proxy's page, another server)."""
 
 
+class NotTextError(InputError, code="not_text"):
+    """A message is read as text, and its payload is no UTF-8."""
+
+
 def _leaves(base: type[BasaltError]) -> dict[str, type[BasaltError]]:
     found = {base.code: base}
     for child in base.__subclasses__():

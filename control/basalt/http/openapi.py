@@ -89,6 +89,8 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         "parameters": list(_parameters(operation)),
         "responses": _responses(operation, by_kind),
     }
+    if operation.description:
+        described["description"] = operation.description
     if operation.body:
         described["requestBody"] = {"required": operation.body_required, "content": _content(operation.body, by_kind)}
     return described

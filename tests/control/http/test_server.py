@@ -225,3 +225,25 @@ def test_every_path_parameter_is_declared(client):
         for operation in methods.values():
             declared = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
             assert declared == set(re.findall(r"{(\w+)}", path))
+
+
+def test_the_document_leads_those_who_have_text_to_records(client):
+    paths = client.call("GET", "/openapi.json").json()["paths"]
+    here = "/v1/namespaces/{namespace}/topics/{topic}"
+    for call, instead in (("publish", "POST .../records,"), ("store", "POST .../records/store")):
+        assert instead in paths[f"{here}/{call}"]["post"]["description"]
+    body = paths[f"{here}/publish"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "records" in body["properties"]["messages"]["description"]
+    for call in ("records", "records/store"):
+        records = paths[f"{here}/{call}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert [record["payload"] for record in records["examples"][0]["records"]] == ["café"]
+
+
+def test_the_example_of_the_document_is_taken_and_read_back_as_text(client):
+    path = client.topic()
+    document = client.call("GET", "/openapi.json").json()
+    call = document["paths"]["/v1/namespaces/{namespace}/topics/{topic}/records"]["post"]
+    (example,) = call["requestBody"]["content"]["application/json"]["schema"]["examples"]
+    assert client.call("POST", f"{path}/records", example).status == 200
+    (record,) = client.call("GET", f"{path}/records").json()["records"]
+    assert {name: record[name] for name in example["records"][0]} == example["records"][0]

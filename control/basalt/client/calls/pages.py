@@ -11,14 +11,16 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain
-from typing import overload
+from typing import TypeVar, overload
 
 from basalt.api.bodies import messages as bodies
 from basalt.api.codecs import batches
-from basalt.errors import MalformedBodyError, ProtocolError
+from basalt.errors import MalformedBodyError, NotTextError, ProtocolError
 
 _NOTHING = batches.START + batches.END
 _PUBLISH_MS_BYTES = 8
+
+T = TypeVar("T")
 
 
 class Message(bodies.Message, frozen=True, gc=False):
@@ -59,8 +61,23 @@ class Message(bodies.Message, frozen=True, gc=False):
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8 text. UnicodeDecodeError when it is none."""
-        return self.payload.decode()
+        """The payload as UTF-8 text. `NotTextError` when it is none; `text_or` does not raise."""
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise NotTextError(
+                f"message {self.hex_id} is no UTF-8 text: byte {error.start} of its payload is {self.payload[error.start]:02x}",
+                field="payload",
+                hint="Take message.payload, or message.text_or(None). JSON sent to .../publish is bytes, one code point"
+                " each; .../records takes text.",
+            ) from None
+
+    def text_or(self, instead: T) -> str | T:
+        """The payload as UTF-8 text; this value instead where it is none."""
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError:
+            return instead
 
 
 class Page:

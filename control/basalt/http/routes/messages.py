@@ -137,7 +137,11 @@ async def read_written(
     errors=_WRITER,
 )
 async def publish(request: Request) -> Response:
-    """Publish messages."""
+    """Publish messages.
+
+    In JSON a message is bytes, each a code point of 0 to 255: "café" becomes four bytes that are no UTF-8. For text use
+    POST .../records, whose payloads are UTF-8.
+    """
     title = request.topic
     written, body, pointer = await read_written(request, _PUBLISH, "Arrow")
     placed = await request.services.messaging.publish(title, body.messages, pointer, extras=_extras(body))
@@ -186,7 +190,10 @@ async def poll(request: Request) -> Response:
     errors=_WRITER,
 )
 async def store(request: Request) -> None:
-    """Store messages aside, for a transaction's commit to publish."""
+    """Store messages aside, for a transaction's commit to publish.
+
+    In JSON a message is bytes, each a code point of 0 to 255. For text use POST .../records/store.
+    """
     title = request.topic
     _, body, pointer = await read_written(request, _STORE, "Arrow")
     await request.services.messaging.store(title, body.messages, _stored_under(pointer), _extras(body))
@@ -213,7 +220,11 @@ async def roll_back(request: Request) -> None:
     tag="records",
 )
 async def publish_records(request: Request) -> Response:
-    """Publish records."""
+    """Publish records.
+
+    Each has a payload, and may have a key, headers, an event time and a TTL. In JSON payload, key and header values are text
+    (UTF-8), or any bytes in base64.
+    """
     title = request.topic
     written, body, pointer = await read_written(request, _RECORDS, "JSON lines")
     placed = await request.services.messaging.publish_records(title, body.records, pointer)

@@ -127,6 +127,11 @@ class Operation:
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
     @property
+    def description(self) -> str:
+        """The rest of the handler's docstring; empty where it says all in one line."""
+        return " ".join((self.handler.__doc__ or "").partition("\n")[2].split())
+
+    @property
     def answer(self) -> Handler:
         """The handler; before it what reads the body, unless that is the handler's business."""
         if self.takes is not None:

@@ -47,7 +47,12 @@ _POINTER: Schema = {"type": "integer", "minimum": 1, "maximum": LONG_MAX}
 _TIME: Schema = {"type": "integer", "minimum": 0, "maximum": LONG_MAX}
 _LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": INT_MAX}
 _SEQUENCE: Schema = {"type": "integer", "minimum": 0, "maximum": SEQUENCE_MAX}
-_MESSAGES: Schema = {"type": "array", "items": _BYTES, "maxItems": PUBLISH_MESSAGES_MAX}
+_MESSAGES: Schema = {
+    "type": "array",
+    "items": _BYTES,
+    "maxItems": PUBLISH_MESSAGES_MAX,
+    "description": "bytes, one code point each, and no text: for that send records",
+}
 
 
 def _object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Schema:
@@ -140,10 +145,10 @@ WORK = _object(
         },
     }
 )
-RECORDS_REQUEST = _object(
-    {"records": _RECORDS, "transactionWritePointer": _union(long=_POINTER)},
-    ("records",),
-)
+RECORDS_REQUEST: Schema = {
+    **_object({"records": _RECORDS, "transactionWritePointer": _union(long=_POINTER)}, ("records",)),
+    "examples": [{"records": [{"payload": "café", "key": "order-7", "headers": [{"name": "trace", "value": "t1"}]}]}],
+}
 RECORDS_PAGE = _object(
     {
         "records": {

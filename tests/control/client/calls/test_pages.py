@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from basalt.api.codecs import batches
 from basalt.client.calls.pages import Message, Page
-from basalt.errors import ProtocolError
+from basalt.errors import BasaltError, NotTextError, ProtocolError
 
 ID = bytes.fromhex("0000018bcfe56800" + "0001" + "0000018bcfe56800" + "0000")
 
@@ -106,3 +106,17 @@ def test_a_list_of_ids_stays_the_callers_own():
     page = Page(body_of([[b"a", b"b"]]))
     page.ids().clear()
     assert len(page.ids()) == len(list(page)) == 2
+
+
+def test_a_payload_that_is_no_text_is_told_with_its_message_and_the_way_out() -> None:
+    message = Message(ID, "café".encode("latin-1"))
+    with pytest.raises(
+        BasaltError, match=f"message {ID.hex()} is no UTF-8 text: byte 3 of its payload is e9"
+    ) as raised:
+        _ = message.text
+    assert isinstance(raised.value, NotTextError)
+    assert "message.payload" in str(raised.value.hint)
+    assert "text_or" in str(raised.value.hint)
+    assert (message.text_or(None), message.text_or("?")) == (None, "?")
+    whole = Message(ID, "café".encode())
+    assert (whole.text, whole.text_or(None)) == ("café", "café")
