@@ -5,8 +5,11 @@ A small sample. Every file, and many places in each: tests/engine/stores/test_ro
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,20 @@ def test_a_log_that_lost_what_was_acknowledged_is_refused(server: ServerProcess)
     log = newest(server, "*.log")
     os.truncate(log, log.stat().st_size - 20)
     assert str(log) in refused(server)
+
+
+def test_a_log_is_repaired_at_the_loss_that_was_shown_and_the_server_starts(server: ServerProcess):
+    log = newest(server, "*.log")
+    os.truncate(log, log.stat().st_size - 20)
+    assert "`basalt repair` tells what can be mended" in refused(server)
+    repair = [sys.executable, "-m", "basalt.cli.main", "repair", str(server.data), "-o", "json"]
+    shown = json.loads(subprocess.run(repair, check=False, capture_output=True).stdout)
+    subprocess.run([*repair, "--accept-loss", shown["loss"]], check=True, capture_output=True)
+    server.start()
+    left = everything(server)
+    assert 0 < len(left) <= len(MESSAGES)
+    assert left == MESSAGES[: len(left)]
+    publish(server, ["goes on"])
 
 
 @pytest.mark.parametrize("pattern", ["*.log", "MANIFEST-*", "CURRENT", "../SYNCED"])

@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("backup", "backup", "Make, list, verify, delete and restore backups of a store."),
+        "repair": Lazy("backup", "repair", "Show what is damaged in a data directory, and mend what can be mended."),
         "spark": Lazy("", "jobs", "Audit, archive, copy and count topics with Spark."),
         "bench": Lazy("bench", "bench", "Measure publish and poll rates of a server."),
     },

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -38,7 +38,9 @@ from basalt.http.services import Services
 from basalt.transactions.rules.transaction import State
 from basalt_engine import __version__
 from basalt_engine.clock import Durations
-from basalt_engine.stores.rocks import RocksStore
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.rocks import RocksStore
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"

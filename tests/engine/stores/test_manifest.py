@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.stores.rocks.manifest import current_manifest, needed_files
+from basalt_engine.stores.rocks.manifest import current_manifest, read_manifest
 from basalt_engine.table import Delete, DeleteRange, Put
 
 
@@ -36,12 +36,12 @@ def test_the_manifest_is_read_as_rocksdb_reads_it(place: Path):
         listed = "".join(database._files(family) for family in database._families.values())
         theirs = {f"{int(number):06d}.sst" for number in re.findall(r"^ (\d+):\d+\[", listed, re.MULTILINE)}
         theirs |= {f"{int(n):06d}.blob" for n in re.findall(r"^blob_file_number: (\d+)", listed, re.MULTILINE)}
-        assert {file.name for file in needed_files(current_manifest(database.path))} == theirs
+        assert {file.name for file in read_manifest(current_manifest(database.path)).files} == theirs
         seen |= theirs
         store.close()
     assert len(seen) > 8
     folder = place / "churned" / "rocks"
-    for file in needed_files(current_manifest(folder)):
+    for file in read_manifest(current_manifest(folder)).files:
         content = (folder / file.name).read_bytes()
         assert (len(content), crc32c(content)) == (file.size_bytes, file.crc)
 
@@ -50,10 +50,10 @@ def test_a_field_that_is_not_known_is_refused(tmp_path: Path):
     manifest = tmp_path / "MANIFEST-000001"
     manifest.write_bytes(bytes((0, 0, 0, 0, 1, 0, 1, 99)))
     with pytest.raises(CorruptionError, match="unknown field 99"):
-        needed_files(manifest)
+        read_manifest(manifest)
     manifest.write_bytes(bytes((0, 0, 0, 0, 2, 0, 1, 1, 9)))  # a text of nine bytes that is not there
     with pytest.raises(CorruptionError, match="cannot be read"):
-        needed_files(manifest)
+        read_manifest(manifest)
 
 
 @pytest.mark.parametrize("content", [b"", b"MANIFEST-000001", b"MANIFEST-x\n", b"../FORMAT\n", b"MANIFEST-000002\n"])

@@ -154,7 +154,7 @@ def test_a_flipped_bit_in_a_log_is_refused_by_the_recovery_mode_too(directory, o
 
 def test_the_recovery_mode_tolerates_no_more_than_a_torn_tail(directory, open_store, killed):
     store = open_store(directory)
-    log = (directory / "rocks" / "LOG").read_text()
+    log = (directory / "rocks" / "LOG").read_text("latin-1")
     store.close()
     told = dict(
         re.findall(r"Options\.(wal_recovery_mode|paranoid_checks|track_and_verify_wals_in_manifest): (\d)", log)

@@ -1,7 +1,8 @@
-"""`basalt backup`: copies of a server's store; and putting one back, which needs no server."""
+"""`basalt backup`: copies of a server's store, and putting one back; `basalt repair`: what to do where there is none."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from basalt.cli.failures import EXIT_FOUND, EXIT_OK, Usage
-from basalt.cli.options import BACKUP, Invocation, author_options, confirm, dry_run_option, output_option, yes_option
+from basalt.cli.options import (
+    BACKUP,
+    Invocation,
+    author_options,
+    command,
+    confirm,
+    dry_run_option,
+    output_option,
+    yes_option,
+)
 from basalt.cli.output import columns, counted, printable, progress, row, size_text
 from basalt.cli.root import group
 from basalt.errors import CorruptionError
@@ -132,6 +142,46 @@ def restore(
     result |= {"files": done.files, "bytes": done.copied_bytes, "aside": str(done.aside) if done.aside else None}
     aside = f"; what was there is {done.aside}" if done.aside else ""
     invocation.out.done(f"restored {found} as {data}{aside}", result)
+
+
+@command(options=output_option)
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--accept-loss", metavar="TEXT", help="Repair, and lose this: the words that it shows without.")
+def repair(invocation: Invocation, data: Path, accept_loss: str | None) -> int:
+    """Show what is damaged in the data directory DATA, and what would be lost by mending it; exit code 7 if something is.
+
+    Nothing is changed before the loss is accepted in just the words that are shown. Then what was damaged is put aside, as
+    DATA.aside-TIME: nothing is ever deleted.
+    """
+    from basalt_engine.clock import SystemClock
+    from basalt_engine.stores.rocks.repair import Repair
+
+    repairing = Repair(data)
+    with progress("looking at", None) as advance:
+        if accept_loss is not None:
+            aside = repairing.mend(accept_loss, SystemClock(), advance)
+            result = {"data": str(data), "lost": accept_loss, "aside": str(aside)}
+            invocation.out.done(f"repaired {data}; lost: {accept_loss}; the damaged directory is {aside}", result)
+            return EXIT_OK
+        found = repairing.diagnose(advance)
+    if not invocation.out.for_people:
+        invocation.out.record({"data": str(data), "faults": list(found.faults), "loss": found.loss})
+    elif not found.faults:
+        invocation.out.line(printable(f"{data} is whole"))
+    else:
+        for fault in found.faults:
+            invocation.out.line(printable(f"damaged: {fault}"))
+        for line in _way_out(data, found.loss):
+            invocation.out.line(printable(line))
+    return EXIT_FOUND if found.faults else EXIT_OK
+
+
+def _way_out(data: Path, loss: str | None) -> list[str]:
+    quoted = shlex.quote(str(data))
+    if loss is None:
+        return [f"this cannot be mended; restore a backup: basalt backup restore SOURCE --data {quoted} --put-aside"]
+    accept = f"basalt repair {quoted} --accept-loss {shlex.quote(loss)}"
+    return [f"lost when it is mended: {loss}", f"nothing was changed; to mend it: {accept}"]
 
 
 def _tell(invocation: Invocation, name: str, pages: Iterator[Verified]) -> int:

@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, CorruptionError, DataDirectoryError, DiskFullError, StoreError
 
-RESTORE = "stop the server and put the data directory back from a backup"
+RESTORE = "stop the server and put the data directory back from a backup; `basalt repair` tells what can be mended, and at what loss"
 
 _DISK_FULL = re.compile("No space left on device|File too large|Disk quota exceeded")
 _DISK_FULL_NUMBERS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)

@@ -136,6 +136,9 @@ _OPTIONS = """\
 """
 
 
+_VERIFY_LOGS = "track_and_verify_wals_in_manifest"
+
+
 class Figures(NamedTuple):
     """The state of an open database, for its operators. Counts are since it was opened."""
 
@@ -153,10 +156,14 @@ class RocksOptions:
     `database` are the options of the whole, `families` those of each kind of column family: `default`, `rows`, `large`.
     """
 
-    def __init__(self, directory: Path, cache_bytes: int) -> None:
-        """Parse the options, by way of a file in `directory`, where one can be written."""
+    def __init__(self, directory: Path, cache_bytes: int, *, verify_logs: bool = True) -> None:
+        """Parse the options, by way of a file in `directory`, where one can be written.
+
+        Without `verify_logs` RocksDB does not mind that a log is gone or short: for a repair, which knows of it.
+        """
+        options = _OPTIONS if verify_logs else _OPTIONS.replace(f"{_VERIFY_LOGS}=true", f"{_VERIFY_LOGS}=false")
         with tempfile.TemporaryDirectory(prefix=".options-", dir=directory) as scratch:
-            (Path(scratch) / "OPTIONS-000001").write_text(_OPTIONS)
+            (Path(scratch) / "OPTIONS-000001").write_text(options)
             self.database, self.families = Options.load_latest(scratch, cache=Cache(cache_bytes))
         self.database.set_max_open_files(open_files_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 

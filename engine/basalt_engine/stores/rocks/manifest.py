@@ -26,11 +26,14 @@ _HEADER = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 # Tags of an edit's fields, and how their contents are to be skipped.
-_FAMILY = 200
-_NUMBERS = frozenset((2, 3, 4, 9, 10, _FAMILY, 203, 300))  # log, next file, last sequence, …: one number each
+_LOG_NUMBER, _FIRST_LOG, _FAMILY = 2, 10, 200
+_NUMBERS = frozenset(
+    (_LOG_NUMBER, 3, 4, 9, _FIRST_LOG, _FAMILY, 203, 300)
+)  # next file, last sequence, …: one number each
 _TEXTS = frozenset((1, 201))  # comparator, name of a new column family
 _CURSOR, _DELETED_FILE, _NEW_FILE, _FAMILY_DROP = 5, 6, 103, 202
 _NEW_BLOB, _BLOB_GARBAGE = 400, 401
+_LOG_CLOSED, _LOGS_DELETED = 8199, 8200  # texts that begin with a log's number
 _SAFE_TO_SKIP = 1 << 13  # a text follows, whatever it means
 
 # Tags of a new file's own fields, each with a text.
@@ -46,9 +49,23 @@ class StoreFile(NamedTuple):
     crc: int | None
 
 
+class Needs(NamedTuple):
+    """The files that a database needs: tables and blobs, and of its logs those from the number `first_log` on.
+
+    `closed_logs` are those of them that were complete before the newest one was begun. `sequence` is the number of the newest
+    change that was ever written to a table file.
+    """
+
+    files: list[StoreFile]
+    first_log: int
+    closed_logs: frozenset[int]
+    sequence: int
+
+
 class _Table(NamedTuple):
     file: StoreFile
     oldest_blob: int
+    last_change: int
 
 
 class _Blob(NamedTuple):
@@ -56,10 +73,20 @@ class _Blob(NamedTuple):
     values: int
 
 
+class _Logs:
+    """The state of the logs, edit after edit; a change keeps its number here when a table file is written anew without it."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.closed: set[int] = set()
+        self.sequence = 0
+
+
 class _Family:
     """The files of one column family, edit after edit."""
 
     def __init__(self) -> None:
+        self.first_log = 0
         self.tables: dict[int, _Table] = {}
         self.blobs: dict[int, _Blob] = {}
         self.garbage: Counter[int] = Counter()  # values that nothing needs any more
@@ -86,21 +113,25 @@ def current_manifest(database: Path) -> Path:
     return database / name
 
 
-def needed_files(manifest: Path) -> list[StoreFile]:
-    """The table and blob files that the database needs, by their numbers. The manifest's own records were checked before."""
+def read_manifest(manifest: Path) -> Needs:
+    """The files that the database needs. That the manifest's own records are whole was checked before."""
     with os_errors(manifest):
         content = manifest.read_bytes()
     families: dict[int, _Family] = {}
+    logs = _Logs()
     try:
-        for edit in _edits(content):
-            _apply(families, _Edit(edit))
-    except (IndexError, KeyError, UnicodeDecodeError, ValueError) as error:
+        for edit in log_records(content):
+            _apply(families, logs, _Edit(edit))
+    except (IndexError, ValueError) as error:
         raise CorruptionError(f"{manifest} cannot be read: {error!r}", hint=RESTORE) from error
     files = [file for family in families.values() for file in family.files()]
-    return sorted(files, key=lambda file: int(file.name.partition(".")[0]))
+    first_log = max(logs.first, min((family.first_log for family in families.values()), default=0))
+    closed = frozenset(number for number in logs.closed if number >= first_log)
+    return Needs(sorted(files, key=lambda file: int(file.name.partition(".")[0])), first_log, closed, logs.sequence)
 
 
-def _edits(content: bytes) -> Iterator[bytes]:
+def log_records(content: bytes) -> Iterator[bytes]:
+    """The records of a log whose checksums were looked at before; ends with the last whole one."""
     parts: list[bytes] = []
     at = 0
     while True:
@@ -154,17 +185,21 @@ class _Edit:
         return fields
 
 
-def _apply(families: dict[int, _Family], edit: _Edit) -> None:
+def _apply(families: dict[int, _Family], logs: _Logs, edit: _Edit) -> None:
     """Take one edit over; what names no family is about family 0."""
     fields: dict[int, list[Any]] = defaultdict(list)
     while edit.at < len(edit.content):
         tag = edit.number()
         fields[tag].append(_reader(tag)(edit))
+    logs.first = max([logs.first, *fields[_FIRST_LOG], *(_Edit(text).number() for text in fields[_LOGS_DELETED])])
+    logs.closed.update(_Edit(text).number() for text in fields[_LOG_CLOSED])
+    logs.sequence = max([logs.sequence, *(table.last_change for _number, table in fields[_NEW_FILE])])
     number = fields[_FAMILY][-1] if fields[_FAMILY] else 0
     if fields[_FAMILY_DROP]:
         families.pop(number, None)
         return
     family = families.setdefault(number, _Family())
+    family.first_log = max([family.first_log, *fields[_LOG_NUMBER]])
     for _level, table in fields[_DELETED_FILE]:  # before those that are new: a file that moves to another level is both
         family.tables.pop(table, None)
     family.tables |= dict(fields[_NEW_FILE])
@@ -186,11 +221,11 @@ def _reader(tag: int) -> Callable[[_Edit], Any]:
 
 def _new_file(edit: _Edit) -> tuple[int, _Table]:
     _level, number, size_bytes = edit.number(), edit.number(), edit.number()
-    _keys, _changes = (edit.text(), edit.text()), (edit.number(), edit.number())  # first and last
+    _first_key, _last_key, _first_change, last_change = edit.text(), edit.text(), edit.number(), edit.number()
     fields = edit.custom(_END_OF_FILE)
     crc = _crc(fields.get(_CHECKSUM_FUNCTION, b""), fields.get(_FILE_CHECKSUM, b""))
     oldest_blob = _Edit(fields[_OLDEST_BLOB]).number() if _OLDEST_BLOB in fields else 0
-    return number, _Table(StoreFile(f"{number:06d}.sst", size_bytes, crc), oldest_blob)
+    return number, _Table(StoreFile(f"{number:06d}.sst", size_bytes, crc), oldest_blob, last_change)
 
 
 def _new_blob(edit: _Edit) -> tuple[int, _Blob]:

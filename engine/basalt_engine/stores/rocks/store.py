@@ -400,7 +400,7 @@ class SyncedFile:
             file = existing.get(name)
             if file is not None:
                 ends[file] = check_log(file, synced_bytes)
-            elif not any(_number(other) > _number(name) for other in existing):
+            elif not any(log_number(other) > log_number(name) for other in existing):
                 # RocksDB removes a log only when a newer one exists; it checks by itself that it needs none of these.
                 raise CorruptionError(
                     f"{self._database / name} is missing; {synced_bytes} bytes of it were synced", hint=RESTORE
@@ -409,7 +409,7 @@ class SyncedFile:
 
     def _check_manifest(self) -> None:
         manifest = current_manifest(self._database)
-        if _number(manifest.name) < _number(self.marks.manifest):
+        if log_number(manifest.name) < log_number(self.marks.manifest):
             raise CorruptionError(
                 f"{self._database / 'CURRENT'} names {manifest.name}, but {self.marks.manifest} is newer", hint=RESTORE
             )
@@ -473,7 +473,7 @@ class SyncedFile:
     def _current_logs(self) -> dict[str, int]:
         """Known logs that still exist with their last known sizes, and the newest one with its size now."""
         self._paths.clear()
-        names = sorted((file.name for file in self._database.glob("*.log")), key=_number)[-LOGS_MAX:]
+        names = sorted((file.name for file in self._database.glob("*.log")), key=log_number)[-LOGS_MAX:]
         logs = {name: self.marks.logs[name] for name in names if name in self.marks.logs}
         if names:
             logs[names[-1]] = self._size(names[-1])
@@ -545,7 +545,7 @@ def _cut(path: Path, end: int) -> None:
                 os.fsync(file.fileno())
 
 
-def _number(name: str) -> int:
+def log_number(name: str) -> int:
     """The number in `000012.log` or `MANIFEST-000012`."""
     digits = name.removesuffix(".log").removeprefix("MANIFEST-")
     return int(digits) if digits.isdecimal() else 0

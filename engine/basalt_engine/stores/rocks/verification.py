@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, CorruptionError
 from basalt_engine.metadata import METADATA, TopicMetadata
-from basalt_engine.stores.rocks.manifest import StoreFile, current_manifest, needed_files
+from basalt_engine.stores.rocks.manifest import StoreFile, current_manifest, read_manifest
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore, check_closed
 from basalt_engine.stores.rocks.store import SyncedFile
 from basalt_engine.system import VALUE, SystemTable, unseal
@@ -51,7 +51,7 @@ class Verification:
         check_closed(self._directory)
         self.marks = SyncedFile.load(self._directory / "SYNCED", self._database)
         self.marks.check()
-        self.files: Sequence[StoreFile] = needed_files(current_manifest(self._database))
+        self.files: Sequence[StoreFile] = read_manifest(current_manifest(self._database)).files
 
     @property
     def total_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Verification:
         for index in range(first, len(self.files)):
             if checked_bytes >= page_bytes:
                 return Page(index - first, checked_bytes, tuple(faults[:FAULTS_MAX]), self.files[index].name)
-            fault = self.fault(self.files[index])
+            fault = fault_of(self._database, self.files[index])
             faults += [] if fault is None else [fault]
             checked_bytes += self.files[index].size_bytes
         return Page(len(self.files) - first, checked_bytes, tuple(faults[:FAULTS_MAX]), ROWS)
@@ -87,21 +87,6 @@ class Verification:
             start = page.next
             if start is None or (start == ROWS and not whole):
                 return
-
-    def fault(self, file: StoreFile) -> str | None:
-        """The fault of a file in words; None when it is as it was written."""
-        path = self._database / file.name
-        try:
-            size_bytes = path.stat().st_size
-            if size_bytes != file.size_bytes:
-                return f"{path} has {size_bytes} bytes, and had {file.size_bytes}"
-            if file.crc is None:
-                return f"{path} cannot be judged: no checksum of it was kept"
-            return None if _crc_of(path) == file.crc else f"{path} is damaged: it is not as it was written"
-        except FileNotFoundError:
-            return f"{path} is missing"
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
 
     def _index(self, name: str) -> int:
         for index, file in enumerate(self.files):
@@ -121,6 +106,22 @@ class Verification:
                             yield error.message
         except BasaltError as error:
             yield error.message
+
+
+def fault_of(database: Path, file: StoreFile) -> str | None:
+    """The fault of a file in words; None when it is as it was written."""
+    path = database / file.name
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes != file.size_bytes:
+            return f"{path} has {size_bytes} bytes, and had {file.size_bytes}"
+        if file.crc is None:
+            return f"{path} cannot be judged: no checksum of it was kept"
+        return None if _crc_of(path) == file.crc else f"{path} is damaged: it is not as it was written"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
 
 
 def _topic(row: Row) -> None:
