@@ -21,24 +21,29 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 PORT, THRIFT_PORT = "4780", "15165"  # as the pages have them
 
 
+# Pages that start a server themselves.
+WITH_A_SERVER = {"production"}
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[ServerProcess, int]]:
-    """The server that the reader of a guide has started, and the port of its Thrift face."""
+def addresses(name: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The ports of the server that the reader of a guide has started, or starts in it, by those that the page names."""
     process = ServerProcess(tmp_path)
-    with reserved_port() as thrift_port:
+    with reserved_port() as port, reserved_port() as thrift_port:
+        if name in WITH_A_SERVER:
+            yield {PORT: str(port), THRIFT_PORT: str(thrift_port)}
+            return
         process.start("--set", f"thrift.port={thrift_port}")
         try:
-            yield process, thrift_port
+            yield {PORT: str(process.port), THRIFT_PORT: str(thrift_port)}
         finally:
             process.stop()
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GUIDES.glob("*.md")))
-def test_a_guide_does_what_it_says(name: str, server: tuple[ServerProcess, int], tmp_path: Path):
+def test_a_guide_does_what_it_says(name: str, addresses: dict[str, str], tmp_path: Path):
     guide = read_guide((GUIDES / f"{name}.md").read_text())
     if missing := missing_programs(guide):
         assert not os.environ.get("CI"), f"CI is set, and so this guide must run: it needs {', '.join(missing)}"
         pytest.skip(f"needs {', '.join(missing)}")
-    process, thrift_port = server
-    instead = {PORT: str(process.port), THRIFT_PORT: str(thrift_port)}
-    run_guide(guide, tmp_path / "guide", instead, {"BASALT_URL": process.url})
+    run_guide(guide, tmp_path / "guide", addresses, {"BASALT_URL": f"http://127.0.0.1:{addresses[PORT]}"})
