@@ -68,6 +68,26 @@ one of these:
 
 A range starts at `--from`, which is in it, and stops before `--to`, which is not.
 
+## Templates
+
+`basalt consume --template '{published} {key}: {value}'` writes of each message what the template says. A field that a message
+does not have is empty.
+
+| field | what it is |
+|---|---|
+| `{id}` | its id, 40 hex digits |
+| `{value}` | its payload |
+| `{key}` | its key |
+| `{headers}` | all headers, as `name=value`, with spaces between them |
+| `{header.NAME}` | the first header of this name |
+| `{published}`, `{published_ms}` | when it was published: RFC 3339 in UTC; milliseconds since 1970 |
+| `{event_time}`, `{event_time_ms}` | its event time, likewise |
+| `{ttl_ms}` | a time to live of its own, in milliseconds |
+
+`{{` and `}}` are braces. Escapes are `\\n`, `\\t`, `\\r`, `\\0`, `\\\\` and `\\xHH`; they work in `--key-separator`, too. A line end
+follows, unless the template itself ends in `\\n` or `\\0`. `--format` says how keys, headers' values and payloads are written;
+only `raw` writes them as they are.
+
 <!-- From here on written by `make reference`, as is all of this page; a test compares. -->
 """
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
@@ -43,13 +43,23 @@ from basalt.cli.output import (
     time_text,
 )
 from basalt.cli.root import group
+from basalt.cli.template import Separator, Template, TemplateText
 from basalt.errors import BasaltError
 
 if TYPE_CHECKING:
     from basalt.client import Client, Message, PeekedMessage
     from basalt.client.calls.messages import Isolation
 
-Send = Callable[[Sequence[bytes]], Any]
+
+class Keyed(NamedTuple):
+    """A message with a key of its own."""
+
+    key: bytes
+    payload: bytes
+
+
+Outgoing = bytes | Keyed
+Send = Callable[[Sequence[Outgoing]], Any]
 BATCH_MESSAGES_DEFAULT = 500
 BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
 
@@ -60,6 +70,13 @@ BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
 @click.option("--file", metavar="PATH", help="Publish a file's content; - is standard input.")
 @click.option("--lines", is_flag=True, help="Each line of the file is a message.")
 @click.option("--key", type=Bytes(), metavar="TEXT", help="Key of each message.")
+@click.option(
+    "--key-separator",
+    "separator",
+    type=Separator(),
+    metavar="TEXT",
+    help="Each line, or argument, is a key, this text (\\t is a tab), and a message.",
+)
 @click.option("--header", "headers", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Header of each message.")
 @click.option(
     "--ttl", "ttl_ms", type=DurationMs(), metavar="DURATION", help="Life of each, if shorter than the topic's."
@@ -81,6 +98,7 @@ def publish(
     file: str | None,
     lines: bool,
     key: bytes | None,
+    separator: bytes | None,
     headers: Sequence[tuple[str, str]],
     ttl_ms: int | None,
     batch: int,
@@ -89,15 +107,18 @@ def publish(
 ) -> None:
     """Publish messages to a topic.
 
-    Each request is stored whole or not at all, and in order. A message that begins with a dash goes behind --.
+    What is piped in is published when there are neither messages nor a file. Each request is stored whole or not at all,
+    and in order. A message that begins with a dash goes behind --.
     """
-    source = _read_messages(messages, file, lines=lines)
+    if key is not None and separator is not None:
+        raise Usage("--key and --key-separator both say what the keys are", hint="leave one of them out")
+    source = _read_messages(messages, file, separator, lines=lines)
     namespace = invocation.target().namespace
     with invocation.client() as client:
         client.topics.get(topic)  # a topic that is not there should be found before standard input is read
         send: Send = lambda _batch: None  # noqa: E731 - a def would have three spellings below
         if not dry_run:
-            send = _sender(client, topic, key, headers, ttl_ms, transaction)
+            send = _sender(client, topic, key, headers, ttl_ms, transaction, keyed=separator is not None)
         counts = _send_all(source, send, batch, _file_bytes(file))
     result = {"topic": topic, "namespace": namespace, **counts, "transaction": transaction, "dry_run": dry_run}
     what = "would publish" if dry_run else "stored" if transaction else "published"
@@ -113,22 +134,32 @@ def _sender(
     headers: Sequence[tuple[str, str]],
     ttl_ms: int | None,
     transaction: str | None,
+    *,
+    keyed: bool,
 ) -> Send:
+    """Make the function that sends a batch, of bytes or of `Keyed`."""
+    from basalt.client import RecordIn
+
     topic = client.topic(name)
-    encoded = [(header, value.encode("utf-8", "surrogateescape")) for header, value in headers] or None
+    encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
+    beside: dict[str, Any] = {} if keyed else {"key": key, "headers": encoded or None, "ttl_ms": ttl_ms}
+
+    def messages(batch: Sequence[Any]) -> Sequence[Any]:
+        return [RecordIn(payload, key, encoded, ttl_ms=ttl_ms) for key, payload in batch] if keyed else batch
+
     if transaction is not None:
         write_pointer = client.transactions.get(transaction).write_pointer
-        return lambda batch: topic.store(batch, write_pointer, key=key, headers=encoded, ttl_ms=ttl_ms)
-    return lambda batch: topic.publish(batch, key=key, headers=encoded, ttl_ms=ttl_ms)
+        return lambda batch: topic.store(messages(batch), write_pointer, **beside)
+    return lambda batch: topic.publish(messages(batch), **beside)
 
 
-def _send_all(source: Iterable[bytes], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
+def _send_all(source: Iterable[Outgoing], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
     messages = sent_bytes = requests = 0
     with progress("bytes", size_bytes) as advance:
         try:
             for run in _in_batches(source, batch):
                 send(run)
-                run_bytes = sum(map(len, run))
+                run_bytes = sum(map(_bytes_of_message, run))
                 messages, sent_bytes, requests = messages + len(run), sent_bytes + run_bytes, requests + 1
                 advance(run_bytes)
         except (BasaltError, CommandFailure) as error:  # of the server, or of a source that cannot be read further
@@ -142,29 +173,63 @@ MESSAGE_BYTES_MAX = 10 * 1024 * 1024  # the server's default limit of a body; a 
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # a request well below that limit, and a progress bar that moves
 
 
-def _read_messages(given: Sequence[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
+def _read_messages(
+    given: Sequence[bytes], file: str | None, separator: bytes | None, *, lines: bool
+) -> Iterator[Outgoing]:
     """The messages in order. `file` is a path or "-" for standard input; with `lines` each of its lines is a message."""
     if given and file is not None:
         raise Usage("messages are given both as arguments and with --file", hint="leave one of them out")
-    if lines and file is None:
+    if lines and given:
         raise Usage("--lines needs --file", hint="add --file PATH, or --file - for standard input")
+    piped = not given and file is None and _is_piped()
+    file = "-" if piped else file
     if not given and file is None:
-        raise Usage("there is no message to publish", hint="give messages as arguments, or --file PATH or --file -")
+        hint = "give messages as arguments, pipe them in, or name a --file"
+        raise Usage("there is no message to publish", hint=hint)
+    if separator is not None:
+        texts = enumerate(given, 1) if file is None else enumerate(_lines(file), 1)
+        which = "message" if file is None else "line"
+        where = "" if file is None else f" of {file}"
+        return (_keyed(text, separator, f"{which} {number}{where}") for number, text in texts)
     if file is None:
         return iter(given)
-    return _lines(file) if lines else iter([_whole(file)])
+    if lines:
+        return _lines(file)
+    content = _whole(file)
+    if piped and not content:
+        raise Usage("there is no message to publish: standard input is empty", hint="--file - publishes it as it is")
+    return iter([content])
 
 
-def _in_batches(source: Iterable[bytes], messages_max: int) -> Iterator[list[bytes]]:
+def _is_piped() -> bool:
+    return sys.stdin is not None and not sys.stdin.isatty()
+
+
+def _keyed(text: bytes, separator: bytes, which: str) -> Keyed:
+    key, found, payload = text.partition(separator)
+    if not found:
+        raise CommandFailure(
+            f"{which} has no key separator {printable_bytes(separator)!r}",
+            hint="add a key, or leave --key-separator out",
+        )
+    return Keyed(key, payload)
+
+
+def _bytes_of_message(message: Outgoing) -> int:
+    return len(message) if isinstance(message, bytes) else len(message.payload) + len(message.key)
+
+
+def _in_batches(source: Iterable[Outgoing], messages_max: int) -> Iterator[list[Outgoing]]:
     """The messages in lists of at most `messages_max` and about `BATCH_BYTES_MAX`; none is empty."""
-    batch: list[bytes] = []
+    batch: list[Outgoing] = []
     batch_bytes = 0
     for message in source:
-        if batch and (len(batch) >= messages_max or batch_bytes + len(message) > BATCH_BYTES_MAX):
+        message_bytes = _bytes_of_message(message)
+        if batch and (len(batch) >= messages_max or batch_bytes + message_bytes > BATCH_BYTES_MAX):
             yield batch
             batch, batch_bytes = [], 0
         batch.append(message)
-        batch_bytes += len(message)
+        batch_bytes += message_bytes
     if batch:
         yield batch
 
@@ -234,6 +299,12 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
     help="committed stops at the first message of an open transaction; uncommitted shows everything.",
 )
 @payload_format_option(PAYLOAD_FORMATS)
+@click.option(
+    "--template",
+    type=TemplateText(),
+    metavar="TEXT",
+    help="What to write of each message, such as '{id} {key} {value}'; see Templates.",
+)
 def consume(
     invocation: Invocation,
     topic: str,
@@ -244,11 +315,15 @@ def consume(
     follow: bool,
     isolation: Isolation,
     form: PayloadFormat,
+    template: Template | None,
 ) -> None:
     """Read messages from a topic.
 
     A SPEC is start, end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, or a time from now such as -1h or
     +10m. --format raw writes payloads alone, each with a line end after it.
+
+    --template writes fields of each message: id, key, value, headers, header.NAME, published, published_ms, event_time,
+    event_time_ms and ttl_ms, in braces.
     """
     if after is not None:
         if start is not None:
@@ -256,6 +331,8 @@ def consume(
         start = after_id(after)
     if form == "raw" and invocation.output is not None:
         raise Usage("--format raw writes bytes, which no -o can hold", hint="leave one of them out")
+    if template is not None and invocation.output is not None:
+        raise Usage("--template and -o both say how to write messages", hint="leave one of them out")
     _check_order(start, stop)
     with invocation.client() as client:
         reader = client.topic(topic).read(
@@ -265,7 +342,7 @@ def consume(
             isolation=isolation,
             follow=follow,
         )
-        _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form)
+        _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form, template)
         if reader.held_by is not None and not follow:
             click.echo(
                 f"basalt: stopped at a message of transaction {reader.held_by}, which is still open; "
@@ -274,9 +351,14 @@ def consume(
             )
 
 
-def _write_messages(invocation: Invocation, messages: Iterable[Message], form: PayloadFormat) -> None:
+def _write_messages(
+    invocation: Invocation, messages: Iterable[Message], form: PayloadFormat, template: Template | None
+) -> None:
     out = invocation.out
-    if form == "raw":
+    if template is not None:
+        for message in messages:
+            sys.stdout.buffer.write(template.line(message, form))
+    elif form == "raw":
         for message in messages:
             sys.stdout.buffer.write(message.payload + b"\n")
     elif out.for_people:
