@@ -68,6 +68,7 @@ class _Server(uvicorn.Server):
 
     def drain(self, number: int) -> None:
         """Take no more requests, answer those that are open, and end; asked again by Ctrl-C, do not wait for them."""
+        tell_service_manager("STOPPING=1\nSTATUS=answers what is open, then closes the store")
         self._stop_waiting()
         self.handle_exit(number, None)
 
@@ -103,6 +104,7 @@ class _Process:
                 "listens on %s, beyond this machine, and asks nobody for a password: whoever reaches port %d may read,"
                 " write and delete everything; set server.host = 127.0.0.1, or let only those in who may", host, port,
             )  # fmt: skip
+        tell_service_manager(f"READY=1\nSTATUS={serves} at {_url_of(self.settings.server.host, listener)}")
         if self._port_file is not None:
             partial = self._port_file.with_name(self._port_file.name + ".partial")
             partial.write_text(f"{port}\n")
@@ -214,6 +216,18 @@ def _url_of(host: str, listener: socket.socket) -> str:
     """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
     name = socket.gethostname() if host in ANY_HOST else host
     return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
+
+
+def tell_service_manager(state: str) -> None:
+    """Tell systemd how this process is, where it runs as a unit of `Type=notify`; elsewhere nobody asks."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # how systemd writes a socket that has no file
+        address = "\0" + address[1:]
+    # A manager that does not listen must not stop the server: a start that it never hears of, it ends by itself.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.sendto(state.encode(), address)
 
 
 def keep_large_buffers() -> bool:

@@ -1,0 +1,81 @@
+"""The container images, as far as they can be looked at without an engine: their recipe, and the package built of what it copies."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import yaml
+
+from deploy.hbase.runtime import ROOT
+from tests.docs.test_dependencies import locked, normalised
+
+TEXT = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+VERSION = re.compile(r"FROM (?P<name>[a-z-]+):\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})? AS \w+")
+
+
+def copied(stage: str) -> list[tuple[list[str], str]]:
+    """Paths that a stage takes from the context, and where to."""
+    lines = re.findall(r"^COPY (?!--from)(.+)$", STAGES[stage], re.MULTILINE)
+    return [(line.split()[:-1], line.split()[-1]) for line in lines]
+
+
+def in_context(path: str) -> bool:
+    """True where .dockerignore lets it through: nothing but what is named."""
+    named = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    return any(path == each or path.startswith(f"{each}/") for each in named)
+
+
+def test_each_base_is_pinned_to_a_whole_version():
+    bases = re.findall(r"^FROM .*$", TEXT, re.MULTILINE)
+    assert len(bases) == 4
+    assert [base for base in bases if not VERSION.fullmatch(base)] == []
+
+
+def test_all_that_is_copied_is_there_and_in_the_context():
+    paths = [path for stage in STAGES for sources, _ in copied(stage) for path in sources]
+    assert len(paths) > 10
+    assert [path for path in paths if not ((ROOT / path).exists() and in_context(path))] == []
+
+
+def test_the_image_holds_arrow_and_tephra_and_no_tool():
+    lock = locked(ROOT / "requirements" / "image.txt")
+    assert {normalised(name) for name in ("pyarrow", "kazoo", "thriftpy2", "happybase", "rocksdict")} <= set(lock)
+    assert not {"pyspark", "pytest", "hatchling"} & set(lock)
+    assert "requirements/dev.txt" not in TEXT
+
+
+def test_a_container_is_healthy_while_its_process_answers():
+    [check] = re.findall(r"^HEALTHCHECK .*$", STAGES["basalt"], re.MULTILINE)
+    assert "127.0.0.1:4780/livez" in check
+
+
+def test_the_package_is_built_of_what_the_build_stage_copies(tmp_path: Path):
+    for sources, target in copied("build"):
+        for source in sources:
+            to = tmp_path / target / (Path(source).name if target.endswith("/") else "")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__", "*.jar"))
+            else:
+                shutil.copy(ROOT / source, to)
+    (tmp_path / "engine/basalt_engine/stores/hbase/basalt-coprocessor.jar").write_bytes(b"of the stage before")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-index"]
+    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", "dist", "."]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    [wheel] = (tmp_path / "dist").glob("basalt_mq-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert "basalt_engine/stores/hbase/basalt-coprocessor.jar" in packed.namelist()
+        assert "basalt_spark/__init__.py" in packed.namelist()
+
+
+def test_compose_builds_stages_that_there_are_and_publishes_to_this_machine_alone():
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for name, service in compose["services"].items():
+        assert service["build"]["target"] in STAGES, name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
