@@ -134,6 +134,10 @@ class MarkerRefusedError(ConflictError, code="marker_refused"):
     """A marker does not fit what its topic knows of its tasks; the message names the task."""
 
 
+class TopicEndedError(ConflictError, code="topic_ended"):
+    """Every task of the topic has said that nothing more comes; a message behind that would reach nobody who follows it."""
+
+
 class TransactionEndedError(ConflictError, code="transaction_ended"):
     """The transaction ended, or ended the other way; the message tells its outcome."""
 
@@ -210,7 +214,7 @@ __all__ = [
     "MarkerRefusedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError",
     "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError", "RouteNotFoundError",
     "SessionFencedError", "SessionForeignError", "SessionNotFoundError", "StoppingError", "StoreError",
-    "TableExistsError", "TableNotFoundError", "TooLargeError", "TopicChangedError", "TopicExistsError",
-    "TopicNotFoundError", "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError",
+    "TableExistsError", "TableNotFoundError", "TooLargeError", "TopicChangedError", "TopicEndedError",
+    "TopicExistsError", "TopicNotFoundError", "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError",
     "UnavailableError", "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ KIND_END_OF_STREAM = "end_of_stream"
 MARKER_KINDS = (KIND_WATERMARK, KIND_END_OF_STREAM)
 TASKS_MAX = 1_000  # a topic's bookkeeping is one small row, and one short text in a reader's position
 TASK_CHARS_MAX = 255
+NAMED_TASKS_MAX = 10  # in a message
 POSITION_VERSION = 1
 TEXT_CHARS_MAX = 1 << 20
 _ID = re.compile(r"[0-9a-f]{40}")
@@ -157,11 +158,31 @@ def refusal(state: MarkerState, marker: Marker) -> Refusal | None:
     known = state.tasks.get(marker.task)
     if known is None and len(state.tasks) >= marker.task_count:
         what = f"task {marker.task!r} is one more than the {marker.task_count} that the topic expects and has heard"
-        return Refusal("task", what, f"they are {', '.join(sorted(state.tasks)[:10])}")
+        return Refusal("task", what, f"they are {', '.join(sorted(state.tasks)[:NAMED_TASKS_MAX])}")
     if known is not None and known.ended and not marker.ends:
         what = f"task {marker.task!r} has ended and cannot give a watermark any more"
         return Refusal("task", what, "a stream that ended is over: write the next one to another topic or generation")
     return None
+
+
+def closed(state: MarkerState) -> Refusal | None:
+    """The reason why no message may follow these markers; None when one may.
+
+    Whoever follows the topic stops at its end: what came behind it would be there for some readers, and not for others.
+    """
+    if not is_ended(state):
+        return None
+    count = len(state.tasks)
+    what = f"it has ended: {_listed(state)} said that nothing more comes"
+    hint = f"write to another topic, or say that one more task writes this one: set its property `tasks` to {count + 1}"
+    return Refusal("topic", what, hint)
+
+
+def _listed(state: MarkerState) -> str:
+    names = sorted(state.tasks)
+    shown = ", ".join(map(repr, names[:NAMED_TASKS_MAX]))
+    more = len(names) - NAMED_TASKS_MAX
+    return f"task{'s' if len(names) > 1 else ''} {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def is_ended(state: MarkerState) -> bool:

@@ -10,7 +10,7 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -314,6 +314,7 @@ class TopicParticipant:
             self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
         if plan.markers:
             self._markers.check(plan.markers, "markers")
+        self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
                 raise InputError(
@@ -322,6 +323,14 @@ class TopicParticipant:
                     hint="Leave them out.",
                 )
             self._check_segments(plan.segments, transaction)
+
+    def _taking_messages(self, plan: TopicPlan, transaction: Transaction | None) -> Iterator[TopicLog]:
+        """The logs with markers to which the commit adds messages: those of its work, and what was stored."""
+        yield from (publication.log for publication in plan.publications)
+        if transaction is None or not any(log.marked for log in self._logs.loaded_joined(transaction.topics).values()):
+            return
+        segments = transaction.pointers if plan.segments is None else plan.segments
+        yield from (log for log, _, _ in self._unpublished(transaction, segments))
 
     def _check_segments(self, segments: Sequence[int], transaction: Transaction) -> None:
         own = frozenset(transaction.pointers)

@@ -8,12 +8,10 @@ It is written no later than a topic's first marker, so a topic without an entry 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
-
-import msgspec
 
 from basalt.api.markers import (
     NOTHING_KNOWN,
@@ -21,6 +19,7 @@ from basalt.api.markers import (
     MarkerState,
     TaskState,
     apply,
+    closed,
     encode_marker,
     is_ended,
     malformed,
@@ -28,9 +27,10 @@ from basalt.api.markers import (
     watermark_ms,
 )
 from basalt.catalog.topics import Topic, TopicName
-from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicNotFoundError
+from basalt.errors import GenerationError, InputError, MarkerRefusedError, TopicEndedError, TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
+from basalt.messaging.log.stored_log import MARKERS, SavedMarkers
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import StableEnds
@@ -41,23 +41,11 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.records import RecordKind, decode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
-from basalt_engine.system import SystemRecord, SystemTable
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 SAVE_AGE_MS = 60_000  # how old a saved state becomes before it is saved again; a crash costs reading what came since
 SAVE_TOPICS_MAX = 500  # saved by one run of the job
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """The state of a generation up to a position (hex). Each task: watermark, whether it ended, when it spoke last."""
-
-    generation: int
-    position: str
-    task_count: int | None
-    tasks: dict[str, tuple[int | None, bool, int]]
-
-
-SAVED = SystemRecord("markers", "", Saved)  # by the topic's prefix
 
 
 class MarkerFacts(NamedTuple):
@@ -124,9 +112,9 @@ class TrackedMarkers:
         for ahead in rest:
             self.add(ahead)
 
-    def entry(self, topic: Topic) -> Saved:
+    def entry(self, topic: Topic) -> SavedMarkers:
         tasks = {name: (task.watermark_ms, task.ended, task.published_ms) for name, task in self.settled.tasks.items()}
-        return Saved(topic.generation, self.through.hex(), self.settled.task_count, tasks)
+        return SavedMarkers(topic.generation, self.through.hex(), self.settled.task_count, tasks)
 
 
 class TopicMarkers:
@@ -179,12 +167,26 @@ class TopicMarkers:
                 raise MarkerRefusedError(f"topic {topic.title}: {refused.what}", field=field, hint=refused.hint)
             states[log] = apply(state, marker, 0)
 
+    def admit(self, logs: Iterable[TopicLog]) -> None:
+        """In a stage, before it changes anything: refuse messages that would come behind the end of a topic's stream.
+
+        Also when the end is not readable yet: until that is decided nobody knows better.
+        """
+        marked = {log: None for log in logs if log.marked}
+        self._require(marked)
+        for log in marked:
+            refused = closed(_tracked(log).latest.expecting(log.topic.tasks))
+            if refused is not None:
+                raise TopicEndedError(
+                    f"topic {log.topic.title}: {refused.what}", field=refused.field, hint=refused.hint
+                )
+
     def emit(self, group: Group, log: TopicLog, marker: Marker, written_by: int | None) -> Placed:
         """In a stage, after `check`: the marker takes its place. Cannot fail."""
         tracked = _tracked(log)
         if not tracked.persisted:
-            tracked.persisted = True
-            stored_log.put_entry(group, SAVED, log.topic, tracked.entry(log.topic), Phase.INTENT)
+            tracked.persisted = log.marked = True
+            stored_log.put_entry(group, MARKERS, log.topic, tracked.entry(log.topic), Phase.INTENT)
         kind = RecordKind.END_OF_STREAM if marker.ends else RecordKind.WATERMARK
         placed = log.append_marker(group, kind, encode_marker(marker), written_by)
         tracked.add(UnstableMarker(placed.end, written_by, marker))
@@ -246,7 +248,7 @@ class TopicMarkers:
             return 0
         tracked.saved_through = tracked.through
         group.when_failed(log.forget_sums)
-        stored_log.put_entry(group, SAVED, log.topic, tracked.entry(log.topic))
+        stored_log.put_entry(group, MARKERS, log.topic, tracked.entry(log.topic))
         return 1
 
     # How.
@@ -318,7 +320,7 @@ class TopicMarkers:
         """Read the saved markers, and those that follow them in the log."""
         topic = log.topic
         tracked = TrackedMarkers()
-        saved = await self._call.about(None, stored_log.read_entry, SAVED, self._system, topic)
+        saved = await self._call.about(None, stored_log.read_entry, MARKERS, self._system, topic)
         if saved is None:
             return tracked
         tracked.persisted = True

@@ -16,6 +16,7 @@ from basalt.messaging.log.append import Placed, RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.transactions.manager import Transactions
@@ -29,8 +30,8 @@ class Messages:
     """Publishes to all topics of one store, and fetches from them."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions, *,
-        limits: SliceLimits, lifetime_ms_max: int,
+        self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
+        markers: TopicMarkers, *, limits: SliceLimits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
@@ -38,6 +39,7 @@ class Messages:
         self._roll_backs = roll_backs
         self._writer = writer
         self._writers = writers
+        self._markers = markers
         self._limits = limits
         self._lifetime_ms_max = lifetime_ms_max
         self.stopping = False  # those who wait are to be answered with what there is
@@ -50,13 +52,14 @@ class Messages:
     ) -> PublishResponse:  # fmt: skip
         """Append messages; with a write pointer and no messages, what that writer has stored.
 
-        Returns once they are durable; `TopicNotFoundError`, `TransactionEndedError`, `TooLargeError` change nothing.
+        Returns once they are durable; `TopicNotFoundError`, `TopicEndedError`, `TransactionEndedError`, `TooLargeError` change
+        nothing.
         """
         log = self._logs.find(title) or await self._logs.open(title)
         self._check(messages, write_pointer)
         if write_pointer is None:
             placed = await self._writer.run(
-                lambda group: self._logs.present(log).append(group, messages, extras), sum(map(len, messages))
+                lambda group: self._open_log(log).append(group, messages, extras), sum(map(len, messages))
             )
         else:
             if not messages:
@@ -153,10 +156,17 @@ class Messages:
         if write_pointer is not None:
             check_age(write_pointer, self._clock.now_ms(), self._lifetime_ms_max)
 
+    def _open_log(self, log: TopicLog) -> TopicLog:
+        """In a stage: the log that takes messages; refused where its stream has ended."""
+        log = self._logs.present(log)
+        if log.marked:
+            self._markers.admit([log])
+        return log
+
     def _publish_under(
         self, group: Group, log: TopicLog, messages: Sequence[Buffer], extras: Sequence[Extras] | None, writer: int
     ) -> Placed:
-        log = self._logs.present(log)
+        log = self._open_log(log)
         if not messages:
             self._logs.staged.require({log: [writer]})
         self._writers.join(group, writer, log.topic, log.newest_ms)

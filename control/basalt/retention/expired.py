@@ -21,7 +21,7 @@ import msgspec
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import TopicNotFoundError
-from basalt.messaging import index, markers
+from basalt.messaging import index
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -312,7 +312,7 @@ class OldGenerations:
         if is_there:
             return
         stored_log.forget(group, prefix)
-        for record in (index.SAVED, markers.SAVED):
+        for record in (index.SAVED, stored_log.MARKERS):
             group.add(SystemTable.name, record.delete(name))
 
     def _is_there(self, deleted: TopicName) -> bool:

@@ -176,14 +176,14 @@ async def _wire(
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     look = SliceLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager,
-        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
-    )  # fmt: skip
     known_transactions = KnownTransactions(manager)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
+    messaging = Messages(
+        clock, topics, reader, roll_backs, writer, manager, markers,
+        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
+    )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = Coordinator(transaction_manager, participant, writer, clock)
     await _recover(transactions, log, clock)

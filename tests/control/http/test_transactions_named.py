@@ -83,9 +83,9 @@ def test_a_new_run_ends_the_old_one_s_and_fences_it(client):
     assert (fenced.status, fenced.code, fenced.json()["field"]) == (409, "session_fenced", "run")
     assert "run 'r2' holds it, at epoch 2" in fenced.json()["detail"]
     assert client.call("GET", f"{TRANSACTIONS}/{old['id']}").json()["state"] == "ABORTED"
-    assert commit(client, old, [pointer]).code == "transaction_ended"
+    assert commit(client, old, [pointer]).code == "session_fenced"
     late = client.call("POST", f"{path}/store", {"transactionWritePointer": pointer, "messages": ["late"]})
-    assert (late.status, late.code) == (409, "transaction_ended")
+    assert (late.status, late.code) == (409, "session_fenced")
     shown = client.call("GET", f"{SESSIONS}/etl").json()
     assert (shown["run"], shown["epoch"], shown["replaced"], shown["counterOwner"]) == ("r2", 2, ["r1"], None)
 

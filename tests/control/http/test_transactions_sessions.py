@@ -29,7 +29,7 @@ def test_a_run_opens_a_session_and_the_next_one_fences_it(client):
     assert (fenced.status, fenced.code) == (409, "session_fenced")
     assert "run 'tuesday'" in fenced.json()["detail"]
     late = client.call("POST", f"{TRANSACTIONS}/{kept['id']}/commit")
-    assert (late.status, late.code) == (409, "transaction_ended")
+    assert (late.status, late.code) == (409, "session_fenced")
 
 
 def test_a_version_that_was_committed_is_told_and_nothing_begins(client):

@@ -11,7 +11,7 @@ from basalt.api.markers import Marker
 from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging import markers as topic_markers
-from basalt.messaging.log.stored_log import entry_name
+from basalt.messaging.log.stored_log import MARKERS, entry_name
 from basalt.messaging.read.log_reader import SliceLimits, start_from
 from basalt_engine.records import RecordKind
 from basalt_engine.system import SystemTable
@@ -230,9 +230,7 @@ async def test_runs_of_a_bounded_number_of_topics_save_all_in_turn(shop: Wired, 
         shop.clock.advance(topic_markers.SAVE_AGE_MS)
     assert total > 2
     for number in range(5):
-        assert shop.services.system.get(topic_markers.SAVED.kind, entry_name(b"shop:many%d:" % number)) is not None, (
-            number
-        )
+        assert shop.services.system.get(MARKERS.kind, entry_name(b"shop:many%d:" % number)) is not None, number
     await shop.services.markers.save(everything=True)
     assert await shop.services.markers.save(everything=True) == 0
     for title in titles:
@@ -274,9 +272,9 @@ async def test_a_topic_without_markers_is_not_searched_for_any(shop: Wired):
     await shop.publish(A, "one", "two")
     assert await said(shop) == (None, False)
     system = SystemTable(shop.store.table("system"))
-    assert system.get(topic_markers.SAVED.kind, "shop:orders:") is None
+    assert system.get(MARKERS.kind, "shop:orders:") is None
     await emit(shop, "a", 1, 1)
-    assert system.get(topic_markers.SAVED.kind, "shop:orders:") is not None
+    assert system.get(MARKERS.kind, "shop:orders:") is not None
 
 
 async def test_a_marker_is_alone_in_its_row_among_messages_of_its_group(shop: Wired):

@@ -32,6 +32,7 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import (
     InputError,
     SessionFencedError,
+    TopicEndedError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -74,7 +75,7 @@ _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no 
 _LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
 _RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
 _KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
-_WRITER = (*EXISTING, TransactionEndedError, SessionFencedError, TransactionConflictError)
+_WRITER = (*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError, TransactionConflictError)
 
 T = TypeVar("T")
 
@@ -216,7 +217,7 @@ async def roll_back(request: Request) -> None:
     body=_RECORDS_BODY,
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
-    errors=(*EXISTING, TransactionEndedError, SessionFencedError),
+    errors=(*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError),
     tag="records",
 )
 async def publish_records(request: Request) -> Response:

@@ -3,6 +3,7 @@
 The notes are entries of the system table (docs/formats/system-table.md), written together with the removal that they tell of:
 - the end (`newest`) is the newest place that was ever given out: a row that is gone cannot tell it after a restart, and a
   place that was given out once must never be given out again;
+- what the markers said up to a place (`markers`), as `basalt.messaging.markers` keeps it; no later than a topic's first marker;
 - the start (`expired`) is the time before which everything is gone: sums from before a removal leave that out.
 """
 
@@ -144,9 +145,19 @@ class LogStart(msgspec.Struct, frozen=True, omit_defaults=True):
     last: str | None = None
 
 
+class SavedMarkers(msgspec.Struct, frozen=True):
+    """The state of a generation's markers up to a position (hex). Each task: watermark, whether it ended, when it spoke last."""
+
+    generation: int
+    position: str
+    task_count: int | None
+    tasks: dict[str, tuple[int | None, bool, int]]
+
+
 EntryT = TypeVar("EntryT", bound=TopicEntry)
 NEWEST = SystemRecord("newest", "", LogEnd)
 EXPIRED = SystemRecord("expired", "", LogStart)
+MARKERS = SystemRecord("markers", "", SavedMarkers)
 
 
 def entry_name(prefix: bytes) -> str:

@@ -94,11 +94,11 @@ class TopicLog:
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 
     __slots__ = (
-        "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "markers", "memory", "newest_row",
+        "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
         "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory) -> None:
+    def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False) -> None:
         self.topic = topic  # with the present properties
         self.live = True  # else it has ended, or its properties are to be read again
         self.ended = False
@@ -120,6 +120,7 @@ class TopicLog:
         # What readers know of the log. Rows that become durable are noted once it is not None.
         self.newest_row: bytes | None = None  # empty: there is none, or it is being read
         self.stable = b""  # up to this position all is decided, and stays so
+        self.marked = marked  # it may have markers; most logs have none, and nobody looks for any
         self.markers: Any = None  # of `basalt.messaging.markers`
         self.index: TopicIndex | None = None
         self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile

@@ -228,7 +228,7 @@ class TopicLogs:
                 log.topic, log.live = topic, True
                 return log
             self._end(log)
-        return self._keep(TopicLog(topic, await self._call(self._read_end, topic), self.memory))
+        return self._keep(await self._call(self._read, topic))
 
     def _keep(self, log: TopicLog) -> TopicLog:
         self._open[log.topic.title] = log
@@ -239,6 +239,10 @@ class TopicLogs:
         if self._open.get(log.topic.title) is log:
             del self._open[log.topic.title]
         log.finish()
+
+    def _read(self, topic: Topic) -> TopicLog:
+        marked = stored_log.read_entry(stored_log.MARKERS, self._system, topic) is not None
+        return TopicLog(topic, self._read_end(topic), self.memory, marked=marked)
 
     def _read_end(self, topic: Topic) -> LogPosition:
         # The newest row may have been removed since; its place must not be given out again all the same.

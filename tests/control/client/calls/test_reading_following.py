@@ -146,7 +146,9 @@ def test_a_follower_learns_of_a_changed_property_on_its_way(side, connected):
     topic = connected.topic("orders")
     side.do(topic.publish("one"))
     side.do(topic.end("a"))
+    side.do(connected.topics.update("orders", tasks=2))  # it goes on for one more task
     side.do(topic.publish("two"))
+    side.do(connected.topics.update("orders", tasks=1))
     told = []
     follower: Any = topic.follow(on_end=lambda: told.append("end"), wait=False)
     assert next_of(side, follower).text == "one"  # the page is here, and says that one task is expected

@@ -60,9 +60,9 @@ def test_a_run_that_was_replaced_is_fenced_for_good(side, connected):
     begun(side, connected, "r2")
     with pytest.raises(SessionFencedError, match="run 'r1' of session 'etl' was replaced"):
         begun(side, connected, "r1")
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError):
         side.do(old.segment())
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError):
         side.do(connected.transactions.commit_segments(old.id, [old.write_pointer]))
     info = side.do(connected.sessions.get("etl"))
     assert (info.run, info.replaced, info.counter_owner) == ("r2", ("r1",), None)

@@ -54,7 +54,7 @@ def test_a_zombie_is_fenced_when_it_begins_and_when_it_commits(side, connected):
     def taken_over(tx):
         return connected.session("billing", run="another")
 
-    with pytest.raises(TransactionEndedError):
+    with pytest.raises(SessionFencedError):
         used(side, old.transaction(), taken_over)
     with pytest.raises(SessionFencedError, match="run 'another' holds it"):
         used(side, old.transaction())

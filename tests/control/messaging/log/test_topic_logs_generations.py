@@ -15,8 +15,8 @@ import pytest
 from basalt.api.bodies.messages import Work, WorkMarker
 from basalt.api.markers import Marker
 from basalt.errors import BasaltError, GenerationError
-from basalt.messaging import markers as topic_markers
 from basalt.messaging.index import SAVED
+from basalt.messaging.log import stored_log
 from basalt_engine.keys import TopicKeys
 from basalt_engine.messages import MessageTable
 from basalt_engine.system import SystemTable
@@ -118,7 +118,7 @@ async def test_markers_of_a_past_generation_are_refused_before_anything_is_writt
 
     with pytest.raises(GenerationError):
         await (markers.keep(past) if act == "keep" else shop.services.writer.run(stage))
-    assert entry(shop, topic_markers.SAVED.kind) == 2
+    assert entry(shop, stored_log.MARKERS.kind) == 2
     assert (await (await shop.restarted()).services.markers.facts(A)).ended
 
 
