@@ -204,6 +204,12 @@ class AvroCursor:
             self._append_byte_strings(items, count, field)
         return items
 
+    def pass_empty_array(self) -> bool:
+        """Read an array if it has no items. What most bodies leave empty costs next to nothing so."""
+        empty = self._position < self._size and self._body[self._position] == 0
+        self._position += empty
+        return empty
+
     def expect_end(self) -> None:
         """Nothing may follow a body."""
         self.inside = ""
@@ -463,9 +469,11 @@ def decode_work(body: Buffer) -> Work:
         namespace, topic = _read_topic(cursor)
         messages = cursor.read_byte_strings("messages", PUBLISH_MESSAGES_MAX, already=seen)
         seen += len(messages)
-        records = _read_records(cursor, seen, headers)
-        seen += len(records)
-        headers += sum(len(record.headers) for record in records)
+        records: list[RecordIn] = []
+        if not cursor.pass_empty_array():
+            records = _read_records(cursor, seen, headers)
+            seen += len(records)
+            headers += sum(len(record.headers) for record in records)
         publish.append(WorkPublish(namespace, topic, messages, records))
     entries = _entries(cursor, "markers", _WORK_MARKER_BYTES_MIN, WORK_ENTRIES_MAX)
     work = Work(publish, [WorkMarker(*_read_marker(cursor)) for _ in entries])
@@ -496,7 +504,7 @@ def encode_work(work: Work) -> bytes:
     for index, entry in enumerate(work.publish):
         title = encode_string(entry.namespace) + encode_string(entry.topic)
         publish.append(encode_byte_strings(entry.messages, before=title))
-        publish.append(_encode_records(entry.records, f"publish[{index}].records"))
+        publish.append(_encode_records(entry.records, f"publish[{index}].records") if entry.records else END_OF_ARRAY)
     return _encode_entries(len(work.publish), publish) + encode_array(list(map(_write_marker, work.markers)))
 
 

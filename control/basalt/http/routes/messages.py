@@ -367,14 +367,14 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
 class _Gathered:
     """Messages of several slices, in columns. All or none of the slices have a section of what messages carry: `flags`."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: int = 0) -> None:
+        self.flags = flags
         self.ids: list[bytes] = []
         self.payloads: list[Buffer] = []
-        self.size_bytes = self.flags = 0
+        self.size_bytes = 0
         self._slices: list[Slice] = []
 
     def add(self, piece: Slice) -> None:
-        self.flags = piece.batch.flags
         self.ids += piece.ids()
         self.payloads += piece.payloads()
         self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
@@ -395,14 +395,16 @@ def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) ->
     gathered = _Gathered()
     for piece in slices:
         alone = stands_alone(piece)
-        if gathered.ids and piece.batch.flags != gathered.flags:
-            yield gathered
-            gathered = _Gathered()
+        flags = piece.batch.flags
+        if flags != gathered.flags:
+            if gathered.ids:
+                yield gathered
+            gathered = _Gathered(flags)
         if not alone:
             gathered.add(piece)
         if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
             yield gathered
-            gathered = _Gathered()
+            gathered = _Gathered(flags)
         if alone:
             yield piece
     if gathered.ids:
