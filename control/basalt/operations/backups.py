@@ -71,6 +71,7 @@ class Backups:
                 hint="choose another name, or delete it",
             )  # fmt: skip
         _sweep(target.parent)
+        _sweep(target.parents[1], f"{HIDDEN}partial-*")  # with a folder of backups on another file system
         self._store.checkpoint(target)
         try:
             os.utime(target, ns=(self._clock.now_ms() * 1_000_000,) * 2)
@@ -117,10 +118,10 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path, pattern: str = f"{HIDDEN}*") -> None:
     """Remove what a crash left of backups that were being made or deleted."""
     try:
-        for left_by_a_crash in folder.glob(f"{HIDDEN}*"):
+        for left_by_a_crash in folder.glob(pattern):
             shutil.rmtree(left_by_a_crash, ignore_errors=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be read: {error.strerror}") from error

@@ -86,9 +86,12 @@ async def test_what_a_crash_left_is_neither_listed_nor_in_the_way(shop: Wired, t
     left = tmp_path / "data" / "backups" / ".partial-x1"
     left.mkdir(parents=True)
     (left / "half").write_bytes(b"x")
+    links = tmp_path / "data" / ".partial-x2"  # of a folder of backups on another file system
+    links.mkdir()
     assert await shop.services.backups.list() == []
     await shop.services.backups.create("nightly")
     assert not left.exists()
+    assert not links.exists()
 
 
 async def test_a_name_may_be_as_long_as_a_file_system_allows(shop: Wired):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 
 import pytest
 
@@ -106,6 +107,27 @@ def test_a_store_is_busy_while_it_is_copied_and_not_before_or_after(directory, t
     store.checkpoint(tmp_path / "copy")
     assert seen == [True]
     assert not store.busy
+
+
+def test_a_copy_to_another_file_system_lets_others_write_meanwhile(place, tmp_path, open_store, monkeypatch):
+    if place.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system here")
+    store = open_store(place / "near")
+    store.table("message").write([Put(b"k", {b"p": LARGE})])
+    copyfile, written = shutil.copyfile, []
+
+    def copy_while_others_write(source, target):
+        store.table("message").write([Put(b"later", {b"p": LARGE})])
+        written.append(source)
+        copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_while_others_write)
+    store.checkpoint(tmp_path / "far" / "copy")
+    assert len(written) > 5
+    copy = open_store(tmp_path / "far" / "copy")
+    assert [row.key for row in copy.table("message").scan(b"", None)] == [b"k"]
+    assert not list((place / "near").glob(".partial-*"))
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["copy"]
 
 
 def test_a_copy_goes_into_a_new_or_empty_directory_only(directory, tmp_path, open_store):

@@ -106,6 +106,17 @@ def copy_file(source: Path, target: Path) -> None:
         os.fsync(copied.fileno())
 
 
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy what is in a directory into another one, and put it on the disk."""
+    for path in sorted(source.rglob("*")):  # a folder comes before what is in it
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir(mode=0o700)
+        else:
+            copy_file(path, copy)
+    sync_tree(target)
+
+
 def sync_tree(directory: Path) -> None:
     """Put the names in a directory, and in those below it, on the disk."""
     for folder, _, _ in os.walk(directory):

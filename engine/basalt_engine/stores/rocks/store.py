@@ -39,6 +39,7 @@ from basalt_engine.stores.rocks.damage import RESTORE, check_log, os_errors
 from basalt_engine.stores.rocks.data_directory import DataDirectory, sync_directory, write_format
 from basalt_engine.stores.rocks.database import CACHE_BYTES, Database, Figures, RocksOptions
 from basalt_engine.stores.rocks.manifest import current_manifest
+from basalt_engine.stores.rocks.replacement import copy_tree
 from basalt_engine.stores.rocks.rows import StagedWrite
 from basalt_engine.stores.rocks.table import RocksTable
 from basalt_engine.table import TABLE_NAMES, Columns, Put, TableWrite, check_columns, check_key, check_table
@@ -148,7 +149,8 @@ class RocksStore:
     def checkpoint(self, directory: Path) -> None:
         """Write a copy of all tables into a new directory, which can be opened as a data directory.
 
-        On the same file system the copy shares the large files, so it takes little time and space; writers wait for it.
+        On the same file system the copy shares the large files, so it takes little time and space. Writers wait for the links
+        alone: on another file system RocksDB would copy every file meanwhile, so there the links are made first, and copied.
         Raises `DataDirectoryError` when the directory exists and is not empty.
         """
         with os_errors(directory):
@@ -156,12 +158,17 @@ class RocksStore:
                 raise DataDirectoryError(f"{directory} exists already", hint="name a new directory for the copy")
             directory.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=directory.parent))
+            is_far = partial.stat().st_dev != self.path.stat().st_dev
+            links = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.path)) if is_far else partial
             try:
-                self._copy(partial)
+                self._copy(links)
+                if is_far:
+                    copy_tree(links, partial)
                 partial.replace(directory)
                 sync_directory(directory.parent)
             finally:
-                shutil.rmtree(partial, ignore_errors=True)
+                for left in (partial, links):
+                    shutil.rmtree(left, ignore_errors=True)
 
     def _copy(self, directory: Path) -> None:
         with self._lock:
