@@ -2,7 +2,8 @@
 
 The fields that the coprocessor needs (generation, TTL, onInvalid) stand first and have a fixed place. A deleted topic
 keeps its row, with a negative generation, so that no generation number is ever used twice. What no property can be
-named stands among the properties all the same, under a name with a `~`: how far the topic was truncated.
+named stands among the properties all the same, under a name with a `~`: how far the topic was truncated. It is the last of
+them, so the coprocessor reads it from the end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TopicMetadata(NamedTuple):
     @property
     def rule(self) -> TopicRule:
         """The part that retention needs."""
-        return TopicRule(self.generation, self.ttl_ms, self.on_invalid)
+        return TopicRule(self.generation, self.ttl_ms, self.on_invalid, self.truncated_before_ms)
 
     def encode(self) -> bytes:
         """The value of column m."""

@@ -20,6 +20,9 @@ from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
 
 ALL_ONES_MS = (1 << 64) - 1  # the write time in the key of a writer's bound row (see basalt_engine.payloads)
+# Publish times go on from the newest one when the clock is set back, and are then ahead of it; payloads outlive by this much more
+# the messages that refer to them, so that no such message loses its payload.
+CLOCK_SET_BACK_MS = 3_600_000
 
 
 class Fate(enum.Enum):
@@ -50,11 +53,13 @@ class TopicRule(NamedTuple):
     generation: int
     ttl_ms: int
     on_invalid: OnInvalid = OnInvalid.DROP
+    truncated_before_ms: int = 0  # this generation, and no other
 
 
 UNKNOWN_TOPIC = Verdict(Fate.KEEP, "unknown topic")
 OLD_GENERATION = Verdict(Fate.DROP, "old generation")
 EXPIRED = Verdict(Fate.DROP, "expired")
+TRUNCATED = Verdict(Fate.DROP, "truncated")
 NO_SNAPSHOT = Verdict(Fate.KEEP, "no snapshot")
 NO_TRANSACTION = Verdict(Fate.KEEP, "no transaction")
 ROLLED_BACK = Verdict(Fate.DROP, "rolled back")
@@ -89,6 +94,8 @@ def judge_message(
         return OLD_GENERATION
     if key.publish_ms + topic.ttl_ms <= now_ms or (expire_ms is not None and expire_ms <= now_ms):
         return EXPIRED
+    if key.generation == topic.generation and key.publish_ms < topic.truncated_before_ms:
+        return TRUNCATED
     if written_by is None:
         return NO_TRANSACTION
     if written_by < 0:
@@ -119,6 +126,11 @@ def judge_payload(
     write_ms = key.write_pointer // POINTERS_PER_MS if key.write_ms == ALL_ONES_MS else key.write_ms
     if write_ms <= payloads_expired_ms(now_ms - topic.ttl_ms, lifetime_ms_max):
         return EXPIRED
+    if (
+        key.generation == topic.generation
+        and write_ms + lifetime_ms_max + CLOCK_SET_BACK_MS < topic.truncated_before_ms
+    ):
+        return TRUNCATED
     if snapshot is None:
         return NO_SNAPSHOT
     if key.write_pointer in snapshot.invalid:

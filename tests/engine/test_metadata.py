@@ -52,7 +52,9 @@ def sealed(data: bytes) -> bytes:
 @given(TOPICS)
 def test_metadata_comes_back_as_it_was(metadata: TopicMetadata) -> None:
     assert TopicMetadata.decode(metadata.encode(), PREFIX) == metadata
-    assert metadata.rule == TopicRule(metadata.generation, metadata.ttl_ms, metadata.on_invalid)
+    assert metadata.rule == TopicRule(
+        metadata.generation, metadata.ttl_ms, metadata.on_invalid, metadata.truncated_before_ms
+    )
 
 
 @relaxed

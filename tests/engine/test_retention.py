@@ -16,6 +16,7 @@ from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import decode_row
 from basalt_engine.retention import (
     ALL_ONES_MS,
+    CLOCK_SET_BACK_MS,
     Fate,
     OnInvalid,
     TopicRule,
@@ -160,6 +161,7 @@ RULES = st.builds(
     st.builds(lambda generation, sign: generation * sign, GENERATIONS, st.sampled_from([1, -1])),
     st.integers(1, 20),
     st.sampled_from(OnInvalid),
+    st.integers(0, 40) | st.integers(CLOCK_SET_BACK_MS, CLOCK_SET_BACK_MS + 60),
 )
 SNAPSHOTS = st.builds(
     lambda read, busy, failed: TransactionSnapshot(read, 0, tuple(sorted(busy)), InvalidList(tuple(sorted(failed)))),
@@ -185,6 +187,7 @@ def naive_message(
     topic: TopicRule | None,
     snapshot: TransactionSnapshot | None,
     now_ms: int,
+    set_back_ms: int = 0,
 ) -> Verdict:
     if topic is None:
         return Verdict(Fate.KEEP, "unknown topic")
@@ -194,6 +197,8 @@ def naive_message(
     ends_ms = key.publish_ms + topic.ttl_ms
     if now_ms >= min(ends_ms, ends_ms if expire_ms is None else expire_ms):
         against.append("expired")
+    if key.generation == topic.generation and key.publish_ms + set_back_ms < topic.truncated_before_ms:
+        against.append("truncated")
     hidden = None
     if written_by is not None and written_by < 0:
         hidden = "rolled back"
@@ -216,7 +221,7 @@ def naive_payload(
     # A message that refers to it is published, at the latest, when its writer's time is up.
     written_ms = key.write_pointer // 1_000_000 if key.write_ms == 2**64 - 1 else key.write_ms
     stands_for = message(key.generation, written_ms + lifetime_ms)
-    verdict = naive_message(stands_for, key.write_pointer, None, topic, snapshot, now_ms)
+    verdict = naive_message(stands_for, key.write_pointer, None, topic, snapshot, now_ms, CLOCK_SET_BACK_MS)
     if verdict.fate is Fate.ROLL_BACK:
         return Verdict(Fate.KEEP, "invalid payload, retained")
     return verdict
@@ -275,7 +280,7 @@ def test_a_row_of_an_unknown_topic_is_kept(
 def test_without_a_snapshot_nobody_is_taken_to_have_failed(
     key: MessageKey, stored: PayloadKey, written_by: int | None, topic: TopicRule, now_ms: int
 ) -> None:
-    known = {retention.OLD_GENERATION, retention.EXPIRED, retention.ROLLED_BACK}
+    known = {retention.OLD_GENERATION, retention.EXPIRED, retention.TRUNCATED, retention.ROLLED_BACK}
     for verdict in (
         judge_message(key, written_by, None, topic, None, now_ms),
         judge_payload(stored, topic, None, 0, now_ms),
@@ -335,7 +340,13 @@ def test_no_sum_of_times_wraps(publish_ms: int, ttl_ms: int, now_ms: int) -> Non
 def verdict_of(data: bytes, meaning: dict[str, Any]) -> Verdict:
     """As whoever scans the tables does it: decode the row, then judge it."""
     known = meaning["topic"]
-    topic = None if known is None else TopicRule(known["generation"], known["ttlMs"], OnInvalid(known["onInvalid"]))
+    topic = (
+        None
+        if known is None
+        else TopicRule(
+            known["generation"], known["ttlMs"], OnInvalid(known["onInvalid"]), known.get("truncatedBeforeMs", 0)
+        )
+    )
     seen = meaning["snapshot"]
     snapshot = None
     if seen is not None:

@@ -88,10 +88,12 @@ class BareInstallation:
     # What region servers go by
 
     def put_topic(
-        self, topic: str, *, generation: int = 1, ttl_ms: int = 7 * DAY_MS, on_invalid: OnInvalid = OnInvalid.DROP
-    ) -> None:
+        self, topic: str, *, generation: int = 1, ttl_ms: int = 7 * DAY_MS, on_invalid: OnInvalid = OnInvalid.DROP,
+        truncated_before_ms: int = 0,
+    ) -> None:  # fmt: skip
         """Write a topic's metadata."""
-        metadata = TopicMetadata(generation, ttl_ms, on_invalid, 1, 1, 0, 0, {})
+        labels = {"label.owner": "billing"}
+        metadata = TopicMetadata(generation, ttl_ms, on_invalid, 1, 1, 0, 0, labels, truncated_before_ms)
         self.put_topic_bytes(topic, metadata.encode())
 
     def put_table(self, table: str = "stock", *, generation: int = 1) -> None:

@@ -89,6 +89,12 @@ class Garden:
             self._message("expired within the hour that clocks are given", age_ms=7 * DAY_MS + HOUR_MS // 2),
             self._message("whose last message expired", expire_ms=self.now_ms - 2 * HOUR_MS, left=False),
             self._message("whose last message expires later", expire_ms=self.now_ms + DAY_MS),
+            self._message("truncated", "short", age_ms=3 * HOUR_MS, left=False),
+            self._message(
+                "truncated, of a writer in progress", "short", age_ms=3 * HOUR_MS, writer=self.busy, left=False
+            ),
+            self._message("right behind a truncation", "short", age_ms=2 * HOUR_MS),
+            self._message("before a truncation of an older generation", "short", age_ms=3 * HOUR_MS, generation=3),
             self._message("of an old generation", generation=1, left=False),
             self._message("of a generation to come", generation=3),
             self._message("of a deleted topic", "gone", generation=1, left=False),
@@ -163,6 +169,7 @@ class Garden:
         installation.put_topic("orders", generation=2)
         installation.put_topic("kept", generation=2, on_invalid=OnInvalid.RETAIN)
         installation.put_topic("gone", generation=-1)
+        installation.put_topic("short", generation=2, truncated_before_ms=self.now_ms - 2 * HOUR_MS)
         installation.put_snapshot(self.snapshot)
         installation.wait_until_known(self.snapshot, ("message", "payload"))
 

@@ -21,7 +21,14 @@ from basalt_engine.keys import GENERATION_MAX, MessageKey, PayloadKey
 from basalt_engine.messages import decode_row
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.regions import EMPTY_MEMSTORE, RegionReport, RegionSnapshot, StoreFile
-from basalt_engine.retention import ALL_ONES_MS, OnInvalid, TopicRule, judge_message, judge_payload
+from basalt_engine.retention import (
+    ALL_ONES_MS,
+    CLOCK_SET_BACK_MS,
+    OnInvalid,
+    TopicRule,
+    judge_message,
+    judge_payload,
+)
 from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
 from basalt_engine.system import seal, unseal
 from basalt_engine.table import Columns, Row
@@ -54,6 +61,7 @@ TOPICS = st.builds(
     ),
     DURATIONS,
     st.sampled_from(RULES),
+    st.integers(0, 40) | st.integers(CLOCK_SET_BACK_MS, CLOCK_SET_BACK_MS + 60) | st.just(10**18 - 1),
 )
 PREFIXES = st.from_regex(r"\A[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}:[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}:\Z").map(str.encode)
 SALTS = st.integers(0, 255)
@@ -87,6 +95,11 @@ def signed(number: int) -> int:
     return number - (1 << 64) if number > LONG_MAX else number
 
 
+def packed_rule(rule: TopicRule) -> bytes:
+    """A rule as the Java twin reads it."""
+    return struct.pack(">iqiq", rule.generation, rule.ttl_ms, RULES.index(rule.on_invalid), rule.truncated_before_ms)
+
+
 class World:
     """Topics, a snapshot and a clock, and the rows that were judged in it."""
 
@@ -99,7 +112,7 @@ class World:
         self._head = struct.pack(">qq", now_ms, lifetime_ms_max) + framed(snapshot and snapshot.encode())
         self._head += struct.pack(">i", len(topics))
         for topic in topics:
-            self._head += struct.pack(">iqi", topic.generation, topic.ttl_ms, RULES.index(topic.on_invalid))
+            self._head += packed_rule(topic)
         self._rows: list[bytes] = []
         self._asked: list[tuple[Any, ...]] = []
         self._said: list[str] = []
@@ -267,7 +280,7 @@ def test_both_leave_the_same_of_whole_rows(twins: Any, rows, rules, snapshot, no
     known = None if snapshot is None else as_transactions_see(snapshot)
     batch = struct.pack(">q", now_ms) + framed(snapshot and snapshot.encode()) + struct.pack(">i", len(rules))
     for prefix, rule in rules.items():
-        batch += framed(prefix) + struct.pack(">iqi", rule.generation, rule.ttl_ms, RULES.index(rule.on_invalid))
+        batch += framed(prefix) + packed_rule(rule)
     expected = []
     lifetime_ms_max = NEVER if snapshot is None else snapshot.lifetime_ms_max
     for is_payload, prefix, generation, time_ms, columns in rows:
@@ -450,8 +463,8 @@ def java_rules(twins: Any, values: list[bytes]) -> list[TopicRule | None]:
     frames = Frames(twins.metadata(b"".join(map(framed, values))))
     read: list[TopicRule | None] = []
     while frames:
-        rule = (frames.number(), frames.number(), frames.text()) if frames.flag() else None
-        read.append(None if rule is None else TopicRule(rule[0], rule[1], OnInvalid(rule[2])))
+        rule = (frames.number(), frames.number(), frames.text(), frames.number()) if frames.flag() else None
+        read.append(None if rule is None else TopicRule(rule[0], rule[1], OnInvalid(rule[2]), rule[3]))
     return read
 
 
@@ -466,7 +479,7 @@ METADATA = st.builds(
     TopicMetadata,
     st.builds(lambda number, sign: number * sign, st.integers(1, GENERATION_MAX), st.sampled_from([1, -1])),
     st.integers(0, LONG_MAX), st.sampled_from(RULES), SHORTS, SHORTS, NUMBERS, NUMBERS,
-    st.dictionaries(st.text(max_size=4), st.text(max_size=6), max_size=3), st.integers(0, 10**18 - 1),
+    st.dictionaries(st.text("AZaz09_.-", max_size=4), st.text(max_size=6), max_size=3), st.integers(0, 10**18 - 1),
 )  # fmt: skip
 
 

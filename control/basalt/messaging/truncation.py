@@ -3,7 +3,7 @@
 An operator asks for it, or the topic has a size limit (property `retainBytes`), and the job retention does.
 
 The time stands in the topic's metadata and only rises; everybody who reads goes by it as by the TTL (`TopicLog.oldest_ms`).
-The rows go later: the retention job removes them, or, where a store drops rows itself, the TTL does.
+The rows go later: the retention job removes them, or a store that drops rows itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
@@ -20,9 +21,11 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable, FirstUnstableRow
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
+from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES
+from basalt_engine.table import Store
 
 
 class TruncationResult(NamedTuple):
@@ -44,10 +47,12 @@ class Truncation:
     """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, markers: TopicMarkers, ends: StableEnds, first_unstable: FirstUnstable, ranges: Ranges,
-        named: Callable[[int], str],
+        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, markers: TopicMarkers, ends: StableEnds,
+        first_unstable: FirstUnstable, ranges: Ranges, named: Callable[[int], str],
     ) -> None:  # fmt: skip
+        self._store_drops = store.applies_retention
         self._clock = clock
+        self._writer = writer
         self._logs = logs
         self._markers = markers
         self._ends = ends
@@ -62,8 +67,7 @@ class Truncation:
         """
         log, found = await self._checked(title, before_ms, generation)
         if found.changed:
-            await self._markers.keep(log)
-            await self._logs.truncate(title, before_ms, log.topic.generation)
+            await self._truncate(log, before_ms)
         return found
 
     async def shrink(self, log: TopicLog, bytes_max: int) -> bool | None:
@@ -81,9 +85,19 @@ class Truncation:
         if undecided_ms is not None and not is_whole:
             before_ms = buckets.start_at(undecided_ms)
         if before_ms > oldest_ms:
-            await self._markers.keep(log)
-            await self._logs.truncate(log.topic.title, before_ms, log.topic.generation)
+            await self._truncate(log, before_ms)
         return is_whole
+
+    async def _truncate(self, log: TopicLog, before_ms: int) -> None:
+        await self._markers.keep(log)
+        if self._store_drops:
+            # Its rows may go as soon as the topic says so, and the last of them would have told where the log ends.
+            await self._writer.run(lambda group: self._note_end(group, log))
+        await self._logs.truncate(log.topic.title, before_ms, log.topic.generation)
+
+    def _note_end(self, group: Group, log: TopicLog) -> None:
+        if log.live:  # else it may be another generation, with a note of its own
+            stored_log.note_newest(group, log.topic, log.newest)
 
     async def checked(self, title: TopicName, before_ms: int, generation: int | None = None) -> TruncationResult:
         """Return the answer that `truncate` would give, and fail where it would; changes nothing."""

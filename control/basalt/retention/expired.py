@@ -32,7 +32,7 @@ from basalt_engine.keys import PayloadKey, TopicKeys, position, position_fields,
 from basalt_engine.messages import MessageTable
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.retention import payloads_expired_ms
+from basalt_engine.retention import CLOCK_SET_BACK_MS, payloads_expired_ms
 from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import DeleteRange, Store, prefix_stop
@@ -41,9 +41,6 @@ from basalt_engine.table import DeleteRange, Store, prefix_stop
 # something to gain: an eighth of the TTL, or ten minutes.
 SLACK_PART = 8
 SLACK_MS_MAX = 600_000
-# Publish times go on from the newest one when the clock is set back, and are then ahead of it; payloads outlive the
-# messages that refer to them by this much more than the rule asks, so that no such message loses its payload.
-CLOCK_SET_BACK_MS = 3_600_000
 TOPICS_REMEMBERED_MAX = 100_000
 GROUP_TOPICS = 32  # topics in one write; each range delete in it is looked at again for each row written behind it
 PAYLOAD_LOOKS_MAX = 1_000  # topics whose payload rows one run looks for: a read in each bucket
@@ -136,7 +133,7 @@ class ExpiredRows:
         return _Plan(topic, await self._call(self._expired, topic, now_ms) if messages else None, payloads)
 
     def _truncated_ms(self, topic: Topic) -> int:
-        """Before which time truncation lets rows go; a store that drops them itself goes by the TTL alone."""
+        """Before which time truncation lets rows go; a store that drops them itself knows it as well."""
         return 0 if self._store.applies_retention else topic.metadata.truncated_before_ms
 
     def _expired(self, topic: Topic, now_ms: int) -> _Expired:

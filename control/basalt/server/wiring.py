@@ -195,8 +195,9 @@ async def _wire(
     ids = TransactionIds(facts.instance)
     ranges = Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     truncation = Truncation(
-        clock, topics, markers, ends, first_unstable, ranges, lambda writer: ids.text(transaction_manager.id_of(writer))
-    )
+        store, clock, topics, writer, markers, ends, first_unstable, ranges,
+        lambda pointer: ids.text(transaction_manager.id_of(pointer)),
+    )  # fmt: skip
     jobs = build_jobs(
         settings, store, clock, topics, statistics, markers, writer, transactions, log, known_transactions, pruner, activity,
         truncation,

@@ -19,6 +19,7 @@ from basalt_engine.keys import position
 from basalt_engine.messages import MessageTable
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks.store import RocksStore
+from basalt_engine.table import Delete
 from tests.wiring import A, Wired, ids, texts
 
 SECOND_MS = 1_000
@@ -122,6 +123,29 @@ def test_a_row_from_before_the_truncation_is_neither_counted_nor_taken_off():
     assert index.own.entries() == (Expiry(1_000, 1, 5),)
     index.remove(position(9, 0), old)
     assert index.own.entries() == (Expiry(1_000, 1, 5),)
+
+
+class DroppingStore(MemoryStore):
+    """As one whose region servers drop truncated rows the moment that a topic says so."""
+
+    applies_retention = True
+
+
+async def test_the_end_of_a_log_is_noted_before_a_store_may_drop_the_row_that_told_it():
+    shop = await Wired.start(DroppingStore())
+    await shop.topics.create(A, {})
+    await published(shop, "a", "b")
+    end = (await shop.services.ranges.stable_end(A)).id
+    await truncate(shop, shop.clock.now_ms())
+    rows = shop.store.table(MessageTable.name)
+    rows.write([Delete(row.key) for row in rows.scan(b"", None)])
+    again = await shop.restarted()
+    assert end is not None
+    assert (await again.services.ranges.stable_end(A)).id == end
+    again.clock.step(1)
+    await again.publish(A, "c")
+    assert ids(await again.messaging.fetch(A, None, True))[0] > end
+    await again.services.close()
 
 
 async def test_a_time_that_has_not_come_is_refused(shop: Wired):

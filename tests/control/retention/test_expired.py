@@ -13,7 +13,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.retention import expired
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.keys import MessageId, PayloadKey, TopicKeys
-from basalt_engine.retention import ALL_ONES_MS, EXPIRED, NO_SNAPSHOT, TopicRule, judge_payload
+from basalt_engine.retention import ALL_ONES_MS, CLOCK_SET_BACK_MS, EXPIRED, NO_SNAPSHOT, TopicRule, judge_payload
 from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run, seen
@@ -161,7 +161,7 @@ async def test_payloads_outlive_every_message_that_may_refer_to_them(shop: Wired
     await shop.store_aside(A, "aside", tx=tx)
     await shop.commit(tx)
     began_ms = shop.clock.now_ms()
-    gone_after_ms = DAY_MS + 2 * LIFETIME_MS + expired.CLOCK_SET_BACK_MS + expired.SLACK_MS_MAX
+    gone_after_ms = DAY_MS + 2 * LIFETIME_MS + CLOCK_SET_BACK_MS + expired.SLACK_MS_MAX
     for age_ms in (DAY_MS - 1, DAY_MS + expired.SLACK_MS_MAX, gone_after_ms - 1, gone_after_ms):
         shop.clock.advance(began_ms + age_ms - shop.clock.now_ms())
         before = await seen(shop, A)
@@ -180,7 +180,7 @@ def test_no_payload_row_is_removed_that_the_rule_would_keep(
 ):
     """The job removes all rows of a writer by its write pointer; the rule judges each by the time it was written."""
     pointer_ms = expired.payload_writers_expired_ms(now_ms - ttl_ms, lifetime_ms) - earlier_ms
-    lasted_ms = data.draw(st.integers(0, lifetime_ms + expired.CLOCK_SET_BACK_MS))
+    lasted_ms = data.draw(st.integers(0, lifetime_ms + CLOCK_SET_BACK_MS))
     write_ms = data.draw(st.sampled_from([pointer_ms + lasted_ms, ALL_ONES_MS]))  # a batch, or the bound row
     key = PayloadKey(1, b"shop:orders:", 1, pointer_ms * POINTERS_PER_MS, write_ms, 0)
     assert judge_payload(key, TopicRule(1, ttl_ms), None, lifetime_ms, now_ms) is EXPIRED

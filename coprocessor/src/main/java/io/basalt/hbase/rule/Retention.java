@@ -16,6 +16,12 @@ public final class Retention {
   /** So far may any two clocks differ: what has expired by this server's clock goes this much later. */
   public static final long CLOCK_SLACK_MS = TimeUnit.HOURS.toMillis(1);
 
+  /**
+   * A clock that is set back leaves publish times ahead of it: payloads outlive by this much the messages that a
+   * truncation took.
+   */
+  static final long CLOCK_SET_BACK_MS = TimeUnit.HOURS.toMillis(1);
+
   /** In place of a time: the row has no column x. None is ever negative. */
   static final long NO_EXPIRY = -1;
 
@@ -40,6 +46,9 @@ public final class Retention {
     }
     if (hasPassed(publishMs, topic.ttlMs, 0, nowMs) || expireMs != NO_EXPIRY && expireMs <= nowMs) {
       return Verdict.EXPIRED;
+    }
+    if (generation == topic.generation && hasPassed(publishMs, 0, 0, topic.truncatedBeforeMs - 1)) {
+      return Verdict.TRUNCATED;
     }
     if (writtenBy == WritePointers.NONE) {
       return Verdict.NO_TRANSACTION;
@@ -74,6 +83,10 @@ public final class Retention {
     long bornMs = writeMs == ALL_ONES_MS ? Long.divideUnsigned(writePointer, WritePointers.POINTERS_PER_MS) : writeMs;
     if (hasPassed(bornMs, topic.ttlMs, lifetimeMsMax, nowMs)) {
       return Verdict.EXPIRED;
+    }
+    if (generation == topic.generation
+        && hasPassed(bornMs, lifetimeMsMax, CLOCK_SET_BACK_MS, topic.truncatedBeforeMs - 1)) {
+      return Verdict.TRUNCATED;
     }
     if (snapshot == null) {
       return Verdict.NO_SNAPSHOT;

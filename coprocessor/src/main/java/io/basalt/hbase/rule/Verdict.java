@@ -7,6 +7,7 @@ public enum Verdict {
   UNKNOWN_TABLE(Fate.KEEP, "unknown table", Count.ROWS_UNKNOWN_TOPIC),
   OLD_GENERATION(Fate.DROP, "old generation", Count.ROWS_DROPPED_OLD_GENERATION),
   EXPIRED(Fate.DROP, "expired", Count.ROWS_DROPPED_EXPIRED),
+  TRUNCATED(Fate.DROP, "truncated", Count.ROWS_DROPPED_EXPIRED),
   NO_SNAPSHOT(Fate.KEEP, "no snapshot", Count.ROWS_NO_SNAPSHOT),
   NO_TRANSACTION(Fate.KEEP, "no transaction", Count.ROWS_KEPT),
   ROLLED_BACK(Fate.DROP, "rolled back", Count.ROWS_DROPPED_ROLLED_BACK),

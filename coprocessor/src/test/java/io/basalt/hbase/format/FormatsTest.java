@@ -111,6 +111,8 @@ class FormatsTest {
     assertEquals(meaning.get("generation").getAsInt(), rule.generation);
     assertEquals(meaning.get("ttlMs").getAsLong(), rule.ttlMs);
     assertEquals(meaning.get("onInvalid").getAsString(), rule.onInvalid.value);
+    boolean isTruncated = meaning.has("truncatedBeforeMs");
+    assertEquals(isTruncated ? meaning.get("truncatedBeforeMs").getAsLong() : 0, rule.truncatedBeforeMs);
   }
 
   @ParameterizedTest

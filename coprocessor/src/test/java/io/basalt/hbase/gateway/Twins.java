@@ -53,7 +53,7 @@ public final class Twins {
   }
 
   /**
-   * Judges rows: now, lifetime, the body of a snapshot or null, topics (generation, TTL, onInvalid), then for each
+   * Judges rows: now, lifetime, the body of a snapshot or null, topics (generation, TTL, onInvalid, truncation), then for each
    * row the number of its topic (−1 unknown), whether it is a payload row, and its key and columns t and x. Answers a
    * byte for each row.
    */
@@ -65,7 +65,7 @@ public final class Twins {
     Snapshot snapshot = body == null ? null : Snapshot.decode(body);
     TopicRule[] topics = new TopicRule[input.count()];
     for (int index = 0; index < topics.length; index++) {
-      topics[index] = new TopicRule(input.count(), input.number(), OnInvalid.values()[input.count()]);
+      topics[index] = readRule(input);
     }
     byte[] verdicts = new byte[input.count()];
     for (int index = 0; index < verdicts.length; index++) {
@@ -79,6 +79,10 @@ public final class Twins {
           (byte) verdict(isPayload, key, writtenBy, expireMs, topic, snapshot, lifetimeMsMax, nowMs).ordinal();
     }
     return verdicts;
+  }
+
+  private static TopicRule readRule(Frames.In input) throws IOException {
+    return new TopicRule(input.count(), input.number(), OnInvalid.values()[input.count()], input.number());
   }
 
   private static Verdict verdict(
@@ -103,7 +107,7 @@ public final class Twins {
 
   /**
    * Judges whole rows as a compaction of all files does: now, the body of a snapshot or null, topics (prefix,
-   * generation, TTL, onInvalid), then for each row whether it is a payload row, its key, and its columns by name.
+   * generation, TTL, onInvalid, truncation), then for each row whether it is a payload row, its key, and its columns by name.
    * Answers a byte for each row.
    */
   public byte[] judgeRows(byte[] batch) throws IOException, CorruptionException {
@@ -114,7 +118,7 @@ public final class Twins {
     Map<String, TopicRule> rules = new HashMap<>();
     for (int left = input.count(); left > 0; left--) {
       byte[] prefix = input.bytes();
-      TopicRule rule = new TopicRule(input.count(), input.number(), OnInvalid.values()[input.count()]);
+      TopicRule rule = readRule(input);
       rules.put(TopicPrefix.text(prefix, 0, prefix.length), rule);
     }
     // One filter for all, as in a compaction: it must not take the topic of the row before.
@@ -281,14 +285,15 @@ public final class Twins {
     return output.toBytes();
   }
 
-  /** Reads rows of the metadata table: generation, TTL, onInvalid. */
+  /** Reads rows of the metadata table: generation, TTL, onInvalid, truncation. */
   public byte[] metadata(byte[] batch) throws IOException {
     Frames.In input = new Frames.In(batch);
     Frames.Out output = new Frames.Out();
     while (input.hasMore()) {
       try {
         TopicRule rule = TopicRule.decode(input.bytes());
-        output.flag(true).number(rule.generation).number(rule.ttlMs).text(rule.onInvalid.value);
+        output.flag(true).number(rule.generation).number(rule.ttlMs).text(rule.onInvalid.value)
+            .number(rule.truncatedBeforeMs);
       } catch (CorruptionException refused) {
         output.flag(false);
       }

@@ -99,7 +99,11 @@ class RetentionTest {
     OnInvalid onInvalid = OnInvalid.valueOf(rule.get("onInvalid").getAsString().toUpperCase(java.util.Locale.ROOT));
     return Collections.singletonMap(
         TopicPrefix.text(key, 1, end - 1),
-        new TopicRule(rule.get("generation").getAsInt(), rule.get("ttlMs").getAsLong(), onInvalid));
+        new TopicRule(
+            rule.get("generation").getAsInt(),
+            rule.get("ttlMs").getAsLong(),
+            onInvalid,
+            rule.has("truncatedBeforeMs") ? rule.get("truncatedBeforeMs").getAsLong() : 0));
   }
 
   @ParameterizedTest
