@@ -22,7 +22,6 @@ TESTED_ELSEWHERE = {
 UNNAMED: set[str] = {
     "control/basalt/api/bodies/messages.py",
     "control/basalt/cli/commands/bench.py",
-    "control/basalt/cli/commands/hbase.py",
     "control/basalt/client/aiohttp_transport.py",
     "control/basalt/client/calls/admin.py",
     "control/basalt/client/calls/tables.py",
