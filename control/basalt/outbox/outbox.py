@@ -51,10 +51,24 @@ class Outbox:
         self._driver = driver
 
     def connect(self) -> DatabaseConnection:
-        """A connection of its own, or the one that it was given. `InputError` for one that commits each statement."""
+        """A connection of its own, or the one that it was given.
+
+        `InputError` for one that commits each statement, or cannot be used in this thread.
+        """
         given: Any = self._connect  # sqlite3's connections can be called, so whether it can tells nothing
-        connection: DatabaseConnection = given if hasattr(given, "cursor") else given()
+        connection: DatabaseConnection = self._usable(given) if hasattr(given, "cursor") else given()
         self.refuse_autocommit(connection)
+        return connection
+
+    def _usable(self, connection: DatabaseConnection) -> DatabaseConnection:
+        try:
+            connection.cursor().close()
+        except self.driver(connection).ProgrammingError as error:
+            raise InputError(
+                f"outbox {self.name}: the connection that it was given cannot be used here: {error}",
+                field="connect",
+                hint="Give a function that makes connections, such as lambda: sqlite3.connect(path).",
+            ) from error
         return connection
 
     def refuse_autocommit(self, connection: DatabaseConnection) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from uuid import uuid4
 
 from basalt.client import Client, Session, Transaction
@@ -21,6 +22,7 @@ from basalt.errors import (
     RetryError,
     SessionFencedError,
     SessionNotFoundError,
+    TopicEndedError,
     TransactionNotFoundError,
 )
 from basalt.outbox.outbox import Outbox
@@ -51,12 +53,14 @@ class _Held:
     rows: OutboxRows
     session: Session
     batch: int  # the newest that was taken
+    thread: int  # whose connection it is: SQLite's can be used in no other one
 
 
 class Relay:
     """Publishes what waits in an outbox. Of two relays of one outbox the newer one goes on, and the older one stops.
 
-    Neither thread-safe nor async: run it in a process or a thread of its own, with a client that others may use, too.
+    It may be made, run and closed in any threads, one after the other: each has a connection of its own. Not async: beside an
+    event loop run it in a thread. Others may use its client, too.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Relay:
         connection = outbox.connect()  # to see that there is a database; the thread that runs has its own
         driver = outbox.driver(connection)
         self._passing = (driver.OperationalError, driver.InterfaceError)
+        self._misused = driver.ProgrammingError
         outbox.give_back(connection)
         self._holds: _Held | None = None
         self._runs = uuid4().hex  # how the names of its runs begin: each opening of its session is a run of its own
@@ -83,30 +88,43 @@ class Relay:
         self,
         *,
         until: Callable[[], bool] = lambda: False,
+        drain: bool = False,
         pause_ms: int = PAUSE_MS,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Publish whatever comes, `until` says that it is enough; looks again `pause_ms` after it found nothing.
+    ) -> int:
+        """Publish whatever comes, until `until` says that it is enough; with `drain` until nothing waits. How many messages.
 
-        What may pass (a server or a database that cannot be reached) is waited for. `SessionFencedError`: another relay of
-        this outbox has begun, so stop.
+        It looks again `pause_ms` after it found nothing. What may pass (a server or a database that cannot be reached) is
+        waited for. At its end, whatever that is, it gives its connection back. `SessionFencedError`: another relay of this
+        outbox has begun, so stop.
         """
-        while not until():
-            try:
-                wait_ms = 0 if self.run_once() else pause_ms
-            except (SessionFencedError, OutboxBehindError, OutboxUncertainError):
-                raise
-            except (RetryError, ConflictError, SessionNotFoundError, *self._passing) as error:
-                asked_ms = error.retry_after_ms if isinstance(error, RetryError) else 0
-                wait_ms = max(RETRY_PAUSE_MS, asked_ms)
-                log.warning("outbox %s: trying again in %s ms: %s", self._outbox.name, wait_ms, error)
-            if wait_ms:
+        published = 0
+        try:
+            while not until():
+                wait_ms = pause_ms
+                try:
+                    count = self.run_once()
+                except (SessionFencedError, TopicEndedError, OutboxBehindError, OutboxUncertainError):
+                    raise
+                except (RetryError, ConflictError, SessionNotFoundError, *self._passing) as error:
+                    asked_ms = error.retry_after_ms if isinstance(error, RetryError) else 0
+                    wait_ms = max(RETRY_PAUSE_MS, asked_ms)
+                    log.warning("outbox %s: trying again in %s ms: %s", self._outbox.name, wait_ms, error)
+                else:
+                    published += count
+                    if count:
+                        continue
+                    if drain:
+                        break
                 sleep(wait_ms / 1_000)
+        finally:
+            self.close()
+        return published
 
     def run_once(self) -> int:
-        """Publish the next batch; how many messages it had, 0 when none waits."""
+        """Publish the next batch; how many messages it had, 0 when none waits. It keeps its connection: see `close`."""
         try:
-            held = self._holds = self._holds or self._open()
+            held = self._holds = self._of_this_thread(self._holds) if self._holds else self._open()
             self._decide(held.rows)
             return self._publish_next(held)
         except BaseException:
@@ -117,7 +135,23 @@ class Relay:
         """Close the connection to the database. A relay that was closed may run again, if no newer one has begun."""
         held, self._holds = self._holds, None
         if held is not None:
+            self._give_back(held)
+
+    def _give_back(self, held: _Held) -> None:
+        try:
             self._outbox.give_back(held.connection)
+        except self._misused:
+            if held.thread == get_ident():
+                raise
+            # SQLite lets no other thread close it. It is closed when nobody refers to it, which is now.
+
+    def _of_this_thread(self, held: _Held) -> _Held:
+        if held.thread == get_ident():
+            return held
+        connection = self._outbox.connect()
+        self._give_back(held)
+        rows = OutboxRows(connection, self._outbox.statements(connection))
+        return _Held(connection, rows, held.session, held.batch, get_ident())
 
     def _publish_next(self, held: _Held) -> int:
         while (oldest_taken := held.rows.oldest_taken()) is not None:
@@ -193,7 +227,7 @@ class Relay:
             if session.version is None:
                 self._begin_versions(session, rows, standing)
             self._register(session, rows)
-            return _Held(connection, rows, session, self._standing(rows).batch)
+            return _Held(connection, rows, session, self._standing(rows).batch, get_ident())
         except BaseException:
             self._outbox.give_back(connection)
             raise

@@ -25,6 +25,7 @@ class DatabaseDriver(Protocol):
     paramstyle: str
     OperationalError: type[Exception]
     InterfaceError: type[Exception]
+    ProgrammingError: type[Exception]
 
     def Binary(self, data: bytes) -> Any:  # noqa: N802  # the standard's name
         """A parameter that is bytes."""
