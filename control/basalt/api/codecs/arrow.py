@@ -53,10 +53,14 @@ _NAMES = ("name", "key")
 BATCH_ROWS_MAX = 8_192  # of one record batch: what is done once for each batch is then lost in what its rows cost
 BATCH_BYTES_MAX = 2 << 20  # payloads of one record batch, but for a first message: fits a processor's cache
 
-_NUMBERS = array("H", range(1 << 16))
-if sys.byteorder == "little":
-    _NUMBERS.byteswap()
-_COUNTED = memoryview(_NUMBERS.tobytes())  # all sequence numbers as ids hold them, to be cut out
+
+@functools.cache
+def _counted() -> memoryview:
+    """All sequence numbers as ids hold them, to be cut out."""
+    numbers = array("H", range(1 << 16))
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return memoryview(numbers.tobytes())
 
 
 @functools.cache
@@ -393,7 +397,7 @@ def _ids(stretch: Stretch) -> Buffer:
         return stretch.first_id
     at = stretch.counted_at
     first = int.from_bytes(stretch.first_id[at : at + 2], "big")
-    numbers = _COUNTED[2 * first : 2 * (first + stretch.rows)]
+    numbers = _counted()[2 * first : 2 * (first + stretch.rows)]
     laid_out = bytearray(stretch.first_id) * stretch.rows
     laid_out[at::MESSAGE_ID_BYTES] = numbers[0::2]
     laid_out[at + 1 :: MESSAGE_ID_BYTES] = numbers[1::2]
@@ -456,8 +460,8 @@ def _sequences_of(stretch: Stretch) -> bytes:
     if stretch.counted_at != SEQUENCE_AT:
         return _long(first) * stretch.rows
     laid_out = bytearray(8 * stretch.rows)  # none has more than 16 bits
-    laid_out[0::8] = _COUNTED[2 * first + 1 : 2 * (first + stretch.rows) : 2]
-    laid_out[1::8] = _COUNTED[2 * first : 2 * (first + stretch.rows) : 2]
+    laid_out[0::8] = _counted()[2 * first + 1 : 2 * (first + stretch.rows) : 2]
+    laid_out[1::8] = _counted()[2 * first : 2 * (first + stretch.rows) : 2]
     return bytes(laid_out)
 
 

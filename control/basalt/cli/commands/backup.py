@@ -148,9 +148,10 @@ def restore(
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--accept-loss", metavar="TEXT", help="Repair, and lose this: the words that it shows without.")
 def repair(invocation: Invocation, data: Path, accept_loss: str | None) -> int:
-    """Show what is damaged in the data directory DATA, and what would be lost by mending it; exit code 7 if something is.
+    """Show what is damaged in a data directory, and mend what can be mended.
 
-    Nothing is changed before the loss is accepted in just the words that are shown. Then what was damaged is put aside, as
+    DATA is the directory. Without --accept-loss it shows what would be lost; exit code 7 if something is damaged. Nothing
+    is changed before the loss is accepted in just the words that are shown. Then what was damaged is put aside, as
     DATA.aside-TIME: nothing is ever deleted.
     """
     from basalt_engine.clock import SystemClock

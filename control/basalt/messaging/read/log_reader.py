@@ -8,6 +8,7 @@ docs/reference/http-api.md, "What a reader may rely on".
 from __future__ import annotations
 
 import asyncio
+import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
@@ -37,9 +38,14 @@ REMOTE_BYTES_MAX = 16 << 20  # asked of a remote store at once, and in memory fo
 FOREVER_MS = (1 << 63) - 1
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
 _NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
-_NUMBERS = [number.to_bytes(2, "big") for number in range(1 << 16)]  # at hand, for every poll needs thousands
 
 PayloadRows = Callable[[MessageRow], Iterable[PayloadRow]]  # reads the payload rows that a row refers to, in order
+
+
+@functools.cache
+def _numbers() -> list[bytes]:
+    """All sequence numbers, at hand: every poll needs thousands. A server that nobody polls goes without their 3 MB."""
+    return [number.to_bytes(2, "big") for number in range(1 << 16)]
 
 
 class Slice:
@@ -81,7 +87,7 @@ class Slice:
     def id_parts(self) -> tuple[bytes, list[bytes], bytes]:
         """The ids in parts: what all begin with, the two bytes that are each one's own, what all end with."""
         first = self._first_sequence
-        return self._head, _NUMBERS[first + self.start : first + self.stop], self._tail()
+        return self._head, _numbers()[first + self.start : first + self.stop], self._tail()
 
     def first_id(self) -> bytes:
         """The id of the first message; the others count up from it, in the number at `counted_at`."""
@@ -93,7 +99,7 @@ class Slice:
 
     def id_at(self, index: int) -> bytes:
         """The id of the batch's message at this index."""
-        return self._head + _NUMBERS[self._first_sequence + index] + self._tail()
+        return self._head + (self._first_sequence + index).to_bytes(2, "big") + self._tail()
 
     @property
     def counted_at(self) -> int:
