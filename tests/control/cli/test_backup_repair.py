@@ -50,6 +50,7 @@ def test_it_shows_the_command_that_mends_and_this_mends(run: Run, data: Path):
     assert (refused.code, "what would be lost is" in refused.err) == (1, True)
     program, *arguments = shlex.split(way.removeprefix("nothing was changed; to mend it: "))
     assert program == "basalt"
+    assert run(*arguments, "--dry-run").out == shown.out
     done = run(*arguments)
     assert done.code == 0
     assert "the damaged directory is" in done.out

@@ -147,7 +147,8 @@ def restore(
 @command(options=output_option)
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--accept-loss", metavar="TEXT", help="Repair, and lose this: the words that it shows without.")
-def repair(invocation: Invocation, data: Path, accept_loss: str | None) -> int:
+@dry_run_option
+def repair(invocation: Invocation, data: Path, accept_loss: str | None, dry_run: bool) -> int:
     """Show what is damaged in a data directory, and mend what can be mended.
 
     DATA is the directory. Without --accept-loss it shows what would be lost; exit code 7 if something is damaged. Nothing
@@ -159,7 +160,7 @@ def repair(invocation: Invocation, data: Path, accept_loss: str | None) -> int:
 
     repairing = Repair(data)
     with progress("looking at", None) as advance:
-        if accept_loss is not None:
+        if accept_loss is not None and not dry_run:
             aside = repairing.mend(accept_loss, SystemClock(), advance)
             result = {"data": str(data), "lost": accept_loss, "aside": str(aside)}
             invocation.out.done(f"repaired {data}; lost: {accept_loss}; the damaged directory is {aside}", result)
