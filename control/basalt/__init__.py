@@ -1,6 +1,7 @@
 """Basalt: transactional messaging on HBase, with an embedded default.
 
-`basalt.connect(url)` makes a client, `basalt.aio.connect(url)` an async one. Importing this package loads neither.
+`basalt.connect(url)` makes a client, `basalt.aio.connect(url)` an async one. Importing this package loads neither: what is named
+here beside them (`basalt.errors`, `basalt.RecordIn`, the classes of what the client answers) is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -13,9 +14,124 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-    from basalt.client import AsyncClient, Client
+    from basalt import client, errors, outbox
+    from basalt.client import (
+        Advance,
+        ArrowPage,
+        AsyncClient,
+        AsyncNamedTransaction,
+        AsyncReader,
+        AsyncSession,
+        AsyncTable,
+        AsyncTopic,
+        AsyncTransaction,
+        AsyncTransactionalTable,
+        Client,
+        Holder,
+        Message,
+        NamedTransaction,
+        Page,
+        PeekedMessage,
+        Position,
+        PositionLike,
+        PostCommitError,
+        PublishResponse,
+        Reader,
+        Readiness,
+        RecordIn,
+        ServerPart,
+        Session,
+        SessionInfo,
+        Split,
+        StableEnd,
+        Table,
+        TableInfo,
+        TableRow,
+        Topic,
+        TopicInfo,
+        TopicStats,
+        TopicTruncation,
+        Transaction,
+        TransactionalTable,
+        TransactionAware,
+        TransactionInfo,
+        TransactionOutcome,
+        TransactionSession,
+        TransactionTopic,
+        Version,
+        WrittenTable,
+    )
 
-__all__ = ["__version__", "aio", "connect"]
+__all__ = [
+    "Advance",
+    "ArrowPage",
+    "AsyncClient",
+    "AsyncNamedTransaction",
+    "AsyncReader",
+    "AsyncSession",
+    "AsyncTable",
+    "AsyncTopic",
+    "AsyncTransaction",
+    "AsyncTransactionalTable",
+    "Client",
+    "Holder",
+    "Message",
+    "NamedTransaction",
+    "Page",
+    "PeekedMessage",
+    "Position",
+    "PositionLike",
+    "PostCommitError",
+    "PublishResponse",
+    "Reader",
+    "Readiness",
+    "RecordIn",
+    "ServerPart",
+    "Session",
+    "SessionInfo",
+    "Split",
+    "StableEnd",
+    "Table",
+    "TableInfo",
+    "TableRow",
+    "Topic",
+    "TopicInfo",
+    "TopicStats",
+    "TopicTruncation",
+    "Transaction",
+    "TransactionAware",
+    "TransactionInfo",
+    "TransactionOutcome",
+    "TransactionSession",
+    "TransactionTopic",
+    "TransactionalTable",
+    "Version",
+    "WrittenTable",
+    "__version__",
+    "aio",
+    "client",
+    "connect",
+    "errors",
+    "outbox",
+]
+
+_MODULES = frozenset({"client", "errors", "outbox"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    found: object = getattr(import_module(f"{__name__}.client"), name)
+    globals()[name] = found  # the next look finds it at once
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def connect(

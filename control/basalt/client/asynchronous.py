@@ -20,7 +20,7 @@ from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
-from basalt.client.handles import Handle, making
+from basalt.client.handles import Handle, making, signed
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -121,7 +121,7 @@ def awaiting(
     async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await handle._driver.run(plan(handle._scope, *args, **kwargs))
 
-    return method
+    return signed(method, plan)
 
 
 def opening(
@@ -133,7 +133,7 @@ def opening(
     async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
         return kind(await handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
 
-    return method
+    return signed(method, plan, kind)
 
 
 class _AsyncItems(AsyncIterator[ItemT]):

@@ -21,7 +21,7 @@ from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
-from basalt.client.handles import Handle, making
+from basalt.client.handles import Handle, making, signed
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
@@ -120,7 +120,7 @@ def blocking(
     def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return handle._driver.run(plan(handle._scope, *args, **kwargs))
 
-    return method
+    return signed(method, plan)
 
 
 def opening(
@@ -132,7 +132,7 @@ def opening(
     def method(handle: Handle[ScopeT, Driver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
         return kind(handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
 
-    return method
+    return signed(method, plan, kind)
 
 
 class _Items(Iterator[ItemT]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from inspect import Parameter, Signature, signature
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from basalt.api.bodies.transactions import CommittedBefore, TransactionOutcome
 from basalt.client.calls.reading import FollowCursor, TopicCursor
@@ -18,6 +19,7 @@ T = TypeVar("T")
 DriverT = TypeVar("DriverT")
 HandleT = TypeVar("HandleT")
 ScopeT = TypeVar("ScopeT")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 ScopeT_co = TypeVar("ScopeT_co", covariant=True)
 NamedT_co = TypeVar("NamedT_co", bound=NamedScope, covariant=True)
 
@@ -30,6 +32,22 @@ class Handle(Generic[ScopeT_co, DriverT]):
         self._driver = driver
 
 
+def signed(method: MethodT, plan: Callable[..., Any], returns: object = None) -> MethodT:
+    """The method with the signature that its user sees: of the plan, but on `self`, and with what comes out of running it."""
+    shown = signature(plan)
+    first, *others = shown.parameters.values()
+    if returns is None:
+        answer = str(shown.return_annotation)
+        assert answer.startswith("Steps["), f"{plan.__name__} is no plan: it returns {answer}"
+        returns = answer.removeprefix("Steps[").removesuffix("]")
+    itself = Parameter("self", first.kind)
+    seen: Any = method
+    seen.__signature__ = Signature([itself, *others], return_annotation=returns)
+    seen.__annotations__ = {each.name: each.annotation for each in others if each.annotation is not each.empty}
+    seen.__annotations__["return"] = returns
+    return method
+
+
 def making(
     kind: Callable[[T, DriverT], HandleT], scoped: Callable[Concatenate[ScopeT, P], T]
 ) -> Callable[Concatenate[Handle[ScopeT, DriverT], P], HandleT]:
@@ -39,7 +57,7 @@ def making(
     def method(handle: Handle[ScopeT, DriverT], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
         return kind(scoped(handle._scope, *args, **kwargs), handle._driver)
 
-    return method
+    return signed(method, scoped, kind)
 
 
 class NamedFacts(Generic[NamedT_co]):

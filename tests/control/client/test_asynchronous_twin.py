@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from typing import assert_type
 
 import pytest
 
 import basalt
+from basalt.client import RecordIn
 from basalt.client import asynchronous as asynchronous_client
 from basalt.client import blocking as blocking_client
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT
 from basalt.client.blocking import NAMESPACE_DEFAULT
-from basalt.errors import InputError
+from basalt.errors import InputError, SessionFencedError
+from basalt.outbox import Relay
 
 PAIRS = [
     (member, getattr(asynchronous_client, f"Async{name}"))
@@ -69,6 +72,35 @@ def test_a_blocking_client_loads_no_async_library():
         "print([name for name in sys.modules if name in ('aiohttp', 'asyncio', 'basalt.server', 'rocksdict')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_public_name_is_there_before_the_first_connect():
+    answered = set(basalt.client.__all__) - {"connect", "connect_async"}
+    assert set(basalt.__all__) == {"__version__", "aio", "client", "connect", "errors", "outbox", *answered}
+    code = (
+        "import sys, basalt; found = [name for name in basalt.__all__ if getattr(basalt, name, None) is None]; "
+        "print(found, basalt.errors.InputError.code, sorted(set(basalt.__all__) - set(dir(basalt))))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[] invalid_input []\n"
+    assert basalt.RecordIn is basalt.client.RecordIn
+    with pytest.raises(AttributeError, match="module 'basalt' has no attribute 'Recordin'"):
+        basalt.Recordin  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_public_names_are_those_of_the_types() -> None:
+    """`make check` reads this with mypy: what is loaded late must be known to it all the same."""
+    assert_type(basalt.RecordIn, type[RecordIn])
+    assert_type(basalt.errors.SessionFencedError("x"), SessionFencedError)
+    assert_type(basalt.outbox.Relay, type[Relay])
+    with basalt.connect("embedded:", settings={"store.kind": "memory"}) as client:
+        assert_type(client, basalt.Client)
+        assert_type(client.topics.create("orders"), basalt.TopicInfo)
+        orders = assert_type(client.topic("orders"), basalt.Topic)
+        assert_type(orders.publish_records([basalt.RecordIn(b"1")]), basalt.PublishResponse | None)
+        assert [assert_type(message, basalt.Message).payload for message in orders.read()] == [b"1"]
+        with assert_type(client.transaction(), basalt.Transaction) as tx:
+            assert_type(tx.id, str)
 
 
 def test_the_async_door_is_there_without_importing_it():
