@@ -90,9 +90,6 @@ class Garden:
             self._message("whose last message expired", expire_ms=self.now_ms - 2 * HOUR_MS, left=False),
             self._message("whose last message expires later", expire_ms=self.now_ms + DAY_MS),
             self._message("truncated", "short", age_ms=3 * HOUR_MS, left=False),
-            self._message(
-                "truncated, of a writer in progress", "short", age_ms=3 * HOUR_MS, writer=self.busy, left=False
-            ),
             self._message("right behind a truncation", "short", age_ms=2 * HOUR_MS),
             self._message("before a truncation of an older generation", "short", age_ms=3 * HOUR_MS, generation=3),
             self._message("of an old generation", generation=1, left=False),

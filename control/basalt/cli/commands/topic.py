@@ -34,7 +34,17 @@ topic = group("topic", "Create, list, show, update and delete topics.")
 # The client's methods have these as parameters of their own, which a property could shadow.
 _NOT_PROPERTIES = ("name", "namespace", "labels", "generation", "unset")
 
-_COLUMNS = columns("namespace name generation ttl_ms spread on_invalid properties")
+
+def _ttl_text(ttl_ms: object) -> str:
+    """A TTL as people say it."""
+    return BY_NAME["ttl"].kind.show(str(ttl_ms // 1_000)) if isinstance(ttl_ms, int) else plain(ttl_ms)
+
+
+_COLUMNS = (
+    *columns("namespace name generation"),
+    Column("ttl_ms", _ttl_text, "ttl"),
+    *columns("spread on_invalid properties"),
+)
 _SHOWN = columns("namespace name generation")
 _PROPERTIES = columns("property value default effect")
 _STATS = columns(
