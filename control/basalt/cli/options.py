@@ -50,7 +50,7 @@ NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this
 _TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
 PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROFILE_KEYS = ("url", "namespace")
-COMPLETION_MS_MAX = 500  # for the server's answer: whoever has pressed Tab waits for it
+COMPLETION_MS_MAX = 1_000  # for the answer: whoever has pressed Tab waits; the names of 30,000 topics take half of it
 COMPLETIONS_MAX = 1_000  # nobody reads more of them, and a shell would take long to lay them out
 
 Known = Iterable[tuple[str, str | None]]  # what a shell may complete: a name, and what to say of it

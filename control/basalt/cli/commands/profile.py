@@ -110,7 +110,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print a shell's completion script.
 
     It completes commands, options, and the names of topics, tables, jobs and more, which it asks the server that the
-    command line names. Without an answer within half a second there are none.
+    command line names. Without an answer within a second there are none.
 
     \b
     bash: basalt completion bash > ~/.local/share/bash-completion/completions/basalt
