@@ -70,16 +70,21 @@ class Truncation:
             await self._truncate(log, before_ms)
         return found
 
+    def excess_ms(self, log: TopicLog, bytes_max: int) -> int | None:
+        """The time before which blocks lie that are more than so many bytes need; None: there are none, or no index."""
+        before_ms = None if log.index is None else log.index.buckets.start_of_newest(bytes_max)
+        return None if before_ms is None or before_ms <= log.oldest_ms(self._clock.now_ms()) else before_ms
+
     async def shrink(self, log: TopicLog, bytes_max: int) -> bool | None:
         """Truncate the oldest blocks of a topic, as long as what is left has so many bytes. None: there is nothing to do.
 
         The topic's index is complete. False where not all of it could go: what a transaction in progress has published stays, and all
         that came after it.
         """
-        buckets = log.present_index().buckets
-        before_ms, oldest_ms = buckets.start_of_newest(bytes_max), log.oldest_ms(self._clock.now_ms())
-        if before_ms is None or before_ms <= oldest_ms:
+        before_ms = self.excess_ms(log, bytes_max)
+        if before_ms is None:
             return None
+        buckets, oldest_ms = log.present_index().buckets, log.oldest_ms(self._clock.now_ms())
         undecided_ms = await self._undecided_ms(log)
         is_whole = undecided_ms is None or before_ms <= undecided_ms
         if undecided_ms is not None and not is_whole:

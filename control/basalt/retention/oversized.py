@@ -46,15 +46,16 @@ class OversizedTopics:
         shrunk: list[tuple[TopicName, TopicMetadata]] = []
         for title, metadata in described:
             limit = metadata.others.get(RETAIN_BYTES, "")
-            if metadata.generation > 0 and limit.isdecimal() and self._may_look(title):
+            if metadata.generation > 0 and limit.isdecimal() and self._may_look(title, int(limit)):
                 metadata = await self._shrink(title, int(limit), counts) or metadata  # noqa: PLW2901
             shrunk.append((title, metadata))
         return shrunk
 
-    def _may_look(self, title: TopicName) -> bool:
+    def _may_look(self, title: TopicName, bytes_max: int) -> bool:
+        """False where memory knows that there is nothing to do, and where this run has loaded enough."""
         log = self._logs.find(title)
         if log is not None and log.index is not None and log.index.complete:
-            return True
+            return self._truncation.excess_ms(log, bytes_max) is not None
         prefix = topic_prefix(*title)
         if prefix < self._from:
             return False
