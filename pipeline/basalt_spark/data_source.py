@@ -1,8 +1,8 @@
-"""The data source behind `format("basalt")`: it gives Spark schemas, readers and writers, and speaks to no server.
+"""The data source behind `format("basalt")`: it gives Spark schemas, readers and writers.
 
 Spark makes an instance when a data frame is declared, pickles it, and makes readers and writers from it in processes of
-their own. So an instance holds the options alone, and they are checked when it is made: a fault is told before any job
-runs. docs/spark/source.md and docs/spark/sink.md describe the options.
+their own. So an instance holds the options alone, and they are checked when it is made, and the topic of a sink when its
+writer is: a fault is told before any job runs. docs/spark/source.md and docs/spark/sink.md describe the options.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class BasaltDataSource(DataSource):
         return BasaltStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BasaltWriter:
-        from basalt_spark.sink.writers import BasaltWriter  # readers' processes do not need it
+        from basalt_spark.sink.writers import BasaltWriter, refuse_absent_topic  # readers' processes do not need it
 
+        refuse_absent_topic(self.options)
         return BasaltWriter(schema, overwrite, self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BasaltStreamWriter:  # Spark's name
-        from basalt_spark.sink.writers import BasaltStreamWriter
+        from basalt_spark.sink.writers import BasaltStreamWriter, refuse_absent_topic
 
+        refuse_absent_topic(self.options)
         return BasaltStreamWriter(schema, overwrite, self.options)

@@ -87,6 +87,18 @@ def test_what_cannot_be_written_is_refused_before_any_job(spark, basalt, written
     assert basalt.transactions.list() == []
 
 
+def test_a_topic_that_is_not_there_is_refused_before_any_job(spark, basalt, basalt_server, topic, tmp_path):
+    absent = {"server": basalt_server.url, "topic": topic}
+    values = spark.range(1).selectExpr("cast(id as string) as value")
+    for more in ({}, {"txnAppId": "etl", "txnVersion": "1"}):
+        with pytest.raises(AnalysisException, match=f"topic default:{topic} does not exist"):
+            save(values, absent, **more)
+    writer = numbers(spark).writeStream.format("basalt").options(**absent, txnAppId=topic)
+    with pytest.raises(StreamingQueryException, match=f"topic default:{topic} does not exist"):
+        run(writer, tmp_path / "checkpoint")
+    assert basalt.transactions.list() == []
+
+
 def test_the_highest_watermark_of_the_rows_is_told_behind_them(spark, basalt, written):
     frame = spark.range(0, 4, 1, 2).selectExpr(
         "cast(id as string) as value",

@@ -51,6 +51,16 @@ TRANSACTION = "transaction"
 REPORT = "report"
 
 
+def refuse_absent_topic(options: Mapping[str, str]) -> None:
+    """Raise `TopicNotFoundError` while nothing is done yet, if the option names a topic that is not there.
+
+    Topics that a column names are known when their rows are written, and not before.
+    """
+    given = write_options(options)
+    if given.topic is not None:
+        client_of(given.server).topics.get(given.topic.topic, namespace=given.topic.namespace)
+
+
 class SegmentSink:
     """The part that all sinks share: each task stores its rows in one transaction, under a segment of its own."""
 
