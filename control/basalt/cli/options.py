@@ -85,11 +85,12 @@ class Invocation:
             namespace = namespace or profile.namespace
         return Target(url or DEFAULT_URL, namespace or DEFAULT_NAMESPACE)
 
-    def client(self) -> Client:
-        """A client for the target; use it in a `with` block."""
+    def client(self, *, wait: bool = True) -> Client:
+        """A client for the target; use it in a `with` block. Waits for a server of this machine that is starting."""
         import logging
 
         import basalt
+        from basalt.cli.local_server import START_MS_MAX, wait_for_start
 
         logging.getLogger("basalt.client").handlers = [_said()]
         target = self.target()
@@ -97,6 +98,8 @@ class Invocation:
         if self.timeout_ms is not None:
             timeout_ms, attempts_max = self.timeout_ms, ATTEMPTS_MAX_WITH_TIMEOUT
         try:
+            if wait and not target.url.startswith("embedded:"):
+                wait_for_start(target.url, min(START_MS_MAX, timeout_ms))
             return basalt.connect(
                 target.url, namespace=target.namespace, timeout_ms=timeout_ms, attempts_max=attempts_max
             )

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
     },
     "Operations": {
         "serve": Lazy("server", "serve", "Run a server."),
+        "wait": Lazy("server", "wait", "Wait until a server is ready, and print its address."),
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
         "config": Lazy("server", "config", "Show and check settings."),
         "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
@@ -152,7 +153,7 @@ def root() -> None:
     """Basalt: transactional messaging. `basalt COMMAND --help` tells more.
 
     \b
-    basalt serve --data ./data &
+    basalt serve --data ./data --background
     basalt topic create orders
     basalt publish orders '{"id": 1}'
     basalt consume orders

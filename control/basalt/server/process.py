@@ -76,12 +76,15 @@ class _Server(uvicorn.Server):
 class _Process:
     """One run of a server: what it was told, and the lines of its log that say so."""
 
-    def __init__(self, settings: Settings, signals: StopSignals, port_file: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, signals: StopSignals, port_file: Path | None, tell: Callable[[str], None] | None
+    ) -> None:
         self.settings = settings
         self.signals = signals
         self.clock = SystemClock()
         self.data_directory = None if settings.server.data is None else Path(settings.server.data)
         self._port_file = port_file
+        self._tell = tell
         self._started_ms = self.clock.monotonic_ms()
 
     def has_store(self, took_ms: float) -> None:
@@ -96,9 +99,8 @@ class _Process:
         """Requests are answered from now on: say where, and to whom that is open."""
         host, port = listener.getsockname()[:2]
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
-        log.info(
-            "%s at %s, %d ms after its start", serves, _url_of(self.settings.server.host, listener), self._age_ms()
-        )
+        url = _url_of(self.settings.server.host, listener)
+        log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
         if not host.startswith("127.") and host != "::1":
             log.warning(
                 "listens on %s, beyond this machine, and asks nobody for a password: whoever reaches port %d may read,"
@@ -109,6 +111,8 @@ class _Process:
             partial = self._port_file.with_name(self._port_file.name + ".partial")
             partial.write_text(f"{port}\n")
             partial.replace(self._port_file)  # a script that waits for the file never reads half of it
+        if self._tell is not None:
+            self._tell(url)
 
     def stopped(self) -> None:
         log.info("stopped, %d s after its start; all that it acknowledged is kept", self._age_ms() / 1_000)
@@ -117,12 +121,21 @@ class _Process:
         return self.clock.monotonic_ms() - self._started_ms
 
 
-def serve(settings: Settings, signals: StopSignals, *, port_file: Path | None = None) -> None:
-    """Run a server until a signal stops it; then answer what is open within 10 s and return."""
+def serve(
+    settings: Settings,
+    signals: StopSignals,
+    *,
+    port_file: Path | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> None:
+    """Run a server until a signal stops it; then answer what is open within 10 s and return.
+
+    `tell` is called with its URL once it answers, and `port_file` gets the port.
+    """
     set_up_logging(settings.log)
     keep_large_buffers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    process = _Process(settings, signals, port_file)
+    process = _Process(settings, signals, port_file, tell)
     uvloop.run(_serve(process))
     process.stopped()
 

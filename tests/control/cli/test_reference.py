@@ -53,7 +53,7 @@ def test_the_lazy_table_says_what_the_commands_say():
 def test_every_write_can_be_tried_without_writing():
     reads = {"list", "show", "peek", "poll", "history", "check", "consume", "doctor", "completion", "serve"}
     reads |= {"get", "scan", "status", "regions", "info", "describe", "find-hanging", "timeline", "markers"}
-    reads |= {"prune-audit", "invalid-check", "verify", "statistics", "range", "top"}
+    reads |= {"prune-audit", "invalid-check", "verify", "statistics", "range", "top", "wait"}
     for path, command in tree():
         words = set(path.split())
         if not words & reads and "explain" not in words:

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import click
 
-from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_USAGE, CommandFailure, Usage, one_line
-from basalt.cli.options import Command, Invocation, command, dry_run_option, output_option, settings_options, yes_option
+from basalt.cli.failures import EXIT_CONFLICT, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE, CommandFailure, Usage, one_line
+from basalt.cli.options import (
+    TIMEOUT_MS_DEFAULT,
+    Command,
+    Invocation,
+    command,
+    dry_run_option,
+    output_option,
+    settings_options,
+    yes_option,
+)
 from basalt.cli.output import columns, row
 from basalt.cli.root import group
 
@@ -22,20 +31,25 @@ from basalt.cli.root import group
 @click.option(
     "--port-file", type=click.Path(path_type=Path, dir_okay=False), help="Gets the port once the server is ready."
 )
+@click.option(
+    "--background", is_flag=True, help="Return once the server answers, and print its address; it goes on by itself."
+)
 @settings_options
 def serve(
     data: Path | None,
     host: str | None,
     port: int | None,
     port_file: Path | None,
+    background: bool,
     config: Path | None,
     settings: tuple[str, ...],
-) -> None:
+) -> int:
     """Run a server.
 
     --data, --host and --port are the settings server.data, server.host and server.port.
 
-    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun.
+    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun. With --background it logs to the file
+    log.file, or else to DIR.log beside its data directory.
     """
     from basalt.server.stop_signals import StopSignals
 
@@ -51,10 +65,43 @@ def serve(
             "--data is missing: the rocks store keeps its files there",
             hint="name a directory with --data DIR, or with server.data in the settings file",
         )
+    tell = None
+    if background:
+        from basalt.server.background import Started, fork, with_log_file
+
+        loaded = with_log_file(loaded)
+        file = str(loaded.log.file)
+        forked = fork(signals, file)
+        if isinstance(forked, Started):
+            if forked.url:
+                click.echo(forked.url)
+                about = f"it runs as process {forked.process} and logs to {file}; stop it with: kill {forked.process}"
+                click.echo(f"basalt: {about}", err=True)
+            return forked.exit_code
+        tell = forked
     signals.stage = "it loaded its parts"
     from basalt.server.process import serve as run
 
-    run(loaded, signals, port_file=port_file)
+    run(loaded, signals, port_file=port_file, tell=tell)
+    return EXIT_OK
+
+
+@command("wait")
+def wait(invocation: Invocation) -> None:
+    """Wait until a server is ready, and print its address.
+
+    --timeout says for how long, 30 s unless it is given; exit code 6 if none is ready then. Of several servers it is the one that leads.
+    """
+    from basalt.cli.local_server import wait_until_ready
+
+    url, reason = wait_until_ready(invocation.target().url, invocation.timeout_ms or TIMEOUT_MS_DEFAULT)
+    if reason:
+        raise CommandFailure(
+            f"no server is ready at {url}: {reason}",
+            hint="start one with `basalt serve`, or give it more time with --timeout",
+            exit_code=EXIT_UNAVAILABLE,
+        )
+    invocation.out.done(url, {"url": url})
 
 
 @command(options=output_option)
