@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from basalt.errors import TopicEndedError
 from basalt_spark.offset import parse_offset
 
 pytestmark = pytest.mark.spark
@@ -121,7 +122,8 @@ def test_watermarks_come_with_rows_and_by_themselves_and_the_end_is_told_also_af
     ]
     assert [(row["control"], row["watermark"].year) for row in query.batches[-1]] == [("heartbeat", 9999)]
     assert query.offset.done
-    first.publish(b"behind the end")
+    with pytest.raises(TopicEndedError):
+        first.publish(b"behind the end")
     query.run()
     assert query.offset.done
     assert len(query.values) == 3
