@@ -26,19 +26,25 @@ PAUSE_S = 0.05
 SAID_AFTER_MS = 1_000
 
 
-def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> None:
-    """Return once something listens at one of these URLs, and at the latest after `wait_ms`: the call itself tells what is wrong."""
+def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> bool:
+    """True once something listens at one of these URLs; False where nothing does, on loopback after `wait_ms`.
+
+    What is wrong then the call itself tells.
+    """
     from basalt.client.servers import parse_urls
 
     servers = parse_urls(url)
     if not all(is_loopback(server.host) for server in servers):
-        return
+        return any(_connected(server) is None for server in servers)
     clock = SystemClock()
     began_ms, said = clock.monotonic_ms(), False
-    while all(_refuses(server) for server in servers):
+    while True:
+        failures = [_connected(server) for server in servers]
+        if not all(isinstance(failure, ConnectionRefusedError) for failure in failures):
+            return None in failures
         waited_ms = clock.monotonic_ms() - began_ms
         if waited_ms >= wait_ms:
-            return
+            return False
         if waited_ms >= SAID_AFTER_MS and not said and sys.stderr.isatty():
             sys.stderr.write(f"basalt: nothing listens at {url} yet; waiting for {wait_ms / 1_000:g} s at most\n")
             said = True
@@ -74,11 +80,10 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _refuses(server: ServerUrl) -> bool:
+def _connected(server: ServerUrl) -> OSError | None:
+    """None when a connection was made; else why not."""
     try:
         socket.create_connection((server.host, server.port), CONNECT_TIMEOUT_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+    except OSError as failure:
+        return failure
+    return None

@@ -43,8 +43,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_URL = "http://127.0.0.1:4780"
 DEFAULT_NAMESPACE = "default"
 TIMEOUT_MS_DEFAULT = 30_000
-ATTEMPTS_MAX = 5  # half a second of trying: a user at a terminal wants to know that no server is there
-ATTEMPTS_MAX_WITH_TIMEOUT = 10_000  # with --timeout only the time counts
+ATTEMPTS_MAX = (
+    5  # where nothing listens, half a second of trying: a user at a terminal wants to know that no server is there
+)
 OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
 NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
 _TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
@@ -94,12 +95,13 @@ class Invocation:
 
         logging.getLogger("basalt.client").handlers = [_said()]
         target = self.target()
-        timeout_ms, attempts_max = TIMEOUT_MS_DEFAULT, ATTEMPTS_MAX
-        if self.timeout_ms is not None:
-            timeout_ms, attempts_max = self.timeout_ms, ATTEMPTS_MAX_WITH_TIMEOUT
+        timeout_ms = TIMEOUT_MS_DEFAULT if self.timeout_ms is None else self.timeout_ms
+        attempts_max = None  # the time alone decides, through a restart of the server too
         try:
             if wait and not target.url.startswith("embedded:"):
-                wait_for_start(target.url, min(START_MS_MAX, timeout_ms))
+                listens = wait_for_start(target.url, min(START_MS_MAX, timeout_ms))
+                if not listens and self.timeout_ms is None:
+                    attempts_max = ATTEMPTS_MAX
             return basalt.connect(
                 target.url, namespace=target.namespace, timeout_ms=timeout_ms, attempts_max=attempts_max
             )
@@ -380,7 +382,7 @@ common_options = stacked(
         cls=CommonOption,
         type=DurationMs(),
         metavar="DURATION",
-        help="How long one call may take, and be tried again. [default: 30s, and at most 5 times]",
+        help="How long one call may take, and be tried again. [default: 30s; 5 attempts where no server listens]",
     ),
     output_option,
 )

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+import basalt
 from basalt.cli import local_server
 from basalt.cli.local_server import START_MS_MAX, is_loopback, wait_for_start, wait_until_ready
+from basalt.cli.options import Invocation
 
 
 @pytest.fixture
@@ -37,32 +39,51 @@ def test_a_server_that_begins_to_listen_is_waited_for(port: int, monkeypatch: py
 
     tries: list[float] = []
     monkeypatch.setattr(local_server, "sleep", third_time)
-    wait_for_start(f"http://127.0.0.1:{port}", 60_000)
+    assert wait_for_start(f"http://127.0.0.1:{port}", 60_000)
     assert len(tries) == 3
     listening[0].close()
 
 
 def test_one_that_listens_is_not_waited_for(pauses: list[float]):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        wait_for_start(f"http://127.0.0.1:{listener.getsockname()[1]}", START_MS_MAX)
+        assert wait_for_start(f"http://127.0.0.1:{listener.getsockname()[1]}", START_MS_MAX)
     assert pauses == []
 
 
 def test_of_several_one_is_enough(port: int, pauses: list[float]):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        wait_for_start(f"http://127.0.0.1:{port},http://127.0.0.1:{listener.getsockname()[1]}", START_MS_MAX)
+        assert wait_for_start(f"http://127.0.0.1:{port},http://127.0.0.1:{listener.getsockname()[1]}", START_MS_MAX)
     assert pauses == []
 
 
 def test_a_wait_has_an_end(port: int):
-    wait_for_start(f"http://127.0.0.1:{port}", 1)
+    assert not wait_for_start(f"http://127.0.0.1:{port}", 1)
 
 
-def test_a_server_elsewhere_is_not_waited_for(pauses: list[float], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("nobody was to be called"))
-    wait_for_start("http://broker.example:4780", START_MS_MAX)
-    wait_for_start("http://127.0.0.1:4780,http://broker.example:4780", START_MS_MAX)
-    assert pauses == []
+def test_a_server_elsewhere_is_called_once_and_not_waited_for(pauses: list[float], monkeypatch: pytest.MonkeyPatch):
+    called: list[str] = []
+
+    def refuse(address: tuple[str, int], _timeout_s: float) -> None:
+        called.append(address[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert not wait_for_start("http://broker.example:4780", START_MS_MAX)
+    assert not wait_for_start("http://127.0.0.1:4780,http://broker.example:4780", START_MS_MAX)
+    assert (called, pauses) == (["broker.example", "127.0.0.1", "broker.example"], [])
+
+
+def test_a_server_that_listens_is_tried_for_as_long_as_a_call_may_take_and_none_five_times(
+    port: int, monkeypatch: pytest.MonkeyPatch
+):
+    given: list[int | None] = []
+    monkeypatch.setattr(local_server, "START_MS_MAX", 1)
+    monkeypatch.setattr(basalt, "connect", lambda *_, attempts_max, **__: given.append(attempts_max))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Invocation(url=f"http://127.0.0.1:{listener.getsockname()[1]}").client()
+    Invocation(url=f"http://127.0.0.1:{port}").client()
+    Invocation(url=f"http://127.0.0.1:{port}", timeout_ms=100).client()
+    assert given == [None, 5, None]
 
 
 def test_what_is_loopback_and_what_is_not():
