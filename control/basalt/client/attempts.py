@@ -230,6 +230,8 @@ def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPoli
     headers = {"Accept": call.accept, REQUEST_ID_HEADER: request_id}
     if call.content_type is not None:
         headers["Content-Type"] = call.content_type
+    if call.if_match is not None:
+        headers["If-Match"] = call.if_match
     target = f"{call.path}?{urlencode(query)}" if query else call.path
     return Send(call.method, target, headers, call.body, left_ms)
 

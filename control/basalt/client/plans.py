@@ -69,6 +69,7 @@ class Call(Generic[T]):
 
     `path` is quoted and starts with a slash. `wait_ms` is how long the server may hold the answer back (a long poll).
     `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `attempts` do not fit.
+    `if_match` is the version that it is for, as an ETag has it.
     One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect.
     """
 
@@ -85,6 +86,7 @@ class Call(Generic[T]):
     accepted: tuple[int, ...] = ()
     lost_hint: str | None = None
     patient: bool = False
+    if_match: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,14 @@ def send_json(
     *,
     query: Query = (),
     lost_hint: str | None = None,
+    if_match: str | None = None,
 ) -> Steps[T]:
     """Make a call whose body is this as JSON; None: without a body."""
     encoded = b"" if body is None else json.encode(body)
     media_type = None if body is None else JSON
-    return ask(Call(what, method, path, parse, effect, query, encoded, media_type, lost_hint=lost_hint))
+    return ask(
+        Call(what, method, path, parse, effect, query, encoded, media_type, lost_hint=lost_hint, if_match=if_match)
+    )
 
 
 def json_of(kind: type[T]) -> Callable[[Answer], T]:

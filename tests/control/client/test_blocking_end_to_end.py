@@ -21,6 +21,7 @@ from basalt.errors import (
     InputError,
     InvalidPropertyError,
     MalformedBodyError,
+    TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
     TransactionConflictError,
@@ -102,6 +103,23 @@ def test_topics_are_made_changed_shown_and_deleted(side, connected):
     with pytest.raises(TopicNotFoundError):
         side.do(topics.get("logs"))
     assert side.do(topics.create("logs")).generation == 2
+
+
+def test_an_update_that_expects_a_version_is_refused_when_somebody_was_faster(side, connected):
+    topics = connected.topics
+    read = side.do(topics.get("orders"))
+    changed = side.do(topics.update("orders", spread=2, version=read.version))
+    assert changed.version != read.version
+    for late in (topics.update, topics.replace):
+        with pytest.raises(TopicChangedError, match="were changed"):
+            side.do(late("orders", ttl="1d", version=read.version))
+    assert side.do(topics.get("orders")) == changed
+    assert side.do(topics.replace("orders", ttl="1d", version=changed.version)).ttl_seconds == 86_400
+
+
+def test_a_single_name_is_no_list_of_properties_to_unset(side, connected):
+    with pytest.raises(TypeError, match=r"unset=\['ttl'\]"):
+        side.do(connected.topics.update("orders", unset="ttl"))
 
 
 def test_a_transaction_shows_in_all_its_topics_at_once(side, connected):

@@ -6,10 +6,11 @@ from msgspec import Struct
 
 
 class TopicInfo(Struct, frozen=True):
-    """A topic and its properties, whose values are text."""
+    """A topic and its properties, whose values are text. `version` changes with them: an update may be made to expect it."""
 
     name: str
     properties: dict[str, str]
+    version: str = ""  # the ETag of the answer, which no body has
 
     @property
     def ttl_seconds(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Unpack
 
 from msgspec import ValidationError
+from msgspec.structs import replace as replaced
 
 from basalt.api.bodies import json
 from basalt.api.bodies.ranges import (
@@ -75,16 +76,20 @@ def update(
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
     unset: Sequence[str] = (),
+    version: str | None = None,
     **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
     """Change properties of a topic; those left out stay as they are, those in `unset` go back to their defaults.
 
-    A new TTL holds for old messages too. With the `generation` that was read, another one is refused:
-    `InvalidPropertyError`.
+    A new TTL holds for old messages too. With the `version` that was read, nothing is changed where the topic has another
+    one by then: `TopicChangedError`.
     """
+    if isinstance(unset, str):
+        raise TypeError(f"unset is a list of names, unset=[{unset!r}]")
     topic = scope.topic(name, namespace=namespace)
     body = {**dict.fromkeys(unset), **properties_sent(properties, labels)}
-    return send_json("PATCH", f"update topic {topic}", topic.path("properties"), _topic_of(name), body=body)
+    what, path = f"update topic {topic}", topic.path("properties")
+    return send_json("PATCH", what, path, _topic_of(name), _effect(version), body, if_match=_etag(version))
 
 
 def replace(
@@ -94,12 +99,16 @@ def replace(
     *,
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
+    version: str | None = None,
     **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
-    """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too."""
+    """Replace all properties of a topic; those left out go back to their defaults. A new TTL holds for old messages too.
+
+    With the `version` that was read, nothing is changed where the topic has another one by then: `TopicChangedError`.
+    """
     topic, body = scope.topic(name, namespace=namespace), properties_sent(properties, labels)
     what, path = f"replace the properties of topic {topic}", topic.path("properties")
-    return send_json("PUT", what, path, _topic_of(name), body=body)
+    return send_json("PUT", what, path, _topic_of(name), _effect(version), body, if_match=_etag(version))
 
 
 def get(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[TopicInfo]:
@@ -249,12 +258,22 @@ def splits(
     return (yield from get_json(Splits, f"split a range of {scope}", scope.path("splits"), query)).splits
 
 
+def _etag(version: str | None) -> str | None:
+    return None if version is None else f'"{version}"'
+
+
+def _effect(version: str | None) -> Effect:
+    """The change may be sent again only without a version: one with it has changed that when it took effect."""
+    return Effect.REPEATABLE if version is None else Effect.ONCE
+
+
 def _topic_of(name: str) -> Callable[[Answer], TopicInfo]:
     def parse(answer: Answer) -> TopicInfo:
+        version = answer.headers.get("etag", "").strip('"')
         try:
-            return json.decode(answer.body, TopicInfo)
+            return replaced(json.decode(answer.body, TopicInfo), version=version)
         except ValidationError:  # a server with http.flat_topics answers the properties alone
-            return TopicInfo(name, json.decode(answer.body, dict[str, str]))
+            return TopicInfo(name, json.decode(answer.body, dict[str, str]), version)
 
     return parse
 
