@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import basalt
-from basalt.errors import BasaltError, RetryError, SessionFencedError, TransactionEndedError
+from basalt.errors import BasaltError, RetryError, SessionFencedError
 from basalt.thrift.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
@@ -262,7 +262,7 @@ def test_a_named_transaction_goes_on_under_the_next_leader(two: tuple[ServerProc
         topic.store(["later"], later)
         with pytest.raises(SessionFencedError):
             client.named_transaction("etl", "monday", 0, counter_owner="query")
-        with pytest.raises(TransactionEndedError):
+        with pytest.raises(SessionFencedError):
             client.transactions.commit_segments(old.id, [zombie])
         outcome = client.transactions.commit_segments(tx.id, [later, kept])
         assert client.transactions.commit_segments(tx.id, [lost]) == outcome

@@ -1,4 +1,4 @@
-"""The command line as its own processes, against a real server: what README promises, and every way in which it ends."""
+"""The command line as its own processes, against a real server: every way in which it ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from tests.system.command_line import CommandLine, Ran
 from tests.system.server_process import ServerProcess
 
 pytestmark = pytest.mark.system
-
-README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -37,53 +35,12 @@ def basalt(tmp_path: Path, server: ServerProcess, request: pytest.FixtureRequest
     return line
 
 
-def code_block(language: str) -> str:
-    """The block of README's quick start in this language."""
-    quick_start = README.read_text().split("## Quick start")[1].split("\n## ")[0]
-    found = re.search(rf"```{language}\n(.*?)```", quick_start, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
 def one_line(ran: Ran) -> str:
     """The one line of an error; nothing else was written."""
     assert ran.out == ""
     assert ran.err.count("\n") == 1, ran.err
     assert ran.err.startswith("basalt: ")
     return ran.err
-
-
-def test_the_quick_start_does_what_it_says(tmp_path: Path):
-    """But on a free port, and in an environment that is there already."""
-    commands = [line.removeprefix("$ ") for line in code_block("console").splitlines()]
-    assert commands[0].startswith("make venv")
-    assert commands[1] == "basalt serve --data data 2> basalt.log &"
-    line = CommandLine(tmp_path)
-    serving = commands[1].replace("--data data", "--data data --port 0 --port-file port")
-    rest = [
-        "while ! test -s port; do sleep 0.05; done",
-        "export BASALT_URL=http://127.0.0.1:$(cat port)",
-        *commands[2:],
-        f"{line_of_python(tmp_path)}",
-    ]
-    ran = line.shell(f"{serving}\ntrap 'kill %1; wait' EXIT\n" + "\n".join(rest))
-    assert ran.code == 0, ran.err
-    assert ran.err == ""
-    for text in ("orders", "invoices", "one armchair", "two tables"):
-        assert text in ran.out
-    lines = ran.out.splitlines()
-    assert re.fullmatch(r"[0-9a-f]{40} one armchair", lines[-3])
-    assert [text.split(" ", 1)[1] for text in lines[-3:]] == ["one armchair", "two tables", "one lamp"]
-
-
-def line_of_python(folder: Path) -> str:
-    """README's program, made to use the server's own port."""
-    import sys
-
-    program = "import os\n" + code_block("python").replace('"http://127.0.0.1:4780"', 'os.environ["BASALT_URL"]')
-    assert "os.environ" in program
-    (folder / "program.py").write_text(program)
-    return f"{sys.executable} program.py"
 
 
 def test_every_outcome_has_its_exit_code(basalt: CommandLine):

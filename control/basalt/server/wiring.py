@@ -217,7 +217,7 @@ async def _recover(transactions: Coordinator, transaction_log: TransactionLog, c
     await transactions.recover()
     state = transactions.state
     _SERVER_LOG.info(
-        "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d failed ones are remembered",
+        "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
         len(state.view().invalid),
     )  # fmt: skip
