@@ -38,7 +38,8 @@ def test_a_start_tells_version_store_directory_and_address_and_a_stop_that_it_st
     store = re.escape(f"Basalt {basalt.__version__}, process {pid}: opened RocksDB in {fresh.data}")
     assert re.fullmatch(store + r", in \d+ ms", said[0])
     assert re.fullmatch(
-        r"recovered transactions in \d+ ms: \d+ log entries .*; 0 transactions go on, 0 are on the invalid list", said[1]
+        r"recovered transactions in \d+ ms: \d+ log entries .*; 0 transactions go on, 0 are on the invalid list",
+        said[1],
     )
     assert re.fullmatch(rf"serves at http://127\.0\.0\.1:{fresh.port}, \d+ ms after its start", said[2])
     assert said[3] == "stops because of SIGTERM, and answers what is open"
