@@ -107,8 +107,9 @@ def publish(
 ) -> None:
     """Publish messages to a topic.
 
-    What is piped in is published when there are neither messages nor a file. Each request is stored whole or not at all,
-    and in order. A message that begins with a dash goes behind --.
+    What is piped in is published when there are neither messages nor a file: as one message, its line end included, or
+    with --lines each line as one. Each request is stored whole or not at all, and in order. A message that begins with a
+    dash goes behind --.
     """
     if key is not None and separator is not None:
         raise Usage("--key and --key-separator both say what the keys are", hint="leave one of them out")
