@@ -114,6 +114,10 @@ class ConflictError(InputError, code="conflict"):
     """The call does not fit the present state of what it names; the message says which state that is."""
 
 
+class SettingNeedsStartError(ConflictError, code="setting_needs_start"):
+    """A setting is read only when the server starts; a running one does not change it."""
+
+
 class TopicExistsError(ConflictError, code="topic_exists"):
     """A topic of this name exists already."""
 
@@ -213,7 +217,7 @@ __all__ = [
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError",
     "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError", "RouteNotFoundError",
-    "SessionFencedError", "SessionForeignError", "SessionNotFoundError", "StoppingError", "StoreError",
+    "SessionFencedError", "SessionForeignError", "SessionNotFoundError", "SettingNeedsStartError", "StoppingError", "StoreError",
     "TableExistsError", "TableNotFoundError", "TooLargeError", "TopicChangedError", "TopicEndedError",
     "TopicExistsError", "TopicNotFoundError", "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError",
     "UnavailableError", "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError",

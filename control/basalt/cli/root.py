@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "serve": Lazy("server", "serve", "Run a server."),
         "wait": Lazy("server", "wait", "Wait until a server is ready, and print its address."),
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
-        "config": Lazy("server", "config", "Show and check settings."),
+        "config": Lazy("server", "config", "Show, check and change settings."),
         "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),

@@ -322,6 +322,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     resume_job = awaiting(admin.resume_job)
     job_history = awaiting(admin.job_history)
     settings = awaiting(admin.settings)
+    set_settings = awaiting(admin.set_settings)
     metrics = awaiting(admin.metrics)
     store = awaiting(admin.store)
     snapshot = awaiting(admin.snapshot)

@@ -321,6 +321,7 @@ class Admin(Handle[ClientScope, Driver]):
     resume_job = blocking(admin.resume_job)
     job_history = blocking(admin.job_history)
     settings = blocking(admin.settings)
+    set_settings = blocking(admin.set_settings)
     metrics = blocking(admin.metrics)
     store = blocking(admin.store)
     snapshot = blocking(admin.snapshot)

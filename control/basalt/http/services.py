@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from basalt.api.bodies.operations import ManagerSnapshotInfo, Readiness, ServerPart, StoreInfo, StoreTable
+from basalt.api.bodies.operations import (
+    ChangedSettings,
+    ManagerSnapshotInfo,
+    Readiness,
+    ServerPart,
+    StoreInfo,
+    StoreTable,
+)
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
@@ -21,9 +30,10 @@ from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
-from basalt.operations.audit import Audit
+from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.inspection import ForcedEnds, Inspection
+from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
@@ -71,6 +81,7 @@ class Services:
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     leadership: Leadership | None = None  # of a server that shares its store with others
     stopping: bool = False
+    setting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change of settings at a time
 
     async def readiness(self) -> Readiness:
         """Try each part that a request may need."""
@@ -90,6 +101,11 @@ class Services:
             for name in TABLE_NAMES
         ]
         return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
+
+    async def change_settings(self, asked: Mapping[str, object], by: By, *, dry_run: bool) -> ChangedSettings:
+        """Change settings until the server stops: all that are asked for, or none."""
+        async with self.setting:
+            return await change(self.settings, asked, by, audit=self.audit, use=self._use, dry_run=dry_run)
 
     def manager_snapshot(self) -> ManagerSnapshotInfo:
         """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""
@@ -117,6 +133,10 @@ class Services:
     def holder(self, write_pointer: int) -> str:
         """The id, as it is shown, of the transaction that makes a reader wait at a row of this writer."""
         return self.ids.text(self.transactions.manager.id_of(write_pointer))
+
+    def _use(self, settings: Settings) -> None:
+        put_in_force(self.settings, settings, self.messaging, self.scheduler, self.pruner)
+        self.settings = settings
 
     async def _store_part(self) -> ServerPart:
         start_ms, system = self.clock.monotonic_ms(), SystemTable(self.store.table(SystemTable.name))

@@ -40,7 +40,7 @@ class Messages:
         self._writer = writer
         self._writers = writers
         self._markers = markers
-        self._limits = limits
+        self.limits = limits  # of one fetch, which reads them when it begins; they may change while the server runs
         self._lifetime_ms_max = lifetime_ms_max
         self.stopping = False  # those who wait are to be answered with what there is
         self.fetched_messages_total = 0
@@ -114,8 +114,8 @@ class Messages:
         With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already.
         """
         limits = SliceLimits(
-            min(messages_max or self._limits.messages_max, self._limits.messages_max),
-            min(bytes_max or self._limits.bytes_max, self._limits.bytes_max),
+            min(messages_max or self.limits.messages_max, self.limits.messages_max),
+            min(bytes_max or self.limits.bytes_max, self.limits.bytes_max),
         )
         begin = start_from(start, inclusive)
         deadline_ms = self._clock.monotonic_ms() + wait_ms

@@ -22,7 +22,7 @@ from basalt.api.bodies.operations import JobInfo
 from basalt.errors import JobNotFoundError, StoppingError
 from basalt.operations.jobs import Job, Report
 from basalt.runtime.store_calls import StoreCalls
-from basalt.settings import DayWindow
+from basalt.settings import DayWindow, JobSettings
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.system import SystemRecord, SystemTable
@@ -203,6 +203,13 @@ class Scheduler:
     async def resume(self, name: str) -> JobInfo:
         """Run the job at its times again."""
         return await self._set_paused(await self._find(name), False)
+
+    def change(self, name: str, settings: JobSettings) -> None:
+        """Run the job at these times from now on; nothing where this server has no such job, or has it so already."""
+        scheduled = self._jobs.get(name)
+        if scheduled is not None and scheduled.settings != settings:
+            scheduled.settings = settings
+            self._plan_from_last(scheduled)
 
     async def history(self, name: str, limit: int = RUNS_MAX) -> list[Run]:
         """The last runs that did something, failed, or were asked for; newest first."""

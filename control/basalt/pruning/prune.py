@@ -85,7 +85,7 @@ class Pruner:
         self._cluster = cluster
         self.publisher = publisher
         self._compactions_max = compactions_max
-        self._window = window
+        self.window = window  # of compactions; it may change while the server runs
         self._lifetime_ms = lifetime_ms_max
         self._forget_external_writers = forget_external_writers
         self._asked_ms: dict[str, int] = {}
@@ -196,7 +196,7 @@ class Pruner:
         return pruned, waiting, found
 
     def _may_compact(self, now_ms: int) -> bool:
-        return self._compactions_max > 0 and (self._window is None or self._window.contains(now_ms))
+        return self._compactions_max > 0 and (self.window is None or self.window.contains(now_ms))
 
     async def _forget(self, result: PruneResult) -> None:
         """Each step before the next: a crash in between leaves too much known, never too little."""

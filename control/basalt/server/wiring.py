@@ -66,8 +66,10 @@ class RunningServices(services.Services):
 
     system: SystemTable
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
+    settings_at_start: Settings = field(init=False)
 
     def __post_init__(self) -> None:
+        self.settings_at_start = self.settings
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
@@ -98,6 +100,7 @@ class RunningServices(services.Services):
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
         await self.scheduler.stop()
+        self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)

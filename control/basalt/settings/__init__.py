@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from basalt.settings.kinds import DayWindow
-from basalt.settings.sources import load_settings, read_settings
+from basalt.settings.sources import changed_settings, load_settings, read_settings
 from basalt.settings.tree import (
     HBaseSettings,
     HttpSettings,
@@ -25,5 +25,5 @@ from basalt.settings.tree import (
 
 __all__ = [
     "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
-    "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "effective", "load_settings", "read_settings",
+    "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "changed_settings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

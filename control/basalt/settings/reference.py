@@ -15,7 +15,7 @@ _FILE_HEAD = """\
 _PAGE_HEAD = """\
 # Settings
 
-`basalt serve` reads its settings once, when it starts. A value comes from, first to last:
+`basalt serve` reads its settings when it starts. A value comes from, first to last:
 
 1. a flag: `--set store.kind=memory`; `--data`, `--host` and `--port` are short for `server.data`, `server.host` and `server.port`
 2. an environment variable: `BASALT__STORE__KIND=memory`; sections are joined by two underscores; a dash becomes one underscore
@@ -29,6 +29,9 @@ Any variable may name a file instead and end in `_FILE`: the value is then the c
 Keys that end in `_bytes_max` take a number of bytes or a size with KiB, MiB or GiB ("10MiB"); keys with `_ms` take
 milliseconds or a duration with ms, s, m, h or d ("30s"). An unknown key, a value of the wrong type or out of range, a key
 that is set twice and a file that is not TOML in UTF-8 stop the server before it opens anything, with exit code 2.
+
+What is marked **live** below can change in a running server: `basalt config set log.level=debug`. That holds until the server
+stops, is in the audit, and is lost with a restart or a take-over: a standby has its own settings. Everything else needs a start.
 
 <!-- Written by `make reference`; a test compares. -->
 """
@@ -61,7 +64,8 @@ def settings_page() -> str:
             lines.append("| key | default | values | meaning |\n|---|---|---|---|")
             section = top
         values = key.kind.describe() + (f" ({key.unit})" if key.unit else "")
-        lines.append(f"| `{key.name}` | {key.kind.write(key.default)} | {values} | {key.kind.help} |")
+        live = "; **live**" if key.live else ""
+        lines.append(f"| `{key.name}` | {key.kind.write(key.default)} | {values} | {key.kind.help}{live} |")
     return "\n".join(lines) + "\n"
 
 

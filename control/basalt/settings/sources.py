@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from basalt.errors import InvalidSettingError
+from basalt.errors import InvalidSettingError, SettingNeedsStartError
 from basalt.settings.tree import (
     DEFAULT,
     ENVIRONMENT_PREFIX,
@@ -29,6 +29,7 @@ from basalt.settings.tree import (
 
 FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
 SECRET_BYTES_MAX = 64 * 1024
+RUNNING = Origin("set while running")
 _SHOWN_CHARS_MAX = 60
 _SHOWN_NUMBER_BOUND = 10**100  # Python itself refuses to write out numbers of some thousand digits
 
@@ -82,6 +83,27 @@ def read_settings(
     if not loaded.problems:
         loaded.problems.extend(_contradictions(loaded.settings))
     return loaded
+
+
+def changed_settings(settings: Settings, asked: Mapping[str, object]) -> Settings:
+    """The settings of a running server with these values in place of theirs: all of them, or an error and none.
+
+    `InvalidSettingError` as `load_settings` has it, `SettingNeedsStartError` for one that is read only at the start.
+    """
+    values = {name: _value(_Given(name, value, RUNNING)) for name, value in asked.items()}
+    for key in (keys()[name] for name in values):
+        if not key.live:
+            section, _, last = key.name.rpartition(".")
+            raise SettingNeedsStartError(
+                f"setting {key.name} is read only when the server starts; nothing was changed",
+                field=key.name,
+                hint=f"write {last} = {key.kind.toml(values[key.name])} under [{section}] in its settings file, and start it anew",
+            )
+    kept = {key.name: value_of(settings, key) for key in keys().values()}
+    changed = replace(build(kept | values), origins={**settings.origins, **dict.fromkeys(values, RUNNING)})
+    for problem in _contradictions(changed):
+        raise problem
+    return changed
 
 
 def _value(given: _Given) -> object:

@@ -43,6 +43,8 @@ INTERVAL_MS_MAX = 30 * DAY_MS
 ENVIRONMENT_PREFIX = "BASALT__"
 FILE_SUFFIX = "_FILE"
 _HIDDEN = "(secret)"
+# Marks a setting that can change while the server runs; `operations.live_settings` puts it in force, and a test tries each.
+LIVE = "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +114,18 @@ class HttpSettings:
     """The HTTP face."""
 
     body_bytes_max: Annotated[int, Size("largest request body, before and after decompression", KIB, GIB)] = 10 * MIB
-    flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API")] = False
+    flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
+        False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagingSettings:
     """Publishing and fetching."""
 
-    fetch_messages_max: Annotated[int, Whole("most messages that one fetch answers", 1, 1_000_000)] = 10_000
+    fetch_messages_max: Annotated[int, Whole("most messages that one fetch answers", 1, 1_000_000), LIVE] = 10_000
     fetch_bytes_max: Annotated[
-        int, Size("most payload bytes that one fetch answers, but for a first message", KIB, GIB)
+        int, Size("most payload bytes that one fetch answers, but for a first message", KIB, GIB), LIVE
     ] = 10 * MIB
     cache_bytes_max: Annotated[
         int, Size("memory for the newest messages of all topics together; 0: none", 0, 1024 * GIB)
@@ -192,9 +196,9 @@ class ThriftSettings:
 class JobSettings:
     """The times of one scheduled job."""
 
-    interval_ms: Annotated[int, Duration("time from one start to the next", INTERVAL_MS_MIN, INTERVAL_MS_MAX)]
-    window: Annotated[DayWindow | None, Window("time of day in which it may start")] = None
-    enabled: Annotated[bool, Flag("whether it runs by itself; by hand it always can")] = True
+    interval_ms: Annotated[int, Duration("time from one start to the next", INTERVAL_MS_MIN, INTERVAL_MS_MAX), LIVE]
+    window: Annotated[DayWindow | None, Window("time of day in which it may start"), LIVE] = None
+    enabled: Annotated[bool, Flag("whether it runs by itself; by hand it always can"), LIVE] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +222,7 @@ class LogSettings:
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Choice("least severity that is logged", ("debug", "info", "warning", "error")),
+        LIVE,
     ] = "info"
     format: Annotated[
         Literal["auto", "json", "text"],
@@ -226,6 +231,7 @@ class LogSettings:
     access: Annotated[
         Literal["off", "errors", "all"],
         Choice("requests that are logged: none, those answered with 400 or above, or all", ("off", "errors", "all")),
+        LIVE,
     ] = "errors"
     file: Annotated[str | None, FilePath("file to log to, opened anew when it was moved away; off: standard error")] = (
         None
@@ -251,12 +257,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting: its dotted name, where it is in the tree, what it may be and what it is by default."""
+    """One setting: its dotted name, where it is in the tree, what it may be and is by default, whether it can change live."""
 
     name: str
     path: tuple[str, ...]
     kind: SettingKind
     default: object
+    live: bool
 
     @property
     def environment(self) -> str:
@@ -272,11 +279,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """One setting as people see it: the value written as in the settings file, and where it came from."""
+    """One setting as people see it: its value as in the settings file, its origin, and whether it can change live."""
 
     key: str
     value: str
     origin: str
+    live: bool
 
 
 @functools.cache
@@ -308,7 +316,7 @@ def effective(settings: Settings) -> list[EffectiveSetting]:
     for key in keys().values():
         origin = settings.origins.get(key.name, DEFAULT)
         text = _HIDDEN if origin.secret else key.kind.write(value_of(settings, key))
-        shown.append(EffectiveSetting(key.name, text, origin.text))
+        shown.append(EffectiveSetting(key.name, text, origin.text, key.live))
     return shown
 
 
@@ -318,7 +326,7 @@ def _walk(tree: Any, path: tuple[str, ...]) -> Iterator[Key]:
         value, hint, inner = getattr(tree, each.name), hints[each.name], (*path, each.name)
         if get_origin(hint) is Annotated:
             name = ".".join((*(section.replace("_", "-") for section in path), each.name))
-            yield Key(name, inner, get_args(hint)[1], value)
+            yield Key(name, inner, get_args(hint)[1], value, LIVE in get_args(hint)[2:])
         elif is_dataclass(value):
             yield from _walk(value, inner)
 

@@ -333,6 +333,40 @@ def test_the_server_tells_its_settings(cli):
     assert cli("config", "show", "--server", "--changed").out.splitlines()[1:] == ["store.kind  memory"]
 
 
+def test_a_setting_of_the_running_server_is_changed_and_the_answer_tells_how_to_keep_it(cli):
+    would = cli("config", "set", "messaging.fetch_messages_max=9999", "--dry-run")
+    assert would.out.startswith("would set messaging.fetch_messages_max from 10000 to 9999, until the server stops; ")
+    done = cli("config", "set", "messaging.fetch_messages_max=9999", "jobs.stats.enabled=true", "--reason", "a test")
+    assert done.out == (
+        "set messaging.fetch_messages_max from 10000 to 9999, jobs.stats.enabled from true to true, until the server stops;"
+        " to keep it, write fetch_messages_max = 9999 under [messaging] and enabled = true under [jobs.stats] in its"
+        " settings file\n"
+    )
+    shown = {row["key"]: row for row in rows(cli("config", "show", "--server", "--origin", "-o", "json"))}
+    assert (shown["messaging.fetch_messages_max"]["value"], shown["messaging.fetch_messages_max"]["origin"]) == (
+        "9999",
+        "set while running",
+    )
+    acts = rows(cli("audit", "list", "-o", "json"))
+    assert "setting messaging.fetch_messages_max" in [act["what"] for act in acts]
+    assert cli("config", "set", "messaging.fetch_messages_max=10000").code == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        (["log.level"], 2, "not NAME=VALUE"),
+        (["log.level=info", "log.level=debug"], 2, "given twice"),
+        (["log.levle=info"], 2, "did you mean log.level?"),
+        (["store.sync=false"], 4, "write sync = false under [store]"),
+    ],
+)
+def test_a_change_of_settings_that_cannot_be_is_refused(cli, changes, code, says):
+    refused = cli("config", "set", *changes)
+    assert refused.code == code
+    assert says in refused.err
+
+
 def test_doctor_checks_the_server_and_a_data_directory(cli, tmp_path):
     checks = {row["name"]: row["ok"] for row in rows(cli("doctor", "-o", "json"))}
     assert checks["server"]

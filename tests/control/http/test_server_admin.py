@@ -86,7 +86,12 @@ def test_settings_are_told_with_their_origin_and_no_secret(connect, settings):
     origins = {"http.body_bytes_max": Origin("flag"), "store.hbase.prefix": Origin("file", secret=True)}
     shown = connect(replace(settings, origins=origins)).call("GET", f"{ADMIN}/settings").json()
     by_key = {setting["key"]: setting for setting in shown}
-    assert by_key["http.body_bytes_max"] == {"key": "http.body_bytes_max", "value": "10MiB", "origin": "flag"}
+    assert by_key["http.body_bytes_max"] == {
+        "key": "http.body_bytes_max",
+        "value": "10MiB",
+        "origin": "flag",
+        "live": False,
+    }
     assert by_key["store.kind"]["origin"] == "default"
     assert by_key["store.hbase.prefix"]["value"] != settings.store.hbase.prefix
 

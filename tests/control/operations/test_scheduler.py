@@ -100,6 +100,32 @@ async def test_a_job_is_listed_with_how_it_is_scheduled_and_how_it_ran(bench: Be
     assert (await scheduler.jobs())[1].last_outcome == "ok"
 
 
+async def test_a_job_that_is_changed_while_it_is_planned_keeps_its_new_times(bench: Bench):
+    scheduler = bench.scheduler()
+    await scheduler.start()
+    await scheduler.run_now("retention")
+    now_ms = bench.clock.now_ms()
+    scheduler.change("retention", JobSettings(interval_ms=HOUR_MS))
+    assert (await scheduler.jobs())[1].next_run_ms == now_ms + HOUR_MS
+    scheduler.change("retention", JobSettings(interval_ms=HOUR_MS, enabled=False))
+    assert (await scheduler.jobs())[1].next_run_ms is None
+    scheduler.change("retention", JobSettings(interval_ms=MINUTE_MS))
+    assert (await scheduler.jobs())[1].next_run_ms == now_ms + MINUTE_MS
+    scheduler.change("none-of-ours", JobSettings(interval_ms=MINUTE_MS))
+
+
+async def test_a_job_that_is_changed_while_it_runs_is_planned_by_its_new_times(bench: Bench):
+    scheduler = bench.scheduler()
+    await scheduler.start()
+    bench.tally.gate = asyncio.Event()
+    run = asyncio.ensure_future(scheduler.run_now("retention"))
+    await turns()
+    scheduler.change("retention", JobSettings(interval_ms=HOUR_MS, enabled=False))
+    bench.tally.gate.set()
+    await run
+    assert (await scheduler.jobs())[1].next_run_ms is None
+
+
 async def test_a_run_by_hand_joins_the_one_that_is_under_way(bench: Bench):
     scheduler = bench.scheduler()
     bench.tally.gate = asyncio.Event()

@@ -232,11 +232,29 @@ class Version(Struct, frozen=True):
 
 
 class SettingInfo(Struct, frozen=True):
-    """A setting in force, and where it came from; the values of secrets are not shown."""
+    """A setting in force, where it came from, and whether it can change live; the values of secrets are not shown."""
 
     key: str
     value: str
     origin: str
+    live: bool = False
+
+
+class ChangedSetting(Struct, frozen=True):
+    """A setting that was changed in a running server, and the section and line of a settings file that keep it so."""
+
+    key: str
+    before: str
+    value: str
+    section: str
+    line: str
+
+
+class ChangedSettings(Struct, frozen=True):
+    """The settings that were changed, or would be, and until when that holds."""
+
+    changed: tuple[ChangedSetting, ...]
+    until: str = "the server stops"
 
 
 class StoreTable(Struct, frozen=True):

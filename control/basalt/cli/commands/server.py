@@ -1,4 +1,4 @@
-"""`basalt serve`, `init` and `config`: a server in this process, and its settings."""
+"""`basalt serve`, `init` and `config`: a server in this process, and the settings of a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from basalt.cli.options import (
     TIMEOUT_MS_DEFAULT,
     Command,
     Invocation,
+    author_options,
     command,
     dry_run_option,
     output_option,
@@ -128,7 +129,7 @@ def init(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
     invocation.out.done(f"wrote {file}; start with: basalt serve --data DIR --config {file}", result)
 
 
-config = group("config", "Show and check settings.")
+config = group("config", "Show, check and change settings.")
 
 
 @config.call("show")
@@ -154,6 +155,30 @@ def show_settings(
     wanted = [each for each in rows if not changed or each["origin"] != "default"]
     rows = [{column.key: row[column.key] for column in shown_columns} for row in wanted]
     invocation.out.rows(shown_columns, rows)
+
+
+@config.call("set")
+@click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
+@author_options
+@dry_run_option
+def set_settings(invocation: Invocation, changes: tuple[str, ...], reason: str, by: str, dry_run: bool) -> None:
+    """Change settings of the running server, until it stops.
+
+    All of them are changed, or none. What can change so is marked live in docs/reference/settings.md; the rest needs a start.
+    """
+    wanted: dict[str, str | int | bool] = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals or not name or name in wanted:
+            raise click.UsageError(f"{change} is {'given twice' if name in wanted else 'not NAME=VALUE'}")
+        wanted[name] = value
+    with invocation.client() as client:
+        answer = client.admin.set_settings(wanted, dry_run=dry_run, reason=reason, by=by)
+    would = "would set" if dry_run else "set"
+    told = ", ".join(f"{each.key} from {each.before} to {each.value}" for each in answer.changed)
+    kept = " and ".join(f"{each.line} under {each.section}" for each in answer.changed)
+    sentence = f"{would} {told}, until {answer.until}; to keep it, write {kept} in its settings file"
+    invocation.out.done(sentence, row(answer))
 
 
 @config.call("check", output_option)

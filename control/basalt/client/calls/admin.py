@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import ValidationError
@@ -12,6 +13,7 @@ from basalt.api.bodies.operations import (
     Backup,
     BackupPage,
     BackupRequest,
+    ChangedSettings,
     ExplainedWriter,
     JobInfo,
     JobRun,
@@ -91,6 +93,22 @@ def job_history(scope: ClientScope, name: str, *, limit: int | None = None) -> S
 def settings(scope: ClientScope) -> Steps[list[SettingInfo]]:
     """The server's settings, each with where it came from; secrets are not shown."""
     return _get(list[SettingInfo], "show settings", "settings")
+
+
+def set_settings(
+    scope: ClientScope,
+    settings: Mapping[str, str | int | bool],
+    *,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
+) -> Steps[ChangedSettings]:
+    """Change settings of the running server until it stops, all of them or none: `{"log.level": "debug"}`.
+
+    `SettingNeedsStartError` for one that is read only when the server starts.
+    """
+    query, parse = act_of(reason, by, dry_run=dry_run), json_of(ChangedSettings)
+    return send_json("PATCH", "change settings", ADMIN + "/settings", parse, body=dict(settings), query=query)
 
 
 def metrics(scope: ClientScope) -> Steps[str]:

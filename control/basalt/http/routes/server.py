@@ -12,10 +12,27 @@ from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic
-from basalt.errors import BackupNotFoundError, ConflictError, InvalidNameError, JobNotFoundError
+from basalt.errors import (
+    BackupNotFoundError,
+    ConflictError,
+    InvalidNameError,
+    InvalidSettingError,
+    JobNotFoundError,
+    SettingNeedsStartError,
+)
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.route_table import ADMIN_PATH, AS, EXISTING, REASON, Request, RouteTable, integer, words
+from basalt.http.routes.route_table import (
+    ADMIN_PATH,
+    AS,
+    DRY_RUN,
+    EXISTING,
+    REASON,
+    Request,
+    RouteTable,
+    integer,
+    words,
+)
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.settings import effective
 from basalt_engine import __version__
@@ -140,6 +157,21 @@ async def job_history(request: Request) -> list[JobRun]:
 async def settings(request: Request) -> list[bodies.SettingInfo]:
     """The settings in force, with where they came from."""
     return msgspec.convert(effective(request.services.settings), list[bodies.SettingInfo], from_attributes=True)
+
+
+@route(
+    "PATCH",
+    ADMIN_PATH + "/settings",
+    query=(REASON, AS, DRY_RUN),
+    errors=(InvalidSettingError, SettingNeedsStartError),
+    tag=admin,
+)
+async def change_settings(request: Request, asked: dict[str, str | int | bool]) -> bodies.ChangedSettings:
+    """Change settings until the server stops.
+
+    All of them or none. A value is written as in the settings file.
+    """
+    return await request.services.change_settings(asked, request.act, dry_run=request.flag("dryRun"))
 
 
 @route("GET", ADMIN_PATH + "/store", tag=admin)

@@ -56,6 +56,7 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (admin.resume_job, ["retention"], {}, "POST /v1/admin/jobs/retention/resume", {}, None, REPEATABLE),
     (admin.job_history, ["retention"], {"limit": 3}, "GET /v1/admin/jobs/retention/history", {"limit": "3"}, None, NONE),
     (admin.settings, [], {}, "GET /v1/admin/settings", {}, None, NONE),
+    (admin.set_settings, [{"log.level": "debug"}], {"dry_run": True, "reason": "slow", "by": "me"}, "PATCH /v1/admin/settings", {"dryRun": "true", "reason": "slow", "as": "me"}, {"log.level": "debug"}, REPEATABLE),
     (admin.store, [], {}, "GET /v1/admin/store", {}, None, NONE),
     (admin.snapshot, [], {}, "GET /v1/admin/snapshot", {}, None, NONE),
     (admin.backup, ["nightly"], {}, "POST /v1/admin/backups", {}, {"name": "nightly"}, ONCE),
