@@ -29,7 +29,7 @@ from basalt.settings.tree import (
 
 FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
 SECRET_BYTES_MAX = 64 * 1024
-RUNNING = Origin("set while running")
+RUNNING = Origin("config set")
 _SHOWN_CHARS_MAX = 60
 _SHOWN_NUMBER_BOUND = 10**100  # Python itself refuses to write out numbers of some thousand digits
 

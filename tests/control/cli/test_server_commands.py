@@ -345,7 +345,7 @@ def test_a_setting_of_the_running_server_is_changed_and_the_answer_tells_how_to_
     shown = {row["key"]: row for row in rows(cli("config", "show", "--server", "--origin", "-o", "json"))}
     assert (shown["messaging.fetch_messages_max"]["value"], shown["messaging.fetch_messages_max"]["origin"]) == (
         "9999",
-        "set while running",
+        "config set",
     )
     acts = rows(cli("audit", "list", "-o", "json"))
     assert "setting messaging.fetch_messages_max" in [act["what"] for act in acts]

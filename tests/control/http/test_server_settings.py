@@ -141,7 +141,7 @@ def test_every_live_setting_has_an_effect_that_is_seen():
 @pytest.mark.parametrize("setting", LIVE)
 def test_a_live_setting_takes_effect(client, caplog, setting):
     EFFECTS[setting](client, caplog)
-    assert in_force(client)[setting]["origin"] == "set while running"
+    assert in_force(client)[setting]["origin"] == "config set"
     assert in_force(client)[setting]["live"]
 
 
