@@ -80,5 +80,6 @@ def test_a_settings_file_is_enough_for_a_start(fresh: ServerProcess, tmp_path: P
     fresh.start("--config", os.fspath(file))
     assert (tmp_path / "named" / "FORMAT").exists()
     settings = {each["key"]: each for each in fresh.ask_json("GET", "/v1/admin/settings")}
-    assert settings["server.data"] == {"key": "server.data", "value": f"{tmp_path}/named", "origin": f"file {file}"}
+    data = settings["server.data"]
+    assert (data["value"], data["origin"], data["live"]) == (f"{tmp_path}/named", f"file {file}", False)
     assert settings["server.host"]["value"] == "localhost"

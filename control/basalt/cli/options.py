@@ -98,8 +98,8 @@ class Invocation:
         timeout_ms = TIMEOUT_MS_DEFAULT if self.timeout_ms is None else self.timeout_ms
         attempts_max = None  # the time alone decides, through a restart of the server too
         try:
-            if wait and not target.url.startswith("embedded:"):
-                listens = wait_for_start(target.url, min(START_MS_MAX, timeout_ms))
+            if not target.url.startswith("embedded:"):
+                listens = wait_for_start(target.url, min(START_MS_MAX, timeout_ms) if wait else 0)
                 if not listens and self.timeout_ms is None:
                     attempts_max = ATTEMPTS_MAX
             return basalt.connect(

@@ -78,7 +78,7 @@ PROBLEMS = [
 def test_a_problem_becomes_the_exit_code_of_its_kind_and_one_line_with_its_hint(run, canned, status, code, expected):
     problem = {"code": code, "detail": "it is\nso\x1b[31m", "hint": "Do this next.", "retryAfterMs": 1}
     canned.canned = (status, "application/problem+json", json.dumps(problem).encode())
-    ran = run("topic", "create", "orders", "--url", url_of(canned))
+    ran = run("topic", "create", "orders", "--url", url_of(canned), "--timeout", "300ms")
     assert (ran.code, ran.out) == (expected, "")
     assert ran.err.startswith("basalt: it is\\nso\\x1b[31m")
     # What to do about a call of unknown outcome the client knows best: it knows which call it was.
@@ -100,7 +100,7 @@ def test_a_problem_becomes_the_exit_code_of_its_kind_and_one_line_with_its_hint(
 )
 def test_something_that_is_not_basalt_is_told_so_without_a_traceback(run, canned, status, body):
     canned.canned = (status, "text/html", body)
-    ran = run("topic", "show", "orders", "--url", url_of(canned))
+    ran = run("topic", "show", "orders", "--url", url_of(canned), "--timeout", "300ms")
     assert ran.code in (1, 6)
     assert ran.err.count("\n") == 1
     assert "Traceback" not in ran.err

@@ -82,8 +82,9 @@ def test_a_server_that_listens_is_tried_for_as_long_as_a_call_may_take_and_none_
     with socket.create_server(("127.0.0.1", 0)) as listener:
         Invocation(url=f"http://127.0.0.1:{listener.getsockname()[1]}").client()
     Invocation(url=f"http://127.0.0.1:{port}").client()
+    Invocation(url=f"http://127.0.0.1:{port}").client(wait=False)
     Invocation(url=f"http://127.0.0.1:{port}", timeout_ms=100).client()
-    assert given == [None, 5, None]
+    assert given == [None, 5, 5, None]
 
 
 def test_what_is_loopback_and_what_is_not():
