@@ -40,6 +40,7 @@ SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpr
 GC_THRESHOLDS = (50_000, 20, 100)
 MMAP_BYTES_MIN = 64 << 20  # buffers below this size come from the heap
 TRIM_BYTES_MIN = 128 << 20  # free memory at the heap's end that is kept; the queue and a few fetches fill it
+DATE_S = 1.0  # the date in an answer's head is in whole seconds
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -51,9 +52,29 @@ class _Server(uvicorn.Server):
     """uvicorn, telling when it is ready and when it was asked to stop."""
 
     def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_to_exit = asyncio.Event()
         super().__init__(config)
         self._stop_waiting = stop_waiting
         self._ready = ready
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether it was asked to end; signal handlers and callbacks set it."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, asked: bool) -> None:
+        self._should_exit = asked
+        if asked and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._asked_to_exit.set)
+
+    async def main_loop(self) -> None:
+        """Renew the date in the answers' heads until it should exit: uvicorn's own loop is most of what an idle server does."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked_to_exit.wait(), DATE_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self.should_exit:  # a signal came first: `serve` returns without having served
