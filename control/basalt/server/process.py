@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
 
     @property
     def should_exit(self) -> bool:
-        """Whether it was asked to end; signal handlers and callbacks set it."""
+        """True once it was asked to end; signal handlers and callbacks set it."""
         return self._should_exit
 
     @should_exit.setter
