@@ -43,13 +43,15 @@ class OversizedTopics:
         self, described: Sequence[tuple[TopicName, TopicMetadata]], counts: Counter[str]
     ) -> list[tuple[TopicName, TopicMetadata]]:
         """Look at some topics, and return what describes them now."""
-        shrunk: list[tuple[TopicName, TopicMetadata]] = []
+        now: list[tuple[TopicName, TopicMetadata]] = []
         for title, metadata in described:
+            shrunk = None
             limit = metadata.others.get(RETAIN_BYTES, "")
-            if metadata.generation > 0 and limit.isdecimal() and self._may_look(title, int(limit)):
-                metadata = await self._shrink(title, int(limit), counts) or metadata  # noqa: PLW2901
-            shrunk.append((title, metadata))
-        return shrunk
+            if metadata.generation > 0 and limit.isdecimal():
+                bytes_max = int(limit)
+                shrunk = await self._shrink(title, bytes_max, counts) if self._may_look(title, bytes_max) else None
+            now.append((title, shrunk or metadata))
+        return now
 
     def _may_look(self, title: TopicName, bytes_max: int) -> bool:
         """False where memory knows that there is nothing to do, and where this run has loaded enough."""
@@ -72,12 +74,8 @@ class OversizedTopics:
             await self._statistics.ready(log)
             is_whole = await self._truncation.shrink(log, bytes_max)
             await asyncio.sleep(0)
-        except (
-            TopicNotFoundError,
-            GenerationError,
-            ConflictError,
-        ):  # it was changed meanwhile: the next run looks again
-            return None
+        except (TopicNotFoundError, GenerationError, ConflictError):
+            return None  # it was changed meanwhile: the next run looks again
         if is_whole is not None:
             counts["oversized_topics" if is_whole else "oversized_topics_held"] += 1
         return log.topic.metadata
